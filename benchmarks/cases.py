@@ -91,8 +91,8 @@ CASES: dict[str, Case] = {
     ),
     "hold": Case(
         meaning="calls of a second per second at 2,000 records a second and at twice as many, with "
-        "watermarks every 200 ms and EventTime.hold, and how many outputs were late or had another "
-        "timestamp than their input; beside the same jobs with EventTime.none(), and a bare "
+        "watermarks every 200 ms and EventTime.hold_watermarks, and how many outputs were late or had "
+        "another timestamp than their input; beside the same jobs with EventTime.ignore(), and a bare "
         "KeyedProcessFunction",
         parameters={"events": 40_000, "rate": 2000, "backlog_rate": 4000},
         ours=(

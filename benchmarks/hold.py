@@ -1,7 +1,7 @@
 """A window behind an agent whose calls take a second: what holding watermarks costs.
 
 ``python -m benchmarks.hold``: offers 2,000 events a second with watermarks every 200 ms to an
-agent with ``EventTime.hold``, and prints one JSON object: calls per second, the longest time from
+agent with ``EventTime.hold_watermarks``, and prints one JSON object: calls per second, the longest time from
 record to output (a backlog shows there), how many outputs were late, and how many had another
 timestamp than their input. ``--event-time none`` is the same job without holding; its outputs
 have no timestamps to look at.
@@ -113,9 +113,9 @@ def run(arguments: argparse.Namespace) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamps())
     records = numbers(env, arguments.events).map(Pace(arguments.rate), output_type=pair)
     timed = records.assign_timestamps_and_watermarks(strategy)
-    event_time = EventTime.none()
+    event_time = EventTime.ignore()
     if arguments.event_time == "hold":
-        event_time = EventTime.hold(hold_timeout="60 s")
+        event_time = EventTime.hold_watermarks(max_hold="60 s")
     applied = environment.from_datastream(timed, lambda record: record[0]).apply(
         Calling, event_time=event_time
     )

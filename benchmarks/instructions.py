@@ -44,15 +44,20 @@ def main(store: str, calls: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         config = {**options(store, directory), "loop.blocked-after": "0 s"}
         with OperatorHarness(
-            agent, lambda number: number, config=config, settle=False, forced_serialization=False, crash=None
+            agent,
+            lambda number: number,
+            config=config,
+            auto_run=False,
+            forced_serialization=False,
+            crash=None,
         ) as harness:
             harness.push_all(range(calls))
-            harness.settle()
+            harness.run_until_idle()
             (loop,) = [thread.ident for thread in threading.enumerate() if thread.name == LOOP]
             assert loop is not None
             before = Counter(counted.counts)
             harness.push_all(range(calls))
-            harness.settle()
+            harness.run_until_idle()
             for event, what in (("opcode", "instructions"), ("call", "function calls")):
                 print(f"{what}: {(counted.counts[loop, event] - before[loop, event]) / calls:.0f}")
 

@@ -44,7 +44,7 @@ def main() -> None:
         begun = time.perf_counter()
         outputs = harness.push_all(range(keys))
         asleep = time.perf_counter()
-        outputs += harness.advance(timedelta(hours=1))
+        outputs += harness.advance_time(timedelta(hours=1))
         end = time.perf_counter()
         assert sorted(outputs) == list(range(keys))
     print(json.dumps({"push_seconds": asleep - begun, "wake_seconds": end - asleep, "seconds": end - begun}))

@@ -93,7 +93,7 @@ def run(events: int, waiting: int, rate: float, marker: Path) -> None:
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
             ctx.emit_to("asked", event.input)
             try:
-                made_at = await ctx.wait_for("go", float)
+                made_at = await ctx.wait_for_signal("go", float)
             except NoMoreSignalsError:
                 return OutputEvent(output=-1.0)
             return OutputEvent(output=time.time() - made_at)

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
 from flink_agents import ApprovalResponse
-from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka import KafkaApprovals
 
 Receipts = Callable[[], list[str]]
 
@@ -90,7 +90,7 @@ look();
 
 
 class _Handler(BaseHTTPRequestHandler):
-    desk: KafkaDesk
+    desk: KafkaApprovals
     receipts: tuple[Receipts]
     token: str
 
@@ -165,7 +165,7 @@ def amount_of(text: str) -> float:
     return amount
 
 
-def serve(desk: KafkaDesk, receipts: Receipts, port: int) -> None:
+def serve(desk: KafkaApprovals, receipts: Receipts, port: int) -> None:
     """Serve the page until the user interrupts it.
 
     Args:

@@ -39,7 +39,7 @@ from flink_agents import (
 )
 from flink_agents.api.errors import ApprovalDeniedError
 from flink_agents.connectors.kafka import (
-    KafkaDesk,
+    KafkaApprovals,
     approvals_to_kafka,
     kafka_signals,
     kafka_sink,
@@ -94,7 +94,7 @@ def run_job(brokers: dict[str, Any]) -> None:
     inputs = env.from_datastream(claims, lambda claim: claim.customer).with_signals(answers)
     refunds = inputs.apply(Refunds)
     approvals_to_kafka(refunds.approvals(), "approvals", **brokers)
-    refunds.strays().map(lambda stray: f"stray answer: {stray.reason}").print()
+    refunds.unmatched_signals().map(lambda unmatched: f"unmatched answer: {unmatched.reason}").print()
     refunds.to_datastream().sink_to(kafka_sink("receipts", **brokers))
     env.execute("refunds")
 
@@ -154,7 +154,7 @@ def receipts(brokers: dict[str, Any]) -> list[str]:
         consumer.close()
 
 
-def ask_in_terminal(desk: KafkaDesk, brokers: dict[str, Any]) -> None:
+def ask_in_terminal(desk: KafkaApprovals, brokers: dict[str, Any]) -> None:
     """Ask for each request in the terminal, until all claims are settled."""
     answered: set[str] = set()
     while len(receipts(brokers)) < len(CLAIMS):
@@ -200,10 +200,10 @@ def main(arguments: list[str] | None = None) -> None:
         return run_job(json.loads(options.job))
     with tempfile.TemporaryDirectory() as directory, KafkaBroker(directory) as broker:
         brokers = broker.client_options
-        desk = KafkaDesk("answers", "approvals", **brokers)
+        desk = KafkaApprovals("answers", "approvals", **brokers)
         desk.create_topics()
         for topic in ("claims", "receipts"):
-            KafkaDesk(topic, **brokers).create_topics()
+            KafkaApprovals(topic, **brokers).create_topics()
         write_claims(brokers)
         with running_job(brokers):
             if options.terminal:

@@ -91,7 +91,7 @@ def run_job(
         # An agent whose calls take time keeps the windows behind it from ending before its answers.
         analyst or ReviewAnalysisAgent(),
         parallelism=parallelism,
-        event_time=EventTime.hold() if analyst else EventTime.none(),
+        event_time=EventTime.hold_watermarks() if analyst else EventTime.ignore(),
     )
     windows = (
         analysis.to_datastream()

@@ -61,7 +61,7 @@ def main(file: Path) -> None:
         ) WITH ('connector' = 'filesystem', 'path' = '{file.as_uri()}', 'format' = 'csv')
     """)
     payments = env.from_table(tables.from_path("payments"), "customer", value=Payment)
-    fees = payments.apply(Fees, event_time=EventTime.hold()).to_table(rowtime="paid")
+    fees = payments.apply(Fees, event_time=EventTime.hold_watermarks()).to_table(rowtime="paid")
     tables.create_temporary_view("fees", fees)
     minutes = tables.sql_query("""
         SELECT DATE_FORMAT(window_start, 'HH:mm'), SUM(fee)

@@ -18,7 +18,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, RunnerContext, action
-from flink_agents.api.validation import Draft, HumanVerdict, SentBack, ValidatedAgent, Verdict, key_or_verdict
+from flink_agents.api.validation import (
+    Draft,
+    HumanReview,
+    RevisionRequest,
+    ValidatedAgent,
+    Verdict,
+    key_or_verdict,
+)
 
 LIMIT = 50
 
@@ -36,11 +43,11 @@ class Reply(BaseModel):
     refund: int
 
 
-INPUTS: list[Complaint | HumanVerdict] = [
+INPUTS: list[Complaint | HumanReview] = [
     Complaint(customer="ada", text="The kettle leaks.", paid=40),
     Complaint(customer="alan", text="The lamp is broken.", paid=90),
     Complaint(customer="grace", text="I want more money!", paid=500),
-    HumanVerdict(key="alan", sequence_number=0, good=False, comment="half is too much", reviewer="eve"),
+    HumanReview(key="alan", sequence_number=0, good=False, comment="half is too much", reviewer="eve"),
     Complaint(customer="alan", text="The lamp is broken again.", paid=30),
 ]
 """Complaints, and what a person said of an earlier answer; a job reads them from two topics."""
@@ -58,8 +65,8 @@ class AnswerAgent(Agent):
     async def answer(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=await ctx.durable_execute_async(compose, event.input, 1.0))
 
-    @action(SentBack)
-    async def answer_again(self, event: SentBack, ctx: RunnerContext) -> OutputEvent:
+    @action(RevisionRequest)
+    async def answer_again(self, event: RevisionRequest, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(
             output=await ctx.durable_execute_async(compose, event.input, 0.5 ** len(event.reasons))
         )
@@ -75,7 +82,7 @@ class AnswerChecker(Agent):
         if against:
             return OutputEvent(output=Verdict.reject(f"{against[-1].reviewer}: {against[-1].comment}"))
         over = draft.output.refund - LIMIT
-        verdict = Verdict.again(f"{over} above the limit") if over > 0 else Verdict.accept()
+        verdict = Verdict.retry(f"{over} above the limit") if over > 0 else Verdict.accept()
         return OutputEvent(output=verdict)
 
 

@@ -118,7 +118,7 @@ class BuyerAgent(Agent):
     async def decide(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         window: Window = event.input
         stock, trend = await ctx.join(
-            ctx.ask(StockAgent, window.product), ctx.ask(TrendAgent, window), timeout=0.5
+            ctx.call_agent(StockAgent, window.product), ctx.call_agent(TrendAgent, window), timeout=0.5
         )
         told = "stock unknown" if isinstance(stock, TimeoutError) else stock
         return OutputEvent(output=f"{window.product}: {window.points}, {trend}, {told}")
@@ -150,7 +150,7 @@ def run_job() -> list[Any]:
         WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(RatedAt())
     )
     scores = agents.from_datastream(ratings, key_selector=lambda rating: rating.product).apply(
-        RatingAgent(), event_time=EventTime.hold()
+        RatingAgent(), event_time=EventTime.hold_watermarks()
     )
     windows = (
         scores.to_datastream()

@@ -54,7 +54,7 @@ from flink_agents.api.decorators import (
 from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.event_time import EventTime
-from flink_agents.api.events import AskEvent, Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.history import ConversationHistory, Summary
 from flink_agents.api.mcp import MCPServer
 from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
@@ -78,7 +78,7 @@ from flink_agents.api.resources import (
     Tool,
 )
 from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
-from flink_agents.api.signals import Signal, StrayReason, StraySignal
+from flink_agents.api.signals import Signal, UnmatchedReason, UnmatchedSignal
 from flink_agents.api.skills import Skills
 from flink_agents.api.upgrades import upgrades
 from flink_agents.api.vector_store import Document, DocumentUpdate
@@ -99,7 +99,7 @@ __all__ = [
     "ApprovalOutcome",
     "ApprovalRequest",
     "ApprovalResponse",
-    "AskEvent",
+    "AgentCallEvent",
     "CallResult",
     "ChatMessage",
     "ChatModel",
@@ -149,8 +149,8 @@ __all__ = [
     "RunnerContext",
     "Secret",
     "Signal",
-    "StrayReason",
-    "StraySignal",
+    "UnmatchedReason",
+    "UnmatchedSignal",
     "Summary",
     "Skills",
     "TerminalError",

@@ -1,4 +1,4 @@
-"""Each command of ``docker/docker-compose.yml`` on this machine, without Docker.
+"""Each command of ``docker-compose.yml`` on this machine, without Docker.
 
     python -m tests.compose_on_host
 
@@ -30,7 +30,7 @@ from tests.cluster.flink_cluster import free_ports
 from tests.cluster.waiting import tail, wait_until
 
 ROOT = Path(__file__).parents[1]
-COMPOSE = ROOT / "docker" / "docker-compose.yml"
+COMPOSE = ROOT / "docker-compose.yml"
 START_SECONDS = 180
 COMMAND_SECONDS = 300
 
@@ -169,7 +169,7 @@ def run(directory: Path) -> None:
                 START_SECONDS,
                 lambda: "\n".join(map(tail, logs)),
             )
-            check(host.execute("submit"), host.execute("state"))
+            check(host.execute("submit"), host.execute("journal"))
     finally:
         broker("stop", *kafka)
 

@@ -1,7 +1,7 @@
 """The marker ``own_conditions``: tests whose harnesses say themselves what they replay, restart and crash.
 
-``AGENT_HARNESS`` changes nothing for them but timers, so that they are skipped where it forces anything else.
-The plain run holds them to it.
+``FLINK_AGENTS_TEST_MODE`` changes nothing for them but timers, so that they are skipped if it forces
+anything else. The plain run holds them to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker(MARKER) is not None and forced_conditions() - {TIMERS}:
-        pytest.skip("AGENT_HARNESS changes nothing for harnesses that say their conditions themselves")
+        pytest.skip(
+            "FLINK_AGENTS_TEST_MODE changes nothing for harnesses that say their conditions themselves"
+        )
 
 
 def pytest_runtest_teardown() -> None:
@@ -60,9 +62,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def says_its_conditions(options: Mapping[str, Any]) -> bool:
-    """Whether arguments of a harness leave nothing to ``AGENT_HARNESS`` but timers."""
+    """Whether arguments of a harness leave nothing to ``FLINK_AGENTS_TEST_MODE`` but timers."""
     if options.get("crash") == "everywhere":
         return True
     own_store = options.get("store") is not None or "action-state.store" in (options.get("config") or {})
-    crashes = options.get("crash", "") is None or own_store or options.get("settle") is False
+    crashes = options.get("crash", "") is None or own_store or options.get("auto_run") is False
     return crashes and None not in (options.get("forced_replay"), options.get("forced_restart"))

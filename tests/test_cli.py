@@ -49,7 +49,7 @@ COMMANDS = (
     "plan",
     "run",
     "signal",
-    "state",
+    "journal",
     "stop",
     "version",
 )
@@ -151,7 +151,7 @@ def test_a_job_is_refused_while_a_command_imports_its_module(project: Path, comm
     done = flink_agents(*command, cwd=project)
     assert done.returncode == 2
     first, *others = done.stderr.splitlines()
-    assert first.startswith("UnguardedJobError: job.py:")
+    assert first.startswith("MissingMainGuardError: job.py:")
     assert "flink-agents plan show imports the module" in first
     assert 'write if __name__ == "__main__":' in "".join(others)
     (project / "job.py").write_text(f'{AGENT}{JOB}if __name__ == "__main__":\n    start()\n')

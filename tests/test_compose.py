@@ -1,4 +1,4 @@
-"""``docker/docker-compose.yml`` is what Compose takes, as far as that can be told without Docker."""
+"""``docker-compose.yml`` is what Compose takes, as far as that can be told without Docker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_named_is_there(compose: dict[str, Any]) -> None:
 
 
 def test_the_image_has_the_files_that_it_copies(compose: dict[str, Any]) -> None:
-    lines = (COMPOSE.parent / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
     missing = [name for names in copied for name in names if not (ROOT / name).exists()]
     assert copied and missing == []
@@ -73,4 +73,4 @@ def test_options_of_the_job_are_known(compose: dict[str, Any]) -> None:
     check_store("kafka", config.below("action-state.kafka"))
     brokers = config.below("action-state.kafka")["bootstrap-servers"]
     assert f"CLIENT://{brokers}" == compose["services"]["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    assert f"bootstrap-servers={brokers}" in words(compose, "state")
+    assert f"bootstrap-servers={brokers}" in words(compose, "journal")

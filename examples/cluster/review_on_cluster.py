@@ -6,7 +6,7 @@ r"""The job of ``review_analysis.py`` on a cluster, with the analyst behind dura
         -pyclientexec python -py examples/cluster/review_on_cluster.py --sample --directory /data/reviews
 
 Each sentiment is asked for once, whatever becomes of the TaskManagers. An analyst that is paid by the
-word would be paid once. ``docker/docker-compose.yml`` has the cluster and the whole command; the
+word would be paid once. ``docker-compose.yml`` has the cluster and the whole command; the
 directory ``examples`` is on the PYTHONPATH of client and workers.
 """
 

@@ -19,10 +19,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from flink_agents.api.errors import (
+    FencedOwnerError,
     JobIdentifierInUseError,
     RecordsPrunedError,
     RecordTooLargeError,
-    StaleOwnerError,
     StoreClosedError,
 )
 
@@ -225,7 +225,7 @@ class ActionStateStore(ABC):
         the same journal.
 
         Raises:
-            StaleOwnerError: Another owner took over. Nothing was stored.
+            FencedOwnerError: Another owner took over. Nothing was stored.
             RecordTooLargeError: One of them is too large. Nothing was stored.
             RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was stored.
             StoreUnavailableError: The store cannot be written. Nothing was stored.
@@ -271,7 +271,7 @@ class ActionStateStore(ABC):
         remembered, so that a restore from a savepoint of before is refused by name.
 
         Raises:
-            StaleOwnerError: Another owner took over.
+            FencedOwnerError: Another owner took over.
         """
 
     @abstractmethod
@@ -282,7 +282,7 @@ class ActionStateStore(ABC):
         no job does so meanwhile or, being late, afterwards.
 
         Raises:
-            StaleOwnerError: Another owner took over. Nothing was removed.
+            FencedOwnerError: Another owner took over. Nothing was removed.
             StoreClosedError: The store was opened without an owner.
         """
 
@@ -351,7 +351,7 @@ class ActionStateStore(ABC):
         It gets a journal of its own, unless the store has a place that costs less.
 
         Raises:
-            StaleOwnerError: Another owner took over.
+            FencedOwnerError: Another owner took over.
         """
         journal = JournalKey(PLANS, fingerprint)
         if not await self.read(journal, 0):
@@ -438,9 +438,9 @@ def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsP
     )
 
 
-def stale_error(owner: Owner) -> StaleOwnerError:
+def stale_error(owner: Owner) -> FencedOwnerError:
     """Return the error that says that ``owner`` may not append any more."""
-    return StaleOwnerError(
+    return FencedOwnerError(
         f"another attempt took over {owner.group!r}; this one may not record anything any more",
         found=f"job {owner.job_id}, subtask {owner.subtask} of {owner.parallelism}",
         fix="none is needed where the job restarted; otherwise stop the job that should not run",
@@ -454,7 +454,7 @@ def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
         expected="one job for each job identifier",
         found=f"job {holder} is alive; this is job {owner.job_id}",
         fix="stop one of them, or give them different values of the option job-identifier; a job that starts "
-        "from the other one's state needs the option action-state.on-other-job: fork as well",
+        "from the other one's state needs the option action-state.on-job-change: fork as well",
     )
 
 

@@ -86,7 +86,7 @@ class Agent:
             self.agent_name = name
 
     def as_tool(self, description: str | None = None, *, input_type: Any = str) -> Any:
-        """Make a tool of the agent, by which a model asks it as ``ctx.ask`` does.
+        """Make a tool of the agent, by which a model asks it as ``ctx.call_agent`` does.
 
         In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
         ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
@@ -101,7 +101,7 @@ class Agent:
         """
 
         async def ask(request: Any, ctx: RunnerContext) -> Any:
-            return await ctx.ask(self, InputEvent(input=request))
+            return await ctx.call_agent(self, InputEvent(input=request))
 
         ask.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
         name = self.agent_name or type(self).__name__

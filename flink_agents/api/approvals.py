@@ -44,7 +44,7 @@ class ApprovalResponse(BaseModel):
     """What a person says to a request.
 
     Attributes:
-        id: The id of the request. An answer with another one is a stray signal.
+        id: The id of the request. An answer with another one is an unmatched signal.
         approved: Whether it may be done.
         arguments: Arguments that take the place of those in the request, by name. None changes nothing.
         reason: Why; where it is denied, a model that asked is told of it.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.awaited_methods import AwaitedMethods, noted
-from flink_agents.api.errors import AskedOutputsError
+from flink_agents.api.errors import AgentOutputsError
 
 if TYPE_CHECKING:
     from flink_agents.api.agent import Agent
@@ -59,22 +59,22 @@ class Answer:
         """The only value that it put out.
 
         Raises:
-            AskedOutputsError: It put out none, or several.
+            AgentOutputsError: It put out none, or several.
         """
         if len(self.outputs) == 1:
             return self.outputs[0]
-        raise AskedOutputsError(
+        raise AgentOutputsError(
             f"the asked agent {self.agent!r} gave {'several answers' if self.outputs else 'no answer'}",
             expected="one OutputEvent",
             found=f"{len(self.outputs)} of them",
-            fix="let the agent end each way with one OutputEvent, or write await ctx.ask_all(...)",
+            fix="let the agent end each way with one OutputEvent, or write await ctx.call_agent_all(...)",
         )
 
 
 class AskMethods(AwaitedMethods, ABC):
     """A base of ``RunnerContext``."""
 
-    def ask(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
+    def call_agent(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
         """Let another agent handle ``event`` within this run; gives its output, to be awaited.
 
         For ``async def`` actions. The actions of the asked agent are executed as code of this one: each of
@@ -90,7 +90,7 @@ class AskMethods(AwaitedMethods, ABC):
             What gives the value of its ``OutputEvent``.
 
         Raises:
-            AskedOutputsError: When awaited: it put out nothing, or more than one value.
+            AgentOutputsError: When awaited: it put out nothing, or more than one value.
             Exception: When awaited: what an action of the agent raised in its last attempt.
             AgentCycleError: The agent is asked while it waits for this answer.
             UnknownEventError: No action of the agent takes such an event.
@@ -98,28 +98,28 @@ class AskMethods(AwaitedMethods, ABC):
             AgentDefinitionError: The agent cannot work.
             ContextMisuseError: The action is no ``async def``, or one of the asked agent needs a thread.
         """
-        return noted("ctx.ask", _only(self._ask(agent, event)))
+        return noted("ctx.call_agent", _only(self._ask(agent, event)))
 
-    def ask_all(self, agent: Agent | type[Agent], event: Any) -> Awaitable[list[Any]]:
-        """Ask as :meth:`ask` does, for all outputs in their order, however many there are.
+    def call_agent_all(self, agent: Agent | type[Agent], event: Any) -> Awaitable[list[Any]]:
+        """Ask as :meth:`call_agent` does, for all outputs in their order, however many there are.
 
         Args:
             agent: An instance, or a class without required arguments.
             event: An event that the agent takes; anything else is the input of an ``InputEvent``.
         """
-        return noted("ctx.ask_all", _values(self._ask(agent, event)))
+        return noted("ctx.call_agent_all", _values(self._ask(agent, event)))
 
-    def ask_traced(
+    def call_agent_traced(
         self, agent: Agent | type[Agent], event: Any, transcript: bool = True
     ) -> Awaitable[Answer]:
-        """Ask as :meth:`ask` does; gives all outputs, and what the agent did on its way to them.
+        """Ask as :meth:`call_agent` does; gives all outputs, and what the agent did on its way to them.
 
         Args:
             agent: An instance, or a class without required arguments.
             event: An event that the agent takes; anything else is the input of an ``InputEvent``.
             transcript: Whether to tell what it did.
         """
-        return noted("ctx.ask_traced", self._ask(agent, event, transcript))
+        return noted("ctx.call_agent_traced", self._ask(agent, event, transcript))
 
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | None = None
@@ -127,7 +127,7 @@ class AskMethods(AwaitedMethods, ABC):
         """Await all of them side by side, as long as time lasts.
 
         Args:
-            *awaitables: What is awaited, such as several :meth:`ask`.
+            *awaitables: What is awaited, such as several :meth:`call_agent`.
             timeout: Seconds after which those that have not ended are cancelled; None for as long as it
                 takes.
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from flink_agents.api.current import called_action_run, current_action_run
-from flink_agents.api.errors import ForgottenAwaitError
+from flink_agents.api.errors import MissingAwaitError
 
 _T = TypeVar("_T")
 
@@ -42,12 +42,12 @@ def truth_of(result: object, condition: str) -> bool:
         condition: What it decides, for the error.
 
     Raises:
-        ForgottenAwaitError: It has to be awaited, which nobody does. It would be true, whatever it says.
+        MissingAwaitError: It has to be awaited, which nobody does. It would be true, whatever it says.
     """
     if hasattr(type(result), "__await__"):
         if inspect.iscoroutine(result):
             result.close()
-        raise ForgottenAwaitError(
+        raise MissingAwaitError(
             f"{condition} gives something that was not awaited",
             expected="a truth value",
             found=f"{type(result).__name__} {getattr(result, '__qualname__', '')}".strip(),

@@ -93,7 +93,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         Raises:
             NotAnEventError: ``event`` is no event.
             UnknownEventError: No action of the agent takes events of that type.
-            InvalidDelayError: ``delay`` is negative, no number, or longer than 365,000 days.
+            InvalidDurationError: ``delay`` is negative, no number, or longer than 365,000 days.
             UnserializableValueError: State cannot hold the event, which has a delay.
             ContextMisuseError: The action has ended; or there is a delay, and another agent asks this one.
         """
@@ -339,7 +339,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
 
         Raises:
             Exception: What ``function`` raised, now or when it was recorded.
-            DurableCallMismatchError: Another call was recorded in its place.
+            NonDeterminismError: Another call was recorded in its place.
             DurableResultError: The result cannot be recorded.
             UnserializableValueError: An argument cannot be part of the call's identity.
             ContextMisuseError: The action is ``async def``, or a durable function makes the call.

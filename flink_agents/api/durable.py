@@ -63,28 +63,28 @@ class OnPlanChange(StrEnum):
     """Policy for state that another plan of the agent wrote.
 
     Attributes:
-        REFUSE: The job fails, and says what changed.
+        FAIL: The job fails, and says what changed.
         CONTINUE_COMPATIBLE: The job goes on where unfinished work still fits, and fails where not.
     """
 
-    REFUSE = "refuse"
+    FAIL = "fail"
     CONTINUE_COMPATIBLE = "continue-compatible"
 
 
-class OnOtherJob(StrEnum):
+class OnJobChange(StrEnum):
     """Policy for a key whose state a job with another identity wrote.
 
     Attributes:
-        REFUSE: The job fails, with both identities in the error. Where neither job has a
-            ``job-identifier``, the later one is the successor of the other: as ``CONTINUE``.
+        FAIL: The job fails, with both identities in the error. Where neither job has a
+            ``job-identifier``, the later one is the successor of the other: as ``ADOPT``.
         FORK: The job records in journals of its own. It takes over what the other job had recorded for
             inputs that waited in state, and repeats nothing else of it.
-        CONTINUE: The job goes on with the journals of the other job, which must have ended.
+        ADOPT: The job goes on with the journals of the other job, which must have ended.
     """
 
-    REFUSE = "refuse"
+    FAIL = "fail"
     FORK = "fork"
-    CONTINUE = "continue"
+    ADOPT = "adopt"
 
 
 class Prune(StrEnum):

@@ -39,7 +39,7 @@ class AgentStream(ABC):
                 of names to Python types). Default: what the agent declares.
             rowtime: Name of a further column with the event time of each output, which carries the
                 watermarks of the stream, for windows in SQL. The agent is applied with
-                ``EventTime.hold()``. Default: no such column.
+                ``EventTime.hold_watermarks()``. Default: no such column.
 
         Raises:
             UnsupportedTableError: No columns are known, the environment has no tables, or the outputs have no
@@ -63,8 +63,8 @@ class AgentStream(ABC):
         """Return the events that could not be handled, as a ``DataStream`` of ``DeadLetter``."""
 
     @abstractmethod
-    def strays(self) -> Any:
-        """Return the signals that no run took, as a ``DataStream`` of ``StraySignal``.
+    def unmatched_signals(self) -> Any:
+        """Return the signals that no run took, as a ``DataStream`` of ``UnmatchedSignal``.
 
         Raises:
             UnknownSideOutputError: The agent has no signals, and none of its actions waits.
@@ -129,7 +129,7 @@ class AgentInput(ABC):
             parallelism: Number of subtasks. Default: the environment's.
             max_parallelism: Number of key groups. Default: the environment's.
             event_time: Whether outputs keep the timestamps of their inputs and watermarks wait
-                for them. Default: ``EventTime.none()``.
+                for them. Default: ``EventTime.ignore()``.
             observers: Who is told what runs do: instances of ``RunObserver``, which are pickled so that each
                 subtask has a copy, or classes or functions without arguments that make one in each subtask.
             lineage: Whether outputs, side outputs too, leave as ``TracedOutput``: the value with the run that
@@ -200,7 +200,7 @@ class AgentsExecutionEnvironment(ABC):
         key_selector: Callable[[Any], Any] | str | None = None,
         *,
         value: Any = None,
-        changes: OnChange = "refuse",
+        changes: OnChange = "fail",
     ) -> AgentInput:
         """Return the rows of a PyFlink ``Table`` as inputs.
 
@@ -213,7 +213,7 @@ class AgentsExecutionEnvironment(ABC):
             key_selector: Gives the key of an input, or names the column that is the key.
             value: What a row becomes: a pydantic model, a dataclass, any other type that pydantic makes of
                 the columns. Default: a ``Row`` with names.
-            changes: What becomes of updates and deletes. ``"refuse"``: the table has none. ``"latest"``: each
+            changes: What becomes of updates and deletes. ``"fail"``: the table has none. ``"latest"``: each
                 row as it is after an insert or update; deletes are dropped. ``"all"``: each change, as a
                 ``TableChange``.
 

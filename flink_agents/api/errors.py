@@ -39,7 +39,7 @@
     │   ├── TimestampRangeError          FA3008
     │   ├── ObserverError                FA3009
     │   ├── ApprovalsNotAnsweredError    FA3010
-    │   └── UnguardedJobError            FA3011
+    │   └── MissingMainGuardError            FA3011
     ├── JobFailedError                   FA3100  the job ran and failed
     │   ├── ModuleNotOnWorkersError      FA3101
     │   ├── MissingTimestampsError       FA3102
@@ -71,7 +71,7 @@
     │   ├── MemoryPathError              FA4009
     │   ├── EventLimitError              FA4010
     │   ├── ActionTimeoutError           FA4011  (also a TimeoutError)
-    │   ├── DurableCallMismatchError     FA4013
+    │   ├── NonDeterminismError     FA4013
     │   │   └── BranchesRecordedEarlierError FA4016
     │   ├── DurableResultError           FA4014
     │   ├── RecordedFailureError         FA4015
@@ -79,12 +79,12 @@
     │   ├── NoMoreSignalsError           FA4019
     │   ├── ApprovalDeniedError          FA4020
     │   ├── RunDeadlineError             FA4021  (also a TimeoutError)
-    │   ├── ForgottenAwaitError          FA4022  (also a TypeError)
+    │   ├── MissingAwaitError          FA4022  (also a TypeError)
     │   ├── OutputTypeError              FA4023  (also a TypeError)
-    │   ├── AskedOutputsError            FA4024
-    │   ├── InvalidDelayError            FA4025  (also a ValueError)
+    │   ├── AgentOutputsError            FA4024
+    │   ├── InvalidDurationError            FA4025  (also a ValueError)
     │   ├── NoVerdictError               FA4026  (also a TypeError)
-    │   └── UnwrittenChangeError         FA4027
+    │   └── UnsavedChangeError         FA4027
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -94,7 +94,7 @@
     │   ├── PlanChangedError             FA5005
     │   └── UpgradeFailedError           FA5008
     ├── StoreError                       FA6000  the store of durable execution cannot do it
-    │   ├── StaleOwnerError              FA6001
+    │   ├── FencedOwnerError              FA6001
     │   ├── JobIdentifierInUseError      FA6002
     │   ├── RecordTooLargeError          FA6003
     │   ├── RecordsPrunedError           FA6004
@@ -104,7 +104,7 @@
     │   ├── StoreFormatError             FA6008
     │   ├── StoreMismatchError           FA6009
     │   ├── RunNotReplayableError        FA6010
-    │   ├── OtherJobsStateError          FA6011
+    │   ├── JobIdentifierMismatchError          FA6011
     │   ├── JournalMissingError          FA6012
     │   └── JournalOutdatedError         FA6013
     ├── TraceError                       FA6100  the trace cannot be written or read
@@ -124,14 +124,14 @@
     │   ├── KafkaConnectorError          FA7101
     │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
-    ├── RecoveryDifferenceError          FA8000  found by the test kit  (also an AssertionError)
+    ├── RecoveryMismatchError          FA8000  found by the test kit  (also an AssertionError)
     ├── HarnessUseError                  FA8100  a test asks the test kit for what makes no sense
     ├── ModelError                       FA9000  a chat model did not come to an answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
     │   ├── ModelOutputError             FA9003
     │   ├── HistoryError                 FA9004
-    │   ├── UnrecordedAgentError         FA9005
+    │   ├── AgentNotDurableError         FA9005
     │   ├── ApprovalUnavailableError     FA9006
     │   ├── NestedChatsError             FA9007
     │   ├── MessageOriginError           FA9030
@@ -197,6 +197,7 @@ from flink_agents.api.mcp_errors import (
     MCPServerUnavailableError as MCPServerUnavailableError,
 )
 from flink_agents.api.model_errors import (
+    AgentNotDurableError as AgentNotDurableError,
     ApprovalUnavailableError as ApprovalUnavailableError,
     HistoryError as HistoryError,
     MessageOriginError as MessageOriginError,
@@ -210,7 +211,6 @@ from flink_agents.api.model_errors import (
     ToolOutcomeUnknownError as ToolOutcomeUnknownError,
     ToolResultError as ToolResultError,
     ToolRetriesExceededError as ToolRetriesExceededError,
-    UnrecordedAgentError as UnrecordedAgentError,
     UrlContentError as UrlContentError,
     UsageLimitExceededError as UsageLimitExceededError,
 )
@@ -241,17 +241,17 @@ from flink_agents.api.run_errors import (
     ActionFailedError as ActionFailedError,
     ActionInterruptedError as ActionInterruptedError,
     ActionTimeoutError as ActionTimeoutError,
+    AgentOutputsError as AgentOutputsError,
     ApprovalDeniedError as ApprovalDeniedError,
-    AskedOutputsError as AskedOutputsError,
     BranchesRecordedEarlierError as BranchesRecordedEarlierError,
     ContextMisuseError as ContextMisuseError,
-    DurableCallMismatchError as DurableCallMismatchError,
     DurableResultError as DurableResultError,
     EventLimitError as EventLimitError,
-    ForgottenAwaitError as ForgottenAwaitError,
-    InvalidDelayError as InvalidDelayError,
+    InvalidDurationError as InvalidDurationError,
     MemoryPathError as MemoryPathError,
+    MissingAwaitError as MissingAwaitError,
     NoMoreSignalsError as NoMoreSignalsError,
+    NonDeterminismError as NonDeterminismError,
     NotAnEventError as NotAnEventError,
     NoVerdictError as NoVerdictError,
     OutputTypeError as OutputTypeError,
@@ -265,7 +265,7 @@ from flink_agents.api.run_errors import (
     UnhandledEventError as UnhandledEventError,
     UnknownEventError as UnknownEventError,
     UnknownSideOutputError as UnknownSideOutputError,
-    UnwrittenChangeError as UnwrittenChangeError,
+    UnsavedChangeError as UnsavedChangeError,
 )
 from flink_agents.api.state_errors import (
     KeyEncodingError as KeyEncodingError,
@@ -284,12 +284,12 @@ from flink_agents.api.store_errors import (
     BrokerMismatchError as BrokerMismatchError,
     BrokerPortInUseError as BrokerPortInUseError,
     BrokerStartError as BrokerStartError,
+    FencedOwnerError as FencedOwnerError,
     JobIdentifierInUseError as JobIdentifierInUseError,
-    OtherJobsStateError as OtherJobsStateError,
+    JobIdentifierMismatchError as JobIdentifierMismatchError,
     RecordsPrunedError as RecordsPrunedError,
     RecordTooLargeError as RecordTooLargeError,
     RunNotReplayableError as RunNotReplayableError,
-    StaleOwnerError as StaleOwnerError,
     StoreClosedError as StoreClosedError,
     StoreError as StoreError,
     StoreFormatError as StoreFormatError,
@@ -298,7 +298,7 @@ from flink_agents.api.store_errors import (
 )
 from flink_agents.api.testing_errors import (
     HarnessUseError as HarnessUseError,
-    RecoveryDifferenceError as RecoveryDifferenceError,
+    RecoveryMismatchError as RecoveryMismatchError,
 )
 from flink_agents.api.trace_errors import (
     TraceError as TraceError,
@@ -489,7 +489,7 @@ class ApprovalsNotAnsweredError(JobDefinitionError):
     code = "FA3010"
 
 
-class UnguardedJobError(JobDefinitionError):
+class MissingMainGuardError(JobDefinitionError):
     """A module runs its job when it is imported, and somebody imports it for what it defines."""
 
     code = "FA3011"

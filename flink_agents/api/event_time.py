@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -13,7 +12,7 @@ from flink_agents.api.option_values import option
 LATE_TAG = "late-outputs"
 """Name of the side output that carries outputs of stragglers, with ``late="side"``."""
 
-_TIMEOUT = option("hold_timeout", timedelta, "30 s", minimum="1 ms")(
+_TIMEOUT = option("max_hold", timedelta, "30 s", minimum="1 ms")(
     "Give a timedelta, or a text such as '30 s'."
 )
 _IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
@@ -22,7 +21,7 @@ _IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
 
 
 class LateOutputs(StrEnum):
-    """Policy for the outputs of a run that did not end within ``hold_timeout``."""
+    """Policy for the outputs of a run that did not end within ``max_hold``."""
 
     EMIT = "emit"
     """They leave with their own timestamp; what follows decides, as for any late record."""
@@ -36,23 +35,23 @@ class LateOutputs(StrEnum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """An agent's treatment of the event time of its input; :meth:`none` and :meth:`hold` make one.
+    """How an agent treats the event time of its input; see :meth:`ignore` and :meth:`hold_watermarks`.
 
     Attributes:
         holds: Whether outputs carry the timestamp of their input, and the watermark behind the agent
             stays behind its runs.
-        hold_timeout: How long an input holds the watermark that has reached it.
+        max_hold: How long an input holds the watermark that has reached it.
         late: What happens to outputs of runs that took longer.
         idle_timeout: After what time without a sign a subtask without keys counts as idle.
     """
 
     holds: bool = False
-    hold_timeout: timedelta = timedelta()
+    max_hold: timedelta = timedelta()
     late: LateOutputs = LateOutputs.EMIT
     idle_timeout: timedelta = timedelta()
 
     @classmethod
-    def none(cls) -> EventTime:
+    def ignore(cls) -> EventTime:
         """Outputs leave as soon as their run ends; watermarks pass the agent unhindered.
 
         An output of a run that waited for anything has no timestamp. For agents with no
@@ -61,18 +60,16 @@ class EventTime:
         return cls()
 
     @classmethod
-    def hold(
+    def hold_watermarks(
         cls,
-        expected_latency: timedelta | str | None = None,
-        hold_timeout: timedelta | str = timedelta(seconds=30),
+        max_hold: timedelta | str = timedelta(seconds=30),
         late: LateOutputs | str = LateOutputs.EMIT,
         idle_timeout: timedelta | str = timedelta(seconds=10),
     ) -> EventTime:
         """Outputs carry the timestamp of their input, and none is late: for windows behind an agent.
 
         Args:
-            expected_latency: Has no effect any more; leave it out.
-            hold_timeout: How long a run may hold the watermark behind the agent, from when the
+            max_hold: How long a run may hold the watermark behind the agent, from when the
                 watermark in front of it has reached the run's input.
             late: What happens to the outputs of a run that took even longer.
             idle_timeout: After what time windows go on without a subtask that never had a key.
@@ -80,12 +77,6 @@ class EventTime:
         Raises:
             OptionError: A value does not fit.
         """
-        if expected_latency is not None:
-            warnings.warn(
-                "EventTime.hold needs no expected_latency any more: watermarks wait for nobody. Leave it out",
-                DeprecationWarning,
-                stacklevel=2,
-            )
         try:
             policy = LateOutputs(late)
         except ValueError:
@@ -94,4 +85,4 @@ class EventTime:
                 expected="one of " + ", ".join(repr(member.value) for member in LateOutputs),
                 found=repr(late),
             ) from None
-        return cls(True, _TIMEOUT.parse(hold_timeout), policy, _IDLE.parse(idle_timeout))
+        return cls(True, _TIMEOUT.parse(max_hold), policy, _IDLE.parse(idle_timeout))

@@ -308,8 +308,8 @@ class OutputEvent(Event):
     output: Any
 
 
-class AskEvent(Event):
-    """Base of events by which other agents ask an agent: ``ctx.ask(agent, event)``.
+class AgentCallEvent(Event):
+    """Base of events by which other agents ask an agent: ``ctx.call_agent(agent, event)``.
 
     No action of the agent itself has to emit them.
     """

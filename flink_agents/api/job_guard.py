@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from flink_agents.api.errors import UnguardedJobError
+from flink_agents.api.errors import MissingMainGuardError
 from flink_agents.api.places import authors_place
 
 _IN_WORKERS = "_pemja"
@@ -33,12 +33,12 @@ def check_may_run() -> None:
     """Check that a job may run here and now.
 
     Raises:
-        UnguardedJobError: A module is being imported by somebody who wants what it defines.
+        MissingMainGuardError: A module is being imported by somebody who wants what it defines.
     """
     who = "a worker of the job" if _IN_WORKERS in sys.modules else next(iter(_readers), None)
     if who is None:
         return
-    raise UnguardedJobError(
+    raise MissingMainGuardError(
         f"a job would start because {who} imports the module that runs it",
         expected='a module that runs its job as a script alone: under if __name__ == "__main__":',
         found="execute() while the module is imported",

@@ -47,7 +47,7 @@ class MCPServerSpec(ToolSourceLimits):
     on_name_taken: OnNameTaken = Field(default="skip", description="If a model has a tool of that name.")
     connect_timeout: float = Field(default=30.0, gt=0, description="Seconds until it is ready.")
     timeout: float = Field(default=60.0, gt=0, description="Seconds for each request.")
-    tools_for: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
+    tools_ttl: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
     retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
     retry_after_limit: float = Field(
         default=300.0, ge=0, allow_inf_nan=False, description="Seconds to wait at most if the server says so."
@@ -89,7 +89,7 @@ class MCPServerOptions(TypedDict, total=False):
     on_name_taken: OnNameTaken
     connect_timeout: float
     timeout: float
-    tools_for: float
+    tools_ttl: float
     retry: RetryTimes | Mapping[str, Any]
     retry_after_limit: float
     response_limit: int

@@ -35,7 +35,7 @@ class HistoryError(ModelError):
     code = "FA9004"
 
 
-class UnrecordedAgentError(ModelError):
+class AgentNotDurableError(ModelError):
     """An agent of pydantic-ai runs in an action where none of its calls could be recorded."""
 
     code = "FA9005"

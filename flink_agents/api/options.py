@@ -20,13 +20,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
+from flink_agents.api.durable import OnJobChange, OnMismatch, OnPlanChange, Prune
 from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import OptionError
 from flink_agents.api.local_jobs import Accept, Resume
 from flink_agents.api.option_values import ConfigOption, option
 from flink_agents.api.policies import OnError, OnUnhandled
-from flink_agents.api.signals import SleepsAtEnd
+from flink_agents.api.signals import TimersAtEnd
 from flink_agents.api.store_providers import STORE_PREFIX, STORES, options_of_store, third_party_stores
 from flink_agents.api.trace_options import TraceOptions
 
@@ -39,7 +39,10 @@ CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
 KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
 """The environment variable that names the jar file of Flink's Kafka connector."""
 
-_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE)
+TEST_MODE_VARIABLE = "FLINK_AGENTS_TEST_MODE"
+"""The environment variable that makes the test kit replay, restart or crash."""
+
+_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE)
 """Variables that begin as options do and are none."""
 
 _SEE_TABLE = "see the table of options in docs/configuration.md"
@@ -84,11 +87,11 @@ class AgentOptions(TraceOptions):
         "belong to a run that had to wait. As many others execute what asyncio.to_thread is given. A thread "
         "that hangs though the time of its action is over does not count."
     )
-    WAITS = option("run.waits", bool)(
-        "True if actions can call ctx.sleep and ctx.wait_for. Default: found by reading their code. Runs "
-        "of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
+    MAY_SUSPEND = option("run.may-suspend", bool)(
+        "True if actions can call ctx.sleep and ctx.wait_for_signal. Default: found by reading their code. "
+        "Runs of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
     )
-    SLEEPS_AT_END = option("run.sleeps-at-end", SleepsAtEnd, SleepsAtEnd.WAIT)(
+    TIMERS_AT_END = option("run.timers-at-end", TimersAtEnd, TimersAtEnd.WAIT)(
         "What becomes of runs that sleep, and of delayed events, when a bounded input ends. wait: the job "
         "ends when they have ended. skip: they end at once."
     )
@@ -96,8 +99,8 @@ class AgentOptions(TraceOptions):
         "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "
         "an error, and so does each further one. Default: no limit."
     )
-    ASIDE_PER_KEY = option("run.set-aside-per-key", int, 100, minimum=1)(
-        "How many suspended runs of a key its inputs may overtake, with on_suspend = 'overtake'. Behind so "
+    MAX_SUSPENDED_PER_KEY = option("run.max-suspended-per-key", int, 100, minimum=1)(
+        "How many suspended runs of a key its inputs may overtake, with on_suspend = 'interleave'. Behind so "
         "many, further inputs wait in state until one of those runs has ended."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
@@ -130,7 +133,7 @@ class AgentOptions(TraceOptions):
         "in records; a package stands for all modules in it. Modules that the agent's code imports need "
         "not be named."
     )
-    FORGET_SETTLED_AFTER = option("state.forget-settled-after", timedelta, minimum="1 s")(
+    IDLE_KEY_TTL = option("state.idle-key-ttl", timedelta, minimum="1 s")(
         "After what time without an input state forgets a key that has no memory. A key that comes again "
         "has new idempotency keys, event ids and UUIDs. Default: state keeps each key "
         "for ever, with 30 to 130 bytes."
@@ -210,16 +213,16 @@ class AgentOptions(TraceOptions):
         "How long a recorded run that others have overtaken is kept for its input, after a restore."
     )
     ON_PLAN_CHANGE = option("action-state.on-plan-change", OnPlanChange, OnPlanChange.CONTINUE_COMPATIBLE)(
-        "What happens where state was written by another plan of the agent. refuse: the job fails. "
+        "What happens where state was written by another plan of the agent. fail: the job fails. "
         "continue-compatible: it fails only where unfinished work does not fit the new plan."
     )
-    GRACE = option("action-state.grace", timedelta, "3 s", minimum="0 s")(
+    SHUTDOWN_GRACE = option("action-state.shutdown-grace", timedelta, "3 s", minimum="0 s")(
         "How long durable calls may continue when an attempt of the job ends in a living process, so that "
         "they are recorded and not made again. No other call begins then."
     )
-    ON_OTHER_JOB = option("action-state.on-other-job", OnOtherJob, OnOtherJob.REFUSE)(
-        "What happens where state was written by a job with another job-identifier. refuse: the job fails. "
-        "fork: it records in journals of its own. continue: it continues those of the other job, which "
+    ON_JOB_CHANGE = option("action-state.on-job-change", OnJobChange, OnJobChange.FAIL)(
+        "What happens where state was written by a job with another job-identifier. fail: the job fails. "
+        "fork: it records in journals of its own. adopt: it continues those of the other job, which "
         "must have ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(

@@ -31,10 +31,10 @@ class OnError(StrEnum):
 class OnSuspend(StrEnum):
     """Policy for the inputs of a key behind a suspended run, which waits for a pause or a signal."""
 
-    WAIT = "wait"
+    BLOCK = "block"
     """They wait until the run has ended, so that they keep their order."""
 
-    OVERTAKE = "overtake"
+    INTERLEAVE = "interleave"
     """They run. What the run wrote before it waits is committed, and what it reads behind that is the
     memory that the key has by then."""
 

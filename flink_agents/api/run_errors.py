@@ -147,13 +147,13 @@ class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
     code = "FA4017"
 
 
-class DurableCallMismatchError(RunError):
+class NonDeterminismError(RunError):
     """A replay asks for another durable call than was recorded."""
 
     code = "FA4013"
 
 
-class BranchesRecordedEarlierError(DurableCallMismatchError):
+class BranchesRecordedEarlierError(NonDeterminismError):
     """A run in flight has branches whose calls an earlier version numbered without them."""
 
     code = "FA4016"
@@ -197,7 +197,7 @@ class RunDeadlineError(RunError, TimeoutError):
     code = "FA4021"
 
 
-class ForgottenAwaitError(RunError, TypeError):
+class MissingAwaitError(RunError, TypeError):
     """An action uses a coroutine in place of its result, or ends without awaiting a call or a wait."""
 
     code = "FA4022"
@@ -209,13 +209,13 @@ class OutputTypeError(RunError, TypeError):
     code = "FA4023"
 
 
-class AskedOutputsError(RunError):
+class AgentOutputsError(RunError):
     """An agent that an action asked put out another number of values than one."""
 
     code = "FA4024"
 
 
-class InvalidDelayError(RunError, ValueError):
+class InvalidDurationError(RunError, ValueError):
     """An action gives a time that is none: as a delay, for a pause, or for how long it waits at most."""
 
     code = "FA4025"
@@ -227,7 +227,7 @@ class NoVerdictError(RunError, TypeError):
     code = "FA4026"
 
 
-class UnwrittenChangeError(RunError):
+class UnsavedChangeError(RunError):
     """An action changed a value that it read from memory, and did not write it."""
 
     code = "FA4027"

@@ -229,7 +229,7 @@ class AgentSettings(BaseModel):
     on_unhandled: Annotated[
         OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
     ] = Field(default=None, strict=False)
-    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.OVERTAKE)] = Field(
+    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = Field(
         default=None, strict=False
     )
     retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None

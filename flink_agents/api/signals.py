@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 
-STRAYS_TAG = "strays"
-"""Name of the side output that carries :class:`StraySignal` records."""
+UNMATCHED_SIGNALS_TAG = "unmatched-signals"
+"""Name of the side output that carries :class:`UnmatchedSignal` records."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Signal:
     """A message for a run of a key that waits for it, or will.
 
     Attributes:
-        name: What the run waits for: ``ctx.wait_for(name)``.
+        name: What the run waits for: ``ctx.wait_for_signal(name)``.
         value: What it says: a value that state can hold.
         key: The key, where the stream of signals has no key selector of its own.
-        id: What distinguishes it from others of its key. A second signal of the same id is a stray. Without
+        id: What distinguishes it from others of its key. A second signal of the same id is unmatched. Without
             one, each counts.
         wait: The id of the wait that it is for. Needed where several waits for that name are open.
     """
@@ -45,7 +45,7 @@ class TaggedSignal:
     signal: Signal
 
 
-class StrayReason(StrEnum):
+class UnmatchedReason(StrEnum):
     """Why no run took a signal.
 
     Attributes:
@@ -77,7 +77,7 @@ def is_text(value: object) -> bool:
     return True
 
 
-class SleepsAtEnd(StrEnum):
+class TimersAtEnd(StrEnum):
     """Policy for runs that sleep, and for delayed events, when a bounded input ends.
 
     Attributes:
@@ -90,7 +90,7 @@ class SleepsAtEnd(StrEnum):
 
 
 @dataclass(frozen=True)
-class StraySignal:
+class UnmatchedSignal:
     """A signal that no run took.
 
     Attributes:
@@ -100,7 +100,7 @@ class StraySignal:
     """
 
     signal: Signal
-    reason: StrayReason
+    reason: UnmatchedReason
     detail: str | None = None
 
 

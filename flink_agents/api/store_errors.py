@@ -11,7 +11,7 @@ class StoreError(AgentsError):
     code = "FA6000"
 
 
-class StaleOwnerError(StoreError):
+class FencedOwnerError(StoreError):
     """Another attempt took over; this one may not record anything any more."""
 
     code = "FA6001"
@@ -71,7 +71,7 @@ class RunNotReplayableError(StoreError):
     code = "FA6010"
 
 
-class OtherJobsStateError(StoreError):
+class JobIdentifierMismatchError(StoreError):
     """State was written by another job, and nobody said whether this one goes on with its journals."""
 
     code = "FA6011"

@@ -7,10 +7,10 @@ from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
-OnChange = Literal["refuse", "latest", "all"]
+OnChange = Literal["fail", "latest", "all"]
 """What becomes of updates and deletes of a table; ``from_table`` says what each means."""
 
-ON_CHANGE: tuple[OnChange, ...] = ("refuse", "latest", "all")
+ON_CHANGE: tuple[OnChange, ...] = ("fail", "latest", "all")
 
 ChangeKind = Literal["insert", "update-before", "update-after", "delete"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from flink_agents.api.error_base import AgentsError
 
 
-class RecoveryDifferenceError(AgentsError, AssertionError):
+class RecoveryMismatchError(AgentsError, AssertionError):
     """After a crash and a restore, an agent came to something else than without.
 
     Attributes:

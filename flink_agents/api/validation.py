@@ -26,7 +26,7 @@ from flink_agents.api.ask_methods import TranscriptEntry
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.decorators import action
 from flink_agents.api.errors import AgentDefinitionError, NoVerdictError
-from flink_agents.api.events import AskEvent, Event, InputEvent, OutputEvent
+from flink_agents.api.events import AgentCallEvent, Event, InputEvent, OutputEvent
 from flink_agents.api.places import place_of_class
 
 REJECTED_TAG = "rejected"
@@ -54,7 +54,7 @@ class Verdict(_Record):
         reason: Why; for whoever works on it, or looks at it later.
     """
 
-    decision: Literal["accept", "reject", "again"]
+    decision: Literal["accept", "reject", "retry"]
     reason: str = ""
 
     @classmethod
@@ -68,12 +68,12 @@ class Verdict(_Record):
         return cls(decision="reject", reason=reason)
 
     @classmethod
-    def again(cls, reason: str) -> Verdict:
+    def retry(cls, reason: str) -> Verdict:
         """The worker gets it back with the reason, as long as there are attempts."""
-        return cls(decision="again", reason=reason)
+        return cls(decision="retry", reason=reason)
 
 
-class HumanVerdict(_Record):
+class HumanReview(_Record):
     """What a person says of a sample: an input of the key that the sample belongs to.
 
     Attributes:
@@ -108,10 +108,10 @@ class Draft(_Record):
     output: Any
     attempt: int = 1
     reasons: tuple[str, ...] = ()
-    verdicts: tuple[HumanVerdict, ...] = ()
+    verdicts: tuple[HumanReview, ...] = ()
 
 
-class SentBack(AskEvent):
+class RevisionRequest(AgentCallEvent):
     """What a worker gets for another attempt.
 
     Attributes:
@@ -175,14 +175,14 @@ class ReviewSample(_Record):
     attempts: tuple[Attempt, ...]
 
 
-class HumanVerdictEvent(Event):
+class HumanReviewEvent(Event):
     """A person has looked at a run of the key.
 
     Attributes:
         verdict: What the person said.
     """
 
-    verdict: HumanVerdict
+    verdict: HumanReview
 
 
 class ValidatedAgent(Agent):
@@ -190,7 +190,7 @@ class ValidatedAgent(Agent):
 
     Attributes:
         worker: The agent that works: an instance, or a class without required arguments. It puts out one
-            value for an input. Where the validator sends something back, it takes ``SentBack`` as well.
+            value for an input. If the validator sends something back, it takes ``RevisionRequest``, too.
         validator: The agent that judges: it takes a ``Draft`` as input, and puts out one ``Verdict``.
         attempts: How many attempts there are for an input. The last one that is sent back is rejected.
         sample: Share of the runs, from 0 to 1, that go to the side output ``review``. Which ones follows from
@@ -217,13 +217,13 @@ class ValidatedAgent(Agent):
     @action(InputEvent)
     async def validate(self, event: InputEvent, ctx: RunnerContext) -> Any:
         """Let the worker try as often as it may; or hand on what a person said."""
-        if isinstance(event.input, HumanVerdict):
-            return HumanVerdictEvent(verdict=event.input)
+        if isinstance(event.input, HumanReview):
+            return HumanReviewEvent(verdict=event.input)
         sampled = self.sample > 0 and is_sampled(ctx, self.sample)
         attempts: list[Attempt] = []
         while len(attempts) < self.attempts:
             attempts.append(await self._attempt(event.input, attempts, ctx, sampled))
-            if attempts[-1].verdict.decision != "again":
+            if attempts[-1].verdict.decision != "retry":
                 break
         last = attempts[-1]
         accepted = last.verdict.decision == "accept"
@@ -235,8 +235,8 @@ class ValidatedAgent(Agent):
         ctx.emit_to(REJECTED_TAG, Rejected(input=event.input, reason=last.verdict.reason, attempts=plain))
         return None
 
-    @action(HumanVerdictEvent)
-    def reviewed(self, event: HumanVerdictEvent, ctx: RunnerContext) -> Any:
+    @action(HumanReviewEvent)
+    def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> Any:
         """Keep what a person said, for the validator; a class of one's own may do something else."""
         kept = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
         ctx.short_term_memory.set(VERDICTS, kept[-MOST_VERDICTS:])
@@ -247,8 +247,8 @@ class ValidatedAgent(Agent):
         worker, validator = self.worker, self.validator
         assert worker is not None and validator is not None
         reasons = tuple(one.verdict.reason for one in before)
-        told = SentBack(input=record, output=before[-1].output, reasons=reasons) if before else record
-        work = await ctx.ask_traced(worker, told, sampled)
+        told = RevisionRequest(input=record, output=before[-1].output, reasons=reasons) if before else record
+        work = await ctx.call_agent_traced(worker, told, sampled)
         draft = Draft(
             input=record,
             output=work.output,
@@ -256,7 +256,7 @@ class ValidatedAgent(Agent):
             reasons=reasons,
             verdicts=tuple(ctx.short_term_memory.get(VERDICTS, [])),
         )
-        judged = await ctx.ask_traced(validator, draft, sampled)
+        judged = await ctx.call_agent_traced(validator, draft, sampled)
         verdict = _verdict_of(validator, judged.agent, judged.output)
         transcript = (*work.transcript, *judged.transcript)
         return Attempt(output=work.output, verdict=verdict, transcript=transcript)
@@ -290,7 +290,7 @@ def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verd
             f"the validator {validator!r} put out what is no verdict",
             expected="one OutputEvent with a flink_agents.api.validation.Verdict",
             found=f"a value of {type(output).__qualname__} ({wrong})"[:500],
-            fix="put out Verdict.accept(), Verdict.reject(reason) or Verdict.again(reason)",
+            fix="put out Verdict.accept(), Verdict.reject(reason) or Verdict.retry(reason)",
             where=_place_of(agent),
         ) from error
 
@@ -325,6 +325,6 @@ def key_or_verdict(key_selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     def key_of(record: Any) -> Any:
-        return record.key if isinstance(record, HumanVerdict) else key_selector(record)
+        return record.key if isinstance(record, HumanReview) else key_selector(record)
 
     return key_of

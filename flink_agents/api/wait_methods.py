@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from flink_agents.api.approvals import ApprovalOutcome, Check, plain
 from flink_agents.api.awaited_methods import AwaitedMethods
 from flink_agents.api.durations import LONGEST, seconds_of
-from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
+from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.signals import SignalWait, is_text
 
 _T = TypeVar("_T")
@@ -30,20 +30,20 @@ class WaitMethods(AwaitedMethods, ABC):
             duration: How long, in seconds or as a timedelta. Below 0 is 0.
 
         Raises:
-            InvalidDelayError: The duration is none.
+            InvalidDurationError: The duration is none.
             ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
         """
         return self._wait(None, None, _seconds_of("ctx.sleep", duration))
 
     @overload
-    def wait_for(
+    def wait_for_signal(
         self, name: str, signal_type: type[_T], *, timeout: float | timedelta | None = None
     ) -> SignalWait[_T]: ...
     @overload
-    def wait_for(
+    def wait_for_signal(
         self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
     ) -> SignalWait[Any]: ...
-    def wait_for(
+    def wait_for_signal(
         self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
     ) -> SignalWait[Any]:
         """Return a wait for a signal of the key, to be awaited; for ``async def`` actions.
@@ -65,16 +65,16 @@ class WaitMethods(AwaitedMethods, ABC):
             NoMoreSignalsError: When awaited: the input has ended, so that none will come.
             ContextMisuseError: The action is no ``async def``, nothing told that its code waits, the name is
                 no text, or pydantic does not know the type.
-            InvalidDelayError: The timeout is none.
+            InvalidDurationError: The timeout is none.
         """
         if not is_text(name):
             raise ContextMisuseError(
-                "ctx.wait_for needs the name of a signal",
+                "ctx.wait_for_signal needs the name of a signal",
                 expected="a text",
                 found=f"{type(name).__qualname__} {name!r}"[:200],
-                fix='name what is waited for, as in ctx.wait_for("approval"); ctx.sleep is for pauses',
+                fix='name what is waited for, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
             )
-        return self._wait(name, signal_type, _timeout_of("ctx.wait_for", timeout))
+        return self._wait(name, signal_type, _timeout_of("ctx.wait_for_signal", timeout))
 
     async def request_approval(
         self,
@@ -94,12 +94,12 @@ class WaitMethods(AwaitedMethods, ABC):
             arguments: With what, by name; values that become JSON.
             timeout: After which time it counts as denied, in seconds or as a timedelta. Default: never.
             check: Raises an exception for arguments that an answer must not bring. Such an answer is a
-                stray signal, and the run waits on. Default: any arguments.
+                unmatched signal, and the run waits on. Default: any arguments.
 
         Raises:
             ContextMisuseError: The action is no ``async def``, nothing told that its code waits, or ``what``
                 is no text.
-            InvalidDelayError: The timeout is none.
+            InvalidDurationError: The timeout is none.
         """
         if not isinstance(what, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ContextMisuseError(
@@ -121,8 +121,8 @@ class WaitMethods(AwaitedMethods, ABC):
 
 
 def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -> float:
-    def refuse(found: str) -> InvalidDelayError:
-        return InvalidDelayError(
+    def refuse(found: str) -> InvalidDurationError:
+        return InvalidDurationError(
             f"{called} is given a time that is none",
             expected=f"seconds or a timedelta, at most {LONGEST.days} days",
             found=found,

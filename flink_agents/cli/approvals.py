@@ -14,7 +14,7 @@ from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
-    from flink_agents.connectors.kafka.desk import KafkaDesk
+    from flink_agents.connectors.kafka.desk import KafkaApprovals
 
 NOT_PENDING = 1
 """Exit code if no such request is pending, or its answer is no answer to it."""
@@ -49,12 +49,12 @@ MOST_FOREIGN = 5
 @prints_errors
 def signal(
     topic: Annotated[str, typer.Option(help="The topic that the job reads signals from.")],
-    name: Annotated[str, typer.Option(help="Name of the signal: that of ctx.wait_for.")],
+    name: Annotated[str, typer.Option(help="Name of the signal: that of ctx.wait_for_signal.")],
     key: Annotated[
         str | None,
         typer.Option(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'."),
     ] = None,
-    value: Annotated[str, typer.Option("--json", help="What it says, as JSON.")] = "null",
+    value: Annotated[str, typer.Option("--value", metavar="JSON", help="What it says, as JSON.")] = "null",
     id: Annotated[
         str | None,
         typer.Option("--id", help="Distinguishes it from others of its key: sent again, it counts once."),
@@ -71,7 +71,7 @@ def signal(
         raise typer.BadParameter("give either --key or --wait")
     from flink_agents.api.signals import Signal
 
-    sent = Signal(name, _json(value, "--json"), None if key is None else _key(key), id, wait)
+    sent = Signal(name, _json(value, "--value"), None if key is None else _key(key), id, wait)
     _desk(bootstrap_servers, option, signals=topic).send([sent])
     typer.echo(f"sent {name} to {topic}")
 
@@ -147,7 +147,7 @@ def approvals_deny(
 
 
 def _answer(
-    desk: KafkaDesk, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
+    desk: KafkaApprovals, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
 ) -> None:
     """Check an answer, send it, and wait for the outcome if ``seconds`` says how long."""
     request = next((one for one in _pending(desk) if one.id == response.id), None)
@@ -190,7 +190,7 @@ def _told(answer: ApprovalResponse) -> str:
     return f"{'approved' if answer.approved else 'denied'}{by}{changed}"
 
 
-def _wait(desk: KafkaDesk, request: ApprovalRequest, response: ApprovalResponse, seconds: float) -> None:
+def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResponse, seconds: float) -> None:
     """Wait until a request has ended, and exit with an error if that is not what the answer says."""
     what = f"{request.what} of {request.agent}"
     ended = desk.outcome(request, seconds)
@@ -205,7 +205,7 @@ def _wait(desk: KafkaDesk, request: ApprovalRequest, response: ApprovalResponse,
         raise typer.Exit(OTHERWISE)
 
 
-def _pending(desk: KafkaDesk) -> list[ApprovalRequest]:
+def _pending(desk: KafkaApprovals) -> list[ApprovalRequest]:
     """Return the pending requests, and say which records were none."""
     found = desk.pending()
     for one in desk.foreign[:MOST_FOREIGN]:
@@ -222,8 +222,8 @@ def _refuse(text: str) -> NoReturn:
 
 def _desk(
     servers: str, options: Sequence[str] | None, signals: str | None = None, requests: str | None = None
-) -> KafkaDesk:
-    from flink_agents.connectors.kafka.desk import KafkaDesk
+) -> KafkaApprovals:
+    from flink_agents.connectors.kafka.desk import KafkaApprovals
 
     given: dict[str, Any] = {}
     for option in options or ():
@@ -231,7 +231,7 @@ def _desk(
         if not equals:
             raise typer.BadParameter(f"--option takes name=value, not {option!r}")
         given[name] = int(value) if value.isdecimal() else value
-    return KafkaDesk(signals, requests, bootstrap_servers=servers, **given)
+    return KafkaApprovals(signals, requests, bootstrap_servers=servers, **given)
 
 
 def _json(text: str, option: str) -> Any:

@@ -108,7 +108,10 @@ def run(
     option: Options = None,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end of the job.")] = False,
     skip_state: Annotated[
-        bool, typer.Option("--skip-state", help="Leave state behind that the job has no operator for.")
+        bool,
+        typer.Option(
+            "--allow-non-restored-state", help="Leave state behind that the job has no operator for."
+        ),
     ] = False,
     outputs: Annotated[
         bool, typer.Option("--outputs/--no-outputs", help="Show what TaskManagers print meanwhile.")

@@ -214,7 +214,7 @@ async def prune_key(
                 "runs that are still to come cannot be pruned",
                 expected=f"--through at most {last}",
                 found=str(through),
-                fix="see the runs by: flink-agents state list",
+                fix="see the runs by: flink-agents journal list",
             )
         await store.prune(journal, through)
         pruned.append(

@@ -59,7 +59,7 @@ def kafka_start(
         _print_places(broker)
 
 
-@kafka_app.command("connector")
+@kafka_app.command("fetch-connector")
 @prints_errors
 def kafka_connector() -> None:
     """Print where the file of Flink's Kafka connector is; fetch it where it is nowhere yet.
@@ -71,14 +71,14 @@ def kafka_connector() -> None:
     typer.echo(connector_jar())
 
 
-@kafka_app.command("put-back")
+@kafka_app.command("redrive")
 @prints_errors
 def kafka_put_back(
     dead_letters: Annotated[str, typer.Argument(help="The topic of dead letters.")],
     client: Annotated[
         str,
         typer.Option(
-            "--client",
+            "--bootstrap-servers",
             metavar="HOST:PORT|JSON",
             help="How the brokers are reached: their addresses, or options of kafka-python as JSON.",
         ),

@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(help="The topic.")]
 Client = Annotated[
     str | None,
     typer.Option(
-        "--client",
+        "--bootstrap-servers",
         metavar="HOST:PORT|JSON",
         help="How the brokers are reached: their addresses, or options of kafka-python as JSON. "
         "Default: the broker that 'kafka start' started.",
@@ -105,7 +105,7 @@ def client_options(client: str | None, data: Path | None = None) -> dict[str, An
     try:
         return json.loads(client)
     except ValueError as error:
-        raise typer.BadParameter(f"--client takes HOST:PORT or JSON: {error}") from None
+        raise typer.BadParameter(f"--bootstrap-servers takes HOST:PORT or JSON: {error}") from None
 
 
 def _own_broker(data: Path | None) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def _own_broker(data: Path | None) -> dict[str, Any]:
     if not broker.running:
         raise KafkaStreamError(
             "no brokers are named, and no broker for development runs here",
-            expected="--client HOST:PORT, or a broker that runs",
+            expected="--bootstrap-servers HOST:PORT, or a broker that runs",
             found=f"no broker of {broker.status().data}",
-            fix="name the brokers with --client, or start one: flink-agents kafka start",
+            fix="name the brokers with --bootstrap-servers, or start one: flink-agents kafka start",
         )
     return broker.client_options

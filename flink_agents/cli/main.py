@@ -13,8 +13,8 @@ from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
 from flink_agents.cli.cluster import cancel, cluster_app, run, stop
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.journal_commands import journal_app
 from flink_agents.cli.kafka import kafka_app
-from flink_agents.cli.state import state_app
 from flink_agents.cli.traces import runs, trace, why
 from flink_agents.cli.ui import ui
 
@@ -30,7 +30,7 @@ app = typer.Typer(
 )
 plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
-app.add_typer(state_app, name="state")
+app.add_typer(journal_app, name="journal")
 app.add_typer(kafka_app, name="kafka")
 app.add_typer(cluster_app, name="cluster")
 app.command()(run)

@@ -81,7 +81,7 @@ class Builder(Driver):
         made.shared.reads.strict = True
         if made.low is not None:
             backend.tell(made.low)
-        aside = self._config.get(AgentOptions.ASIDE_PER_KEY)
+        aside = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         due = DueTimers(backend, self._clock, aside, self._event_time.holds, self._keeps_timers)
         return Subtask(made.processor, backend, made.shared, due)
 

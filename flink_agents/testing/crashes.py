@@ -18,7 +18,7 @@ from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.errors import (
     AgentConfigurationError,
     AgentsError,
-    RecoveryDifferenceError,
+    RecoveryMismatchError,
     StoreError,
 )
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
@@ -190,7 +190,7 @@ class Crashes:
             ordered: Whether outputs have to come in the same order.
 
         Raises:
-            RecoveryDifferenceError: A crash made a difference.
+            RecoveryMismatchError: A crash made a difference.
         """
         harness = self._harness
         self._taken, self._left = 0, []
@@ -318,7 +318,7 @@ class Crashes:
                 before, where, differs.what, differs.key, expected=differs.expected, found=differs.found
             )
 
-    def _failed(self, crash: _Crash, error: Exception) -> RecoveryDifferenceError:
+    def _failed(self, crash: _Crash, error: Exception) -> RecoveryMismatchError:
         expected = "the end that it came to without a crash"
         told = error.message if isinstance(error, AgentsError) else str(error)
         found = f"{type(error).__name__}: {told}"[:2000]
@@ -353,15 +353,13 @@ def _told(crash: _Crash, done: _Appended | None) -> str:
     return f"{side} append {crash.append} ({kinds})"
 
 
-def _error(
-    before: _Moment, where: str, what: str, key: str | None, **details: str
-) -> RecoveryDifferenceError:
+def _error(before: _Moment, where: str, what: str, key: str | None, **details: str) -> RecoveryMismatchError:
     state = before.snapshot.keys.get(key) if key is not None else None
     head = state.head if state is not None else None
     number = Head.unpack(head).next_seq if head is not None else 0
     named = decode_key(key) if key is not None else None
     of = f"key {named!r}, from sequence {number} on: " if key is not None else ""
-    return RecoveryDifferenceError(
+    return RecoveryMismatchError(
         f"{of}a crash {where} makes a difference: {what}",
         key=named,
         sequence_number=number,

@@ -188,7 +188,7 @@ class Driver:
     @property
     def _keeps_timers(self) -> bool:
         """True if timers wait for their time, however little there is to do."""
-        return self._event_time.holds or self._config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None
+        return self._event_time.holds or self._config.get(AgentOptions.IDLE_KEY_TTL) is not None
 
     def _next_due(self, after: int = 0) -> int | None:
         """Return the first time behind ``after`` at which a key has a delayed event to come, or None."""
@@ -198,7 +198,7 @@ class Driver:
         return min((at for at in times if at > after), default=None)
 
     @property
-    def low_watermark(self) -> int | None:
+    def output_watermark(self) -> int | None:
         """The watermark of the stream behind, of all subtasks that are not idle; None before the first."""
         behind = [task.backend.behind for task in self._subtasks]
         told = [one.watermark() for one in behind if one is not None and not one.is_idle]

@@ -32,7 +32,7 @@ class DueTimers:
     Args:
         backend: State and timers of the subtask.
         clock: The wall-clock time in milliseconds.
-        aside_per_key: The option ``run.set-aside-per-key``.
+        aside_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
         keeps_timers: True if timers wait for their time, however little there is to do.
     """

@@ -12,7 +12,7 @@
     models are refused in all other tests. Needs the extra ``models``.
 
 The marker ``executes_once`` is for tests that look at how often, or when, an action was executed.
-They are skipped where ``AGENT_HARNESS`` has actions executed more often.
+They are skipped where ``FLINK_AGENTS_TEST_MODE`` has actions executed more often.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     block_requests()
     config.addinivalue_line(
-        "markers", "executes_once: looks at executions; is skipped where AGENT_HARNESS forces more"
+        "markers", "executes_once: looks at executions; is skipped where FLINK_AGENTS_TEST_MODE forces more"
     )
 
 
@@ -49,7 +49,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what forced conditions make pointless."""
     # Whatever commits runs, each is executed once.
     if item.get_closest_marker("executes_once") is not None and _conditions() - {"timers"}:
-        pytest.skip("looks at executions, of which AGENT_HARNESS forces more")
+        pytest.skip("looks at executions, of which FLINK_AGENTS_TEST_MODE forces more")
 
 
 def _conditions() -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""``AGENT_HARNESS``: harder conditions for every harness of a process.
+"""``FLINK_AGENTS_TEST_MODE``: harder conditions for every harness of a process.
 
 The variable has words with commas between them: ``replay``, ``restart``, ``crash`` and ``timers``, as the
 arguments ``forced_replay``, ``forced_restart``, ``crash`` and ``heartbeat`` (False) of ``OperatorHarness``,
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from flink_agents.api.errors import OptionError
+from flink_agents.api.options import TEST_MODE_VARIABLE
 
-VARIABLE = "AGENT_HARNESS"
 REPLAY = "replay"
 RESTART = "restart"
 CRASH = "crash"
@@ -25,13 +25,13 @@ def forced_conditions() -> frozenset[str]:
     Raises:
         OptionError: One of them means nothing.
     """
-    words = frozenset(word.strip() for word in os.environ.get(VARIABLE, "").split(",")) - {""}
+    words = frozenset(word.strip() for word in os.environ.get(TEST_MODE_VARIABLE, "").split(",")) - {""}
     unknown = sorted(words.difference(WORDS))
     if unknown:
         raise OptionError(
-            f"the environment variable {VARIABLE} has a word that means nothing",
+            f"the environment variable {TEST_MODE_VARIABLE} has a word that means nothing",
             expected=f"words out of {', '.join(WORDS)}, with commas between them",
             found=", ".join(unknown),
-            fix=f"write {VARIABLE}={','.join(WORDS)}, or leave it out",
+            fix=f"write {TEST_MODE_VARIABLE}={','.join(WORDS)}, or leave it out",
         )
     return words

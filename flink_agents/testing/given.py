@@ -12,9 +12,9 @@ from flink_agents.api.errors import HarnessUseError, JobDefinitionError, Unknown
 from flink_agents.api.event_time import LATE_TAG
 from flink_agents.api.places import authors_place, describe
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import STRAYS_TAG
+from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
 
-_OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, STRAYS_TAG})
+_OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, UNMATCHED_SIGNALS_TAG})
 
 
 def given_selector(value: Any) -> Callable[[Any], Any]:
@@ -69,7 +69,8 @@ def milliseconds(time: object, called: str) -> int:
         f"{called} is given something else than a time",
         expected="milliseconds as an int, or a timedelta",
         found=describe(time)[:200],
-        fix=f"write {called}(1000)" + (" or advance(timedelta(seconds=1))" if called == "advance" else ""),
+        fix=f"write {called}(1000)"
+        + (" or advance_time(timedelta(seconds=1))" if called == "advance_time" else ""),
         where=authors_place(),
     )
 

@@ -59,29 +59,29 @@ class OperatorHarness(WaitsShown, Records):
         forced_serialization: Serialise all that Flink would, so that sharing an object by
             accident fails here already.
         forced_replay: Handle each input and each timer twice: the first time the operator is
-            thrown away just after its commit, and restored from before it. Without ``settle``,
-            each :meth:`push`, :meth:`settle`, :meth:`advance` and :meth:`watermark` as a whole.
-            Default: whether ``AGENT_HARNESS`` has the word ``replay``.
+            thrown away just after its commit, and restored from before it. Without ``auto_run``,
+            each :meth:`push`, :meth:`run_until_idle`, :meth:`advance_time` and :meth:`watermark` as a whole.
+            Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``replay``.
         forced_restart: Before each of them, pickle the state and start a new operator from it,
             so that what lives on outside of state is lost. Default: the word ``restart``.
         event_time: As in ``apply``.
         watermarks: Whether the input has watermarks at all.
-        settle: Let what an input starts run to its end before the harness goes on. False leaves
-            that to :meth:`settle` and to time, as Flink does.
+        auto_run: Let what an input starts run to its end before the harness goes on. False leaves
+            that to :meth:`run_until_idle` and to time, as Flink does.
         store: Makes the store of each subtask and attempt; all that it makes share their records.
             Default: what the options name, or, for an agent that makes durable calls, a store in
             memory that lives as long as the harness.
         crash: ``"everywhere"``: do each input and each timer again with a crash before and after
             each append to the store and each commit, one at a time, and compare with what came
             without. Functions of durable calls are called once. Needs the store in memory. None: no
-            crash. Default: whether ``AGENT_HARNESS`` has the word ``crash``, where no store is named
+            crash. Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``crash``, where no store is named
             and inputs settle.
         reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
             function from the inputs to the same ones in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
         job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
         heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
-            on PyFlink's public way. Default: True, unless ``AGENT_HARNESS`` has the word ``timers``.
+            on PyFlink's public way. Default: True, unless ``FLINK_AGENTS_TEST_MODE`` has the word ``timers``.
         observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
         hang_after: Seconds without the end of a run after which the harness raises a ``TimeoutError`` that
@@ -112,7 +112,7 @@ class OperatorHarness(WaitsShown, Records):
         forced_restart: bool | None = None,
         event_time: EventTime | None = None,
         watermarks: bool = True,
-        settle: bool = True,
+        auto_run: bool = True,
         store: Callable[[], ActionStateStore] | None = None,
         crash: str | None = "",
         reorder: Reorder | None = None,
@@ -134,8 +134,8 @@ class OperatorHarness(WaitsShown, Records):
         self._replay = REPLAY in conditions if forced_replay is None else forced_replay
         self._restart = RESTART in conditions if forced_restart is None else forced_restart
         self._serialize = forced_serialization
-        self._settles = settle
-        self._event_time = event_time or EventTime.none()
+        self._settles = auto_run
+        self._event_time = event_time or EventTime.ignore()
         self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
         self._lineage = lineage
@@ -143,7 +143,7 @@ class OperatorHarness(WaitsShown, Records):
         self._flink = FakeFlink() if checkpoints else None
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         own = store is not None or self._config.get(AgentOptions.STORE) is not None
-        self._crashes = crashes_of(self, crash, own, CRASH in conditions and settle)
+        self._crashes = crashes_of(self, crash, own, CRASH in conditions and auto_run)
         if self._crashes is not None:
             # Each crash is a replay and a restart; what these throw away in between is no crash.
             self._replay = self._restart = False
@@ -198,7 +198,7 @@ class OperatorHarness(WaitsShown, Records):
         self._do(self._delivery(signal, None, encode_key(key)), lambda taken: None)
         return self.outputs[start:]
 
-    def settle(self, seconds: float | None = None) -> list[Any]:
+    def run_until_idle(self, seconds: float | None = None) -> list[Any]:
         """Let everything that waits run to its end and be committed; returns the outputs.
 
         Real time passes as the actions need it; the harness's own clock stands still.
@@ -220,10 +220,10 @@ class OperatorHarness(WaitsShown, Records):
             return [output for record in records for output in self.push(record)]
         return self._push_together([(record, None) for record in records])
 
-    def advance(self, time: int | timedelta) -> list[Any]:
+    def advance_time(self, time: int | timedelta) -> list[Any]:
         """Let wall-clock time pass (milliseconds); due timers fire, each at its time."""
         check_open(bool(self._subtasks))
-        start, until = len(self.outputs), self.current_time + milliseconds(time, "advance")
+        start, until = len(self.outputs), self.current_time + milliseconds(time, "advance_time")
         self._fire_all("processing_timers", until)
         self._clock.time = until
         self._pauses.end_due(until)

@@ -13,7 +13,7 @@ from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.agent import Agent
-from flink_agents.api.durable import OnOtherJob
+from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
@@ -84,8 +84,8 @@ def replay_run(
     place = _place_with(journal, records)
     key = decode_key(journal.key)
     job_id, name = split_journal_name(journal.journal_id)
-    config = {AgentOptions.ON_OTHER_JOB.key: OnOtherJob.CONTINUE}
-    store: Any = {"store": lambda: MemoryStore(place), "settle": False}
+    config = {AgentOptions.ON_JOB_CHANGE.key: OnJobChange.ADOPT}
+    store: Any = {"store": lambda: MemoryStore(place), "auto_run": False}
     harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
@@ -104,7 +104,7 @@ def replay_run(
         try:
             if not isinstance(record, DelayedInput):
                 harness.push(record, timestamp)
-            harness.settle()
+            harness.run_until_idle()
         except EndOfReplay as end:
             found.ended = str(end)
         found.outputs = list(harness.outputs)
@@ -127,7 +127,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     if header is None:
         raise RunNotReplayableError(
-            "nothing was recorded of this run", fix="choose one that 'flink-agents state show' lists"
+            "nothing was recorded of this run", fix="choose one that 'flink-agents journal show' lists"
         )
     found = RunHeader.unpack(codec, header.data)
     if found.input is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flink_agents.api.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
-from flink_agents.api.signals import STRAYS_TAG, Signal, StraySignal
+from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.building import Builder
 from flink_agents.testing.delayed import PendingDelayed, shown
@@ -17,7 +17,7 @@ from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
 
 class WaitsShown(Builder):
-    """The waits of runs, stray signals, and approvals. ``OperatorHarness`` fills it."""
+    """The waits of runs, unmatched signals, and approvals. ``OperatorHarness`` fills it."""
 
     @abstractmethod
     def signal(
@@ -42,9 +42,9 @@ class WaitsShown(Builder):
         return shown(subtask.backend.keys.get(text, KeyState()), subtask.shared)
 
     @property
-    def strays(self) -> list[StraySignal]:
+    def unmatched_signals(self) -> list[UnmatchedSignal]:
         """All signals that no run took, in order."""
-        return self.side_output(STRAYS_TAG)
+        return self.side_output(UNMATCHED_SIGNALS_TAG)
 
     # -- approvals ---------------------------------------------------------------------
 

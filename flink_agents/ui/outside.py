@@ -14,7 +14,7 @@ from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.api.console_errors import RejectedAnswerError
 from flink_agents.api.signals import Signal
-from flink_agents.connectors.kafka.desk import KafkaDesk
+from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.connectors.kafka.put_back import Letter, put_back
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.ui.background import Background, Reading
@@ -85,7 +85,7 @@ class Outside:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
-        self._desk = KafkaDesk(settings.signals, settings.requests, **settings.client)
+        self._desk = KafkaApprovals(settings.signals, settings.requests, **settings.client)
         self._requests = Background(self._desk.pending) if settings.requests else None
         self._letters = {name: Background(partial(self._read, name), 5.0) for name in settings.dead_letters}
         self._jobs = Background(partial(_jobs, ClusterRest(settings.cluster))) if settings.cluster else None

@@ -11,10 +11,10 @@ import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
 from flink_agents.api import providers
-from flink_agents.api.durable import OnMismatch, OnOtherJob, OnPlanChange, Prune
+from flink_agents.api.durable import OnJobChange, OnMismatch, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
 from flink_agents.api.options import all_options, environment_name
-from flink_agents.api.signals import SleepsAtEnd
+from flink_agents.api.signals import TimersAtEnd
 from tests.suite.tables import each
 
 DEFAULTS = {
@@ -28,10 +28,10 @@ DEFAULTS = {
     "run.inline": True,
     "run.max-in-flight": 1000,
     "run.pool-size": 16,
-    "run.waits": None,
-    "run.sleeps-at-end": SleepsAtEnd.WAIT,
+    "run.may-suspend": None,
+    "run.timers-at-end": TimersAtEnd.WAIT,
     "run.deadline": None,
-    "run.set-aside-per-key": 100,
+    "run.max-suspended-per-key": 100,
     "signals.max-per-key": 100,
     "signals.ttl": timedelta(days=7),
     "run.stuck-after": timedelta(minutes=5),
@@ -39,7 +39,7 @@ DEFAULTS = {
     "queue.max-per-key": 100,
     "queue.max-total": 1000,
     "state.allow-pickle": False,
-    "state.forget-settled-after": None,
+    "state.idle-key-ttl": None,
     "chat-models": None,
     "mcp-servers": None,
     "skills": None,
@@ -48,11 +48,11 @@ DEFAULTS = {
     "action-state.on-mismatch": OnMismatch.FAIL,
     "action-state.reorder-timeout": timedelta(seconds=60),
     "action-state.on-plan-change": OnPlanChange.CONTINUE_COMPATIBLE,
-    "action-state.grace": timedelta(seconds=3),
+    "action-state.shutdown-grace": timedelta(seconds=3),
     "action-state.late-input-timeout": timedelta(days=1),
-    "action-state.sqlite.removals": 100_000,
-    "action-state.kafka.removals": 20_000,
-    "action-state.on-other-job": OnOtherJob.REFUSE,
+    "action-state.sqlite.max-tombstones": 100_000,
+    "action-state.kafka.max-tombstones": 20_000,
+    "action-state.on-job-change": OnJobChange.FAIL,
     "action-state.prune": Prune.CHECKPOINTS,
     "action-state.retention": timedelta(0),
     "action-state.rest-address": None,
@@ -143,9 +143,9 @@ PARSED: list[tuple[str, object, object]] = [
     ("run.max-events", 1, 1),
     ("local.restart.attempts", 0, 0),
     ("action-state.on-mismatch", "dead-letter", OnMismatch.DEAD_LETTER),
-    ("action-state.on-plan-change", "refuse", OnPlanChange.REFUSE),
-    ("action-state.on-other-job", "fork", OnOtherJob.FORK),
-    ("action-state.grace", "0 s", timedelta()),
+    ("action-state.on-plan-change", "fail", OnPlanChange.FAIL),
+    ("action-state.on-job-change", "fork", OnJobChange.FORK),
+    ("action-state.shutdown-grace", "0 s", timedelta()),
     ("action-state.reorder-timeout", "0 s", timedelta()),
     ("action-state.sqlite.max-record-bytes", "1", 1),
     ("local.restart.delay", "0 s", timedelta()),
@@ -185,9 +185,9 @@ REFUSED: list[tuple[str, object, str]] = [
     ("run.max-events", 0, "a whole number, at least 1"),
     ("run.max-events", "-5", "a whole number, at least 1"),
     ("action-state.on-mismatch", "retry", "'fail', 'rerun', 'dead-letter'"),
-    ("action-state.on-plan-change", "go-on", "'refuse', 'continue-compatible'"),
-    ("action-state.on-other-job", "share", "'refuse', 'fork', 'continue'"),
-    ("action-state.grace", "-1 s", "at least 0 s"),
+    ("action-state.on-plan-change", "go-on", "'fail', 'continue-compatible'"),
+    ("action-state.on-job-change", "share", "'fail', 'fork', 'adopt'"),
+    ("action-state.shutdown-grace", "-1 s", "at least 0 s"),
     ("action-state.sqlite.lease", "1 ms", "at least 100 ms"),
     ("local.restart.attempts", -1, "a whole number, at least 0"),
     ("local.restart.delay", timedelta(seconds=-1), "at least 0 s"),

@@ -9,7 +9,7 @@ import flink_agents
 
 PUBLIC = """
 NOT_DONE Agent AgentOptions AgentsError AgentsExecutionEnvironment ApprovalDeniedEvent ApprovalOutcome
-ApprovalRequest ApprovalResponse AskEvent CallResult ChatMessage ChatModel
+ApprovalRequest ApprovalResponse AgentCallEvent CallResult ChatMessage ChatModel
 ChatModelConnection ChatRequestEvent ChatResponseEvent ChatResult ChatUsage ConfigOption Configuration
 ContextRetrievalRequestEvent ContextRetrievalResponseEvent
 ConversationHistory DeadLetter DeclaredResource Document DocumentUpdate DurableCallable Event EventTime
@@ -17,7 +17,8 @@ FailedAttempt InputEvent
 MCPServer MemoryObject MemoryRef MemoryScope NamedEvent OnError OnMismatch OnSuspend OnToolError OutputEvent
 OutputMode Prompt RateLimit ReActAgent RequestedCall ResourceDescriptor ResourceProvider ResourceRef
 ResourceType RetryPolicy RetryableError RouteRule Router RunObserver RunnerContext Secret Signal
-StrayReason StraySignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent UsageLimits
+UnmatchedReason UnmatchedSignal Summary Skills TerminalError Tool ToolRequestEvent ToolResponseEvent
+UsageLimits
 action chat_model chat_model_connection client embedding_model long_term_memory mcp_server prompt
 resource skills tool upgrades vector_store
 """.split()

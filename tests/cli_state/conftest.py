@@ -26,7 +26,7 @@ def cli(file: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
     def run(*arguments: str, code: int = 0, store: bool = True) -> Result:
         options = ["--store", "sqlite", "--path", str(file)] if store else []
-        result = CliRunner().invoke(app, ["state", *arguments, *options])
+        result = CliRunner().invoke(app, ["journal", *arguments, *options])
         assert result.exit_code == code, result.output
         return result
 

@@ -39,7 +39,7 @@ def harness(store: Store) -> OperatorHarness:
 
 
 def paid(harness: OperatorHarness, *order: Any) -> list[Any]:
-    return [*harness.push(order), *harness.advance(1000)]
+    return [*harness.push(order), *harness.advance_time(1000)]
 
 
 def continues_with_a_copy(make: Store, copy: Callable[[], object], file: Path) -> None:
@@ -49,16 +49,16 @@ def continues_with_a_copy(make: Store, copy: Callable[[], object], file: Path) -
         paid(before, "o-1", 1)
         before.push(("o-2", 1))  # sleeps
         checkpoint = before.snapshot()
-        before.advance(1000)
+        before.advance_time(1000)
         assert paid(before, "o-1", 2) == ["o-1 paid 2"]
     assert CHARGED == ["o-1/1", "o-2/1", "o-1/2"]
-    with harness(make) as mistaken, pytest.raises(StoreMismatchError, match="state copy"):
+    with harness(make) as mistaken, pytest.raises(StoreMismatchError, match="journal copy"):
         mistaken.restore(checkpoint)
         paid(mistaken, "o-1", 2)
     copy()
     with harness(make) as after:
         after.restore(checkpoint)
-        assert after.advance(5000) == ["o-2 paid 1"]  # its clock begins at 0
+        assert after.advance_time(5000) == ["o-2 paid 1"]  # its clock begins at 0
         assert paid(after, "o-1", 2) == ["o-1 paid 2"]
         assert CHARGED == ["o-1/1", "o-2/1", "o-1/2"], "recorded calls were made again"
         later = after.snapshot()

@@ -493,7 +493,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def replay(shop: Path, *arguments: str) -> Result:
-    words = ["state", "replay", "a", *arguments, "--agent", "shop_agent:Shop", "--path", str(shop)]
+    words = ["journal", "replay", "a", *arguments, "--agent", "shop_agent:Shop", "--path", str(shop)]
     return CliRunner().invoke(app, [*words, "--store", "sqlite"])
 
 
@@ -528,7 +528,7 @@ def test_replay_ends_where_the_journal_ends(shop: Path) -> None:
         changed.replace("def charge", "from shop_agent import charge\n\n\ndef unused")
     )
     words = [
-        "state",
+        "journal",
         "replay",
         "a",
         "1",

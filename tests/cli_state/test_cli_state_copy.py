@@ -1,4 +1,4 @@
-"""``flink-agents state copy``: a job continues with a copy of its journals in another store."""
+"""``flink-agents journal copy``: a job continues with a copy of its journals in another store."""
 
 from __future__ import annotations
 

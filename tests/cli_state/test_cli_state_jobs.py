@@ -41,8 +41,8 @@ def test_no_job_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: t
     file = tmp_path / "calls.db"
     with OperatorHarness(Desk, lambda record: record, store=lambda: SQLiteStore(file)) as harness:
         harness.push("a")
-    done = CliRunner().invoke(app, ["state", *words, "--store", "sqlite", "--path", str(file)])
+    done = CliRunner().invoke(app, ["journal", *words, "--store", "sqlite", "--path", str(file)])
     assert done.exit_code == 2, done.output
     first = done.stderr.splitlines()[0]
-    assert first.startswith("UnguardedJobError: own_job.py:")
+    assert first.startswith("MissingMainGuardError: own_job.py:")
     assert f"flink-agents state {words[0]} imports the module" in first

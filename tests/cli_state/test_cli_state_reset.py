@@ -1,4 +1,4 @@
-"""``flink-agents state reset`` on a file of the store ``sqlite``."""
+"""``flink-agents journal reset`` on a file of the store ``sqlite``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError
 from tests.cluster.broker_trouble import BrokerTrouble, FenceWatch
 from tests.cluster.durable_stores import RunStore
 from tests.cluster.flink_cluster import FlinkCluster, FlinkProcess
@@ -164,7 +164,7 @@ class Blows:
         made = self._watched.effects_behind(position)
         self.done.late += [line for line in made if _caller(line) == stale.popen.pid]
         told = stale.log.read_bytes()[logged:].decode(errors="replace")
-        self.done.stale_refused += StaleOwnerError.code in told
+        self.done.stale_refused += FencedOwnerError.code in told
         self.done.overlaps += 1
 
     def _callers_behind(self, position: int) -> set[int | None]:

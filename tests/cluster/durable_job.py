@@ -18,7 +18,7 @@ from tests.cluster.durable_check import WINDOW_MS, stamp
 from tests.cluster.settings import DURABLE_JOBS
 
 # A store that is away for longer than the hold lets outputs be late, and windows lack them.
-HOLD = EventTime.hold(hold_timeout="100 s")
+HOLD = EventTime.hold_watermarks(max_hold="100 s")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -105,7 +105,7 @@ def build(env: AgentsExecutionEnvironment, options: argparse.Namespace) -> None:
     numbers = source(env.stream_env, options)
     agent = (BranchingAgent if branching else ChainAgent)(options.seed, options.effects)
     # Watermarks cannot be held for an input that waits for another one.
-    event_time = EventTime.none() if branching else HOLD
+    event_time = EventTime.ignore() if branching else HOLD
     stream = env.from_datastream(numbers, work.key_of).apply(agent, event_time=event_time)
     outputs = stream.to_datastream()
     outputs.sink_to(sink(options.output)).uid("outputs")

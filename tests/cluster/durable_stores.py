@@ -87,7 +87,7 @@ class RunStore:
         return Place(self.name, self.options).ask(find)
 
     def journals(self) -> list[dict[str, Any]]:
-        """What ``flink-agents state list --json`` shows."""
+        """What ``flink-agents journal list --json`` shows."""
         return Place(self.name, self.options).ask(lambda store: list_journals(store, None, sys.maxsize))
 
     def returned(self) -> set[str]:
@@ -106,9 +106,9 @@ class RunStore:
         return Place(self.name, self.options).ask(find)
 
     def prune(self, job: str, key: str, through: int) -> None:
-        """Remove the runs of a key up to ``through``, by ``flink-agents state prune``."""
+        """Remove the runs of a key up to ``through``, by ``flink-agents journal prune``."""
         options = [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
-        words = ["state", "prune", key, "--through", str(through), "--job", job, "--store", self.name]
+        words = ["journal", "prune", key, "--through", str(through), "--job", job, "--store", self.name]
         done = CliRunner().invoke(app, [*words, *options])
         assert done.exit_code == 0, done.output
 

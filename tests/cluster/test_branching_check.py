@@ -62,17 +62,17 @@ def executed(directory: Path, numbers: list[int], expire: bool = False, crashes:
 
     faults = Faults(choose)
     agent = BranchingAgent(3, str(effects))
-    with OperatorHarness(agent, WORK.key_of, config=TTL, store=faults.store, settle=False) as harness:
+    with OperatorHarness(agent, WORK.key_of, config=TTL, store=faults.store, auto_run=False) as harness:
         for begin in range(0, len(numbers), BATCH):
             batch, saved = numbers[begin : begin + BATCH], harness.snapshot()
             if expire and begin + BATCH >= len(numbers):
                 # How many crashes there are depends on how many appends come together.
-                harness.advance(60_000)
+                harness.advance_time(60_000)
             while not gone_through(harness, batch):
                 batch = again(batch, chance)
                 harness.restore(saved)
                 if expire:
-                    harness.advance(60_000)
+                    harness.advance_time(60_000)
         outputs = list(harness.outputs)
     return Files(outputs, effects.read_text().splitlines())
 
@@ -82,7 +82,7 @@ def gone_through(harness: OperatorHarness, numbers: list[int]) -> bool:
     try:
         for number in numbers:
             harness.push(number)
-        harness.settle()
+        harness.run_until_idle()
     except StoreError:
         return False
     return True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError, RecordsPrunedError
 from flink_agents.testing.kafka import KafkaBroker
 from tests.cluster.durable_check import Workload
 from tests.cluster.durable_restores import CLUSTER_OPTIONS, SLOWLY, TASKMANAGER_OPTIONS, Restores
@@ -115,7 +115,7 @@ def test_a_stale_owner_in_another_process(cluster: FlinkCluster, restores: Resto
     # Calls that it had begun took effect, as those of any dead process.
     made = restores.files.effects()[len(effects) :]
     late = [line for line in made if line.startswith("effect ") and line.endswith(f" {stale.popen.pid}")]
-    refused = "was refused" if StaleOwnerError.code in last else "had ended before it could record anything"
+    refused = "was refused" if FencedOwnerError.code in last else "had ended before it could record anything"
     print(f"the stale attempt {refused}; {len(late)} of its calls took effect too late")
     assert not {line.split()[4] for line in late} & store.returned()
     assert restores.problems(without=late) == {}

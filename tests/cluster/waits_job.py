@@ -42,7 +42,7 @@ class Asks(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        answer = ctx.wait_for(ANSWER, str)
+        answer = ctx.wait_for_signal(ANSWER, str)
         ctx.emit_to("asked", f"{event.input} {answer.id}")
         return OutputEvent(output=f"{event.input} {await answer}")
 
@@ -50,11 +50,11 @@ class Asks(Agent):
 class Overtakes(Asks):
     """Lets all inputs of a key ask, and puts out how many of its runs have gone on: all count by one path."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        answer = ctx.wait_for(ANSWER, str)
+        answer = ctx.wait_for_signal(ANSWER, str)
         ctx.emit_to("asked", f"{event.input} {answer.id} {_count(ctx, 'asked')}")
         return OutputEvent(output=f"{event.input} {await answer} {_count(ctx, 'went on')}")
 
@@ -112,7 +112,7 @@ def main() -> None:
         outputs = {"out": answered.apply(Sleeps(options.seconds)).to_datastream()}
     else:
         asked = answered.apply(Asks if options.keys is None else Overtakes)
-        strays = asked.strays().map(lambda one: f"{one.signal.value} {one.reason}", Types.STRING())
+        strays = asked.unmatched_signals().map(lambda one: f"{one.signal.value} {one.reason}", Types.STRING())
         outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "strays": strays}
     for name, stream in outputs.items():
         sink = (

@@ -57,7 +57,9 @@ class WaitsReport:
         """Whether there is no difference, and state is as small as it should be."""
         wrong_runs = self.lost or self.repeated or self.early or self.wrong or self.asked_twice
         wrong_runs = wrong_runs or self.miscounted
-        return not (wrong_runs or self.strays or self.failures) and self.bytes_per_run <= MOST_BYTES
+        return (
+            not (wrong_runs or self.unmatched_signals or self.failures) and self.bytes_per_run <= MOST_BYTES
+        )
 
 
 class WaitsRun:
@@ -85,7 +87,7 @@ class WaitsRun:
     ) -> None:
         self.output = CommittedOutput(directory / "out" / "out")
         self.asked = CommittedOutput(directory / "out" / "asked")
-        self.strays = CommittedOutput(directory / "out" / "strays")
+        self.unmatched_signals = CommittedOutput(directory / "out" / "strays")
         self._cluster = cluster
         self._directory = directory
         self._inputs = inputs

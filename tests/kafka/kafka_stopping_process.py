@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError
 from flink_agents.connectors.action_state.kafka.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
@@ -71,7 +71,7 @@ async def main(brokers: str, topic: str, file: str, point: str, lease: str) -> N
     try:
         await store.append(JournalKey("job", "last"), [Record(RecordKind.CALL, 0, "", 0, b"")])
         outcome = "stored"
-    except StaleOwnerError:
+    except FencedOwnerError:
         outcome = "refused"
     Path(file).write_text(outcome, encoding="utf-8")
     await store.close()

@@ -12,7 +12,7 @@ import os
 import sys
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 
@@ -32,7 +32,7 @@ async def flood(store: KafkaStore, key: str, noted: int) -> None:
         records = [Record(RecordKind.CALL, seq, "", index, b"x" * 300) for index in range(3)]
         try:
             await store.append(JournalKey("job", key), records)
-        except StaleOwnerError:
+        except FencedOwnerError:
             os.write(noted, f"refused\t{key}\t{seq}\n".encode())
             break
         os.write(noted, f"stored\t{key}\t{seq}\n".encode())

@@ -22,7 +22,7 @@ from flink_agents.api.approvals import plain
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.cli import approvals
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import read_request, read_signal, request_json, signal_json
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
@@ -101,9 +101,9 @@ def test_what_is_no_request_is_refused_by_name() -> None:
 
 def test_a_desk_says_which_topic_it_misses() -> None:
     with pytest.raises(KafkaStreamError, match="needs to know"):
-        KafkaDesk(requests="a").send([])
+        KafkaApprovals(requests="a").send([])
     with pytest.raises(KafkaStreamError, match="needs to know"):
-        KafkaDesk(signals="a").pending()
+        KafkaApprovals(signals="a").pending()
 
 
 @pytest.mark.parametrize("wait", ["", "garbage", "i0|0|pay", "i0|x|pay||0", "|0|pay||0"])
@@ -129,11 +129,14 @@ def test_a_record_with_a_key_that_no_run_has_is_no_signal(key: str) -> None:
         ),
         (["signal", "--topic", "a", "--name", "b", "--wait", "garbage"], "the id of none"),
         (["approvals", "list", "--topic", "a", "-o", "request_timeout_ms=abc"], "cannot make a client"),
-        (["kafka", "put-back", "a", "--client", "{bad"], "HOST:PORT or JSON"),
-        (["kafka", "put-back", "a", "--client", '{"nonsense": 1}'], "Unrecognized configs"),
-        (["kafka", "put-back", "a", "--client", '{"bootstrap_servers": 1}'], "cannot make a client"),
+        (["kafka", "redrive", "a", "--bootstrap-servers", "{bad"], "HOST:PORT or JSON"),
+        (["kafka", "redrive", "a", "--bootstrap-servers", '{"nonsense": 1}'], "Unrecognized configs"),
+        (
+            ["kafka", "redrive", "a", "--bootstrap-servers", '{"bootstrap_servers": 1}'],
+            "cannot make a client",
+        ),
         pytest.param(
-            *(["kafka", "put-back", "a", "--client", "127.0.0.1:1"], "cannot be reached"),
+            *(["kafka", "redrive", "a", "--bootstrap-servers", "127.0.0.1:1"], "cannot be reached"),
             # It tries for half a minute.
             marks=pytest.mark.nightly,
         ),
@@ -175,10 +178,10 @@ def values(client: dict[str, Any], topic: str) -> list[Any]:
 
 
 @pytest.fixture
-def desk(kafka_broker: KafkaBroker) -> tuple[KafkaDesk, str, str]:
+def desk(kafka_broker: KafkaBroker) -> tuple[KafkaApprovals, str, str]:
     """A desk with topics of its own, and their names."""
     signals, requests = f"signals-{uuid.uuid4().hex[:8]}", f"requests-{uuid.uuid4().hex[:8]}"
-    made = KafkaDesk(signals, requests, **kafka_broker.client_options)
+    made = KafkaApprovals(signals, requests, **kafka_broker.client_options)
     made.create_topics()
     made.create_topics()
     return made, signals, requests
@@ -255,14 +258,14 @@ def test_the_command_signal_sends_one(kafka_broker: KafkaBroker, desk: Any) -> N
     client = kafka_broker.client_options
     options = [f"--bootstrap-servers={client['bootstrap_servers']}", f"--topic={signals}", "--name=paid"]
     run = CliRunner().invoke
-    sent = run(app, ["signal", *options, "--key", '["a", 1]', "--json", '{"amount": 3}', "--id", "s1"])
+    sent = run(app, ["signal", *options, "--key", '["a", 1]', "--value", '{"amount": 3}', "--id", "s1"])
     assert sent.exit_code == 0, sent.output
     assert values(client, signals) == [{"name": "paid", "value": {"amount": 3}, "key": ["a", 1], "id": "s1"}]
-    assert run(app, ["signal", *options, "--json", "{"]).exit_code == 2
+    assert run(app, ["signal", *options, "--value", "{"]).exit_code == 2
     assert run(app, ["signal", *options, "--key", "a", "--wait", "b"]).exit_code == 2
 
 
 def test_a_topic_that_is_not_there_is_named(kafka_broker: KafkaBroker) -> None:
-    desk = KafkaDesk(requests=f"none-{uuid.uuid4().hex}", **kafka_broker.client_options)
+    desk = KafkaApprovals(requests=f"none-{uuid.uuid4().hex}", **kafka_broker.client_options)
     with pytest.raises(KafkaStreamError, match="there is no topic"):
         desk.pending()

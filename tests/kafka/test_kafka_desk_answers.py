@@ -17,7 +17,7 @@ from flink_agents import ApprovalOutcome, ApprovalRequest, ApprovalResponse, Sig
 from flink_agents.api.approvals import Decision
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import request_json
 from flink_agents.connectors.kafka.requests.answers import OUTCOME, outcome_json
 from flink_agents.testing.kafka import KafkaBroker
@@ -34,7 +34,7 @@ class Topics:
     def __init__(self, broker: KafkaBroker) -> None:
         self.client = broker.client_options
         self.signals, self.requests = f"signals-{uuid.uuid4().hex[:8]}", f"requests-{uuid.uuid4().hex[:8]}"
-        self.desk = KafkaDesk(self.signals, self.requests, **self.client)
+        self.desk = KafkaApprovals(self.signals, self.requests, **self.client)
         self.desk.create_topics()
 
     def put(self, key: str, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
@@ -141,7 +141,7 @@ def test_no_topic_is_created_by_a_wrong_name(topics: Topics) -> None:
     done = CliRunner().invoke(app, ["signal", server, "--topic=typo", "--name=paid", "--key=a"])
     assert (done.exit_code, "there is no topic 'typo'" in done.stderr) == (2, True)
     with pytest.raises(KafkaStreamError, match="there is no topic"):
-        KafkaDesk("typo", **topics.client).send([Signal("paid", 1, "a")])
+        KafkaApprovals("typo", **topics.client).send([Signal("paid", 1, "a")])
     assert topics.names() == before
     assert topics.sent() == []
 

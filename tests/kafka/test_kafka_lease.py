@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.action_state import Owner
-from flink_agents.api.errors import OptionError, StaleOwnerError, StoreUnavailableError
+from flink_agents.api.errors import FencedOwnerError, OptionError, StoreUnavailableError
 from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.kafka import lease as lease_module
 from flink_agents.connectors.action_state.kafka.claims import Claims
@@ -156,7 +156,7 @@ def test_an_owner_of_a_version_without_leases_is_not_awaited(settings: KafkaSett
     async def body() -> None:
         old = await opened(old_settings)
         new = await opened(replace(settings, append_lease_seconds=HOUR))
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.append(journal_in(settings, 0), [record()])
         claims = Claims(settings, find_topics(settings, create=False)[1])
         claims.refresh()
@@ -180,7 +180,7 @@ def test_a_fence_by_one_that_does_not_wait_ends_a_lease(settings: KafkaSettings)
             await asyncio.to_thread(former.claim, owner)
             await asyncio.to_thread(former.fence, owner, dict.fromkeys(range(settings.partitions), 0))
         await asyncio.to_thread(lease_of(old).look, 30.0)
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.append(journal_in(settings, 0), [record()])
         await old.close()
 

@@ -19,7 +19,7 @@ from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
 from flink_agents.api.action_state import Owner
-from flink_agents.api.errors import AppendOutcomeUnknownError, StaleOwnerError
+from flink_agents.api.errors import AppendOutcomeUnknownError, FencedOwnerError
 from flink_agents.connectors.action_state.kafka import takeover as takeover_module
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
@@ -157,7 +157,7 @@ def test_a_request_that_is_sent_again_behind_the_fence_is_refused(
     outcome, found = run(
         late(replace(settings, append_lease_seconds=lease), lambda store: Line(store, carries_requests=False))
     )
-    assert isinstance(outcome, StaleOwnerError)
+    assert isinstance(outcome, FencedOwnerError)
     assert found == [0]
 
 
@@ -226,7 +226,7 @@ def test_a_new_owner_that_is_overtaken_while_it_waits_decides_nothing(
         goes_on.set()
         overtaken = await slow
         for store in (old, overtaken):
-            with pytest.raises(StaleOwnerError):
+            with pytest.raises(FencedOwnerError):
                 await store.append(journal, [record(index=2)])
         last = await opened(settings)
         for store in (newest, last):

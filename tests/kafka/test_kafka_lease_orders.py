@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from flink_agents.api.action_state import Owner
-from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError
 from flink_agents.connectors.action_state.kafka import (
     claims as claims_module,
     takeover as takeover_module,
@@ -233,9 +233,9 @@ class Store(World):
         outcome = self.actors["append"].outcome
         if outcome is None and not counts:
             return "what was called done does not count"
-        if isinstance(outcome, StaleOwnerError) and counts:
+        if isinstance(outcome, FencedOwnerError) and counts:
             return "what was refused counts"
-        return None if outcome is None or isinstance(outcome, StaleOwnerError) else repr(outcome)
+        return None if outcome is None or isinstance(outcome, FencedOwnerError) else repr(outcome)
 
 
 class _Time:
@@ -279,7 +279,7 @@ def test_what_is_called_done_counts_and_what_is_refused_does_not(scene: str) -> 
         assert world.wrong() is None, (world.wrong(), order)
         orders += 1
         outcomes.add(type(world.actors["append"].outcome).__name__)
-    assert outcomes == {"NoneType", "StaleOwnerError"}
+    assert outcomes == {"NoneType", "FencedOwnerError"}
     assert orders > 10
 
 

@@ -21,7 +21,7 @@ def make(settings: KafkaSettings) -> Iterator[Make]:
 
 
 def test_a_fork_and_its_origin_share_nothing_behind_the_savepoint(make: Make) -> None:
-    with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
+    with Job(make, "production") as origin, Job(make, "staging", on_job_change="fork") as fork:
         origin.push("a")
         origin.start("slow b")
         savepoint = origin.harness.snapshot()

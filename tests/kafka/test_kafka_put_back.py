@@ -121,14 +121,14 @@ def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, tra
         (f"v{number}".encode(), b"k", BEGAN + number) for number in range(4)
     ]
     for one in found:
-        own = {"own": b"1", "flink-agents-id": b"r-0", "flink-agents-put-back": b"1"}
+        own = {"own": b"1", "flink-agents-id": b"r-0", "flink-agents-redrive": b"1"}
         assert dict(one.headers) == own
     # Nothing is there any more, but for what comes again.
     assert put_back(dead, **client).topics == {}
     again = KafkaRecord[bytes | None](b"v0", b"k", dict(found[0].headers), BEGAN, topic, 0, 9)
     write_letters(kafka_broker, dead, [KafkaDeadLetter(again, "ValueError", "bad")])
     assert put_back(dead, **client).topics == {topic: 1}
-    assert dict(in_topic(kafka_broker, topic)[-1].headers)["flink-agents-put-back"] == b"2"
+    assert dict(in_topic(kafka_broker, topic)[-1].headers)["flink-agents-redrive"] == b"2"
 
 
 def test_a_dead_letter_of_an_agent_says_why() -> None:
@@ -189,7 +189,7 @@ def test_the_command(kafka_broker: KafkaBroker, topic: str) -> None:
     errors: list[Exception] = [ValueError("a"), KeyError("b"), ValueError("c"), ValueError("d")]
     write_letters(kafka_broker, dead, [letter_of(topic, at, error) for at, error in enumerate(errors)])
     client = json.dumps(kafka_broker.client_options)
-    run = ["kafka", "put-back", dead, "--client", client, "--to", to]
+    run = ["kafka", "redrive", dead, "--bootstrap-servers", client, "--to", to]
 
     def lines(*more: str) -> list[str]:
         result = CliRunner().invoke(app, [*run, *more])

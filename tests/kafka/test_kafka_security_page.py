@@ -13,7 +13,7 @@ from flink_agents import redaction
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import AgentsError, KafkaStreamError
 from flink_agents.connectors.action_state import open_store
-from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.client import java_properties
 from flink_agents.testing.kafka import KafkaBroker
 
@@ -41,7 +41,7 @@ def test_the_configuration_of_the_page(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("KAFKA_USER", client["sasl_plain_username"])
         monkeypatch.setenv("KAFKA_PASSWORD", client["sasl_plain_password"])
         page = functions_of_the_page()
-        desk = KafkaDesk("answers", "approvals", **page["kafka_options"]())
+        desk = KafkaApprovals("answers", "approvals", **page["kafka_options"]())
         desk.create_topics()
         assert desk.pending() == []
         said = {name.removeprefix(PREFIX): value for name, value in page["store_options"]().items()}
@@ -62,7 +62,7 @@ def test_the_configuration_of_the_page(tmp_path: Path, monkeypatch: pytest.Monke
         assert client["sasl_plain_password"] in properties["sasl.jaas.config"]
         assert client["sasl_plain_password"] not in redaction.hide(properties)
         monkeypatch.setenv("KAFKA_PASSWORD", "wrong-password")
-        wrong = KafkaDesk("answers", "approvals", **page["kafka_options"](), bootstrap_timeout_ms=3000)
+        wrong = KafkaApprovals("answers", "approvals", **page["kafka_options"](), bootstrap_timeout_ms=3000)
         with pytest.raises((KafkaStreamError, AgentsError)) as caught:
             wrong.pending()
         assert "wrong-password" not in str(caught.value)

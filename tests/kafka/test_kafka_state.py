@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.api.errors import JobIdentifierInUseError, StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError, JobIdentifierInUseError
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
@@ -64,7 +64,7 @@ def cli(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
     def call(*arguments: str, code: int = 0) -> Result:
         given = [word for option in options for word in ("-o", option)]
-        result = CliRunner().invoke(app, ["state", *arguments, "--store", "kafka", *given])
+        result = CliRunner().invoke(app, ["journal", *arguments, "--store", "kafka", *given])
         assert result.exit_code == code, result.output
         return result
 
@@ -192,7 +192,7 @@ def test_a_job_that_was_reset_cannot_append_later(settings: KafkaSettings, cli: 
         await store.append(journal(1), [record()])
         silence(store)
         await asyncio.to_thread(cli, "reset", "orders", "--yes")
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await store.append(journal(1), [record(1)])
         await store.close()
 

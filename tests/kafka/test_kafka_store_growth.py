@@ -13,8 +13,8 @@ from kafka.structs import TopicPartition
 from flink_agents.api.action_state import NOTHING_PRUNED, PLANS, JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import (
     AppendOutcomeUnknownError,
+    FencedOwnerError,
     RecordsPrunedError,
-    StaleOwnerError,
     StoreClosedError,
     StoreUnavailableError,
 )
@@ -166,9 +166,9 @@ def test_attempts_leave_no_claims(
         wait_until(lambda: len(claims_of(settings)) < 60)
         # Those that go on find out, and nothing of what they do counts.
         for store in stores[-5:-1:2]:
-            with pytest.raises(StaleOwnerError):
+            with pytest.raises(FencedOwnerError):
                 await store.append(journal_in(settings, 0), [record(100, 100)])
-            with pytest.raises(StaleOwnerError):
+            with pytest.raises(FencedOwnerError):
                 await store.prune(journal_in(settings, 0), 100)
         last = await opened(settings, job_id="job-2")
         await last.rebuild()

@@ -15,8 +15,8 @@ import pytest
 from flink_agents.api.action_state import JournalKey, Owner
 from flink_agents.api.errors import (
     AppendOutcomeUnknownError,
+    FencedOwnerError,
     JobIdentifierInUseError,
-    StaleOwnerError,
 )
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
@@ -99,7 +99,7 @@ def test_attempts_take_over_again_and_again_while_all_append(settings: KafkaSett
         for seq in range(2**60):
             try:
                 await store.append(JournalKey("job", key), [record(seq, 0), record(seq, 1)])
-            except StaleOwnerError:
+            except FencedOwnerError:
                 refused.add((key, seq))
                 return
             stored.add((key, seq))
@@ -178,7 +178,7 @@ def test_the_next_owner_decides_for_one_that_died_while_it_took_over(settings: K
                 assert not waiting.done()
             new = await opened(settings)
             await waiting
-            with pytest.raises(StaleOwnerError):
+            with pytest.raises(FencedOwnerError):
                 await old.append(journal, [record(index=2)])
             await asyncio.to_thread(half.fence, slow, dict.fromkeys(range(settings.partitions), 0))
         newest = await opened(settings)
@@ -244,7 +244,7 @@ def test_foreign_records_among_the_claims_are_passed_over(settings: KafkaSetting
             await asyncio.to_thread(foreign._write, "fence", old._owner.token if old._owner else "", 7)
         new = await opened(settings)
         await new.append(journal, [record(index=2)])
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.append(journal, [record(index=3)])
         await new.rebuild()
         assert indexes(await new.scan(journal)) == [1, 2]

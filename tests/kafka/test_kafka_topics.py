@@ -19,7 +19,7 @@ def topic(*words: str) -> tuple[int, str]:
 
 def test_a_topic_is_made_listed_and_described(kafka_broker: KafkaBroker) -> None:
     name = f"orders-{uuid.uuid4().hex[:8]}"
-    client = ("--client", json.dumps(kafka_broker.client_options))
+    client = ("--bootstrap-servers", json.dumps(kafka_broker.client_options))
     made = ("create", name, "--partitions", "3", "--config", "retention.ms=60000", *client)
     assert topic(*made) == (0, f"topic {name} is made\n")
     assert topic(*made) == (0, f"topic {name} is there already\n")
@@ -44,7 +44,7 @@ def test_a_topic_is_made_listed_and_described(kafka_broker: KafkaBroker) -> None
 
 def test_a_topic_that_is_not_there_is_named_with_its_neighbours(kafka_broker: KafkaBroker) -> None:
     name = f"orders-{uuid.uuid4().hex[:8]}"
-    client = ("--client", json.dumps(kafka_broker.client_options))
+    client = ("--bootstrap-servers", json.dumps(kafka_broker.client_options))
     topic("create", name, *client)
     code, text = topic("describe", f"{name}s", *client)
     assert (code, f"did you mean {name!r}" in text) == (2, True), text
@@ -54,7 +54,7 @@ def test_a_topic_that_is_not_there_is_named_with_its_neighbours(kafka_broker: Ka
 
 def test_brokers_that_do_not_answer_are_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
     options = {"bootstrap_servers": "127.0.0.1:1", "request_timeout_ms": 1000, "bootstrap_timeout_ms": 500}
-    code, text = topic("list", "--client", json.dumps(options))
+    code, text = topic("list", "--bootstrap-servers", json.dumps(options))
     assert (code, "the brokers at 127.0.0.1:1 cannot be reached" in text) == (2, True), text
     code, text = topic("list", "--data", str(tmp_path / "none"))
     assert (code, "flink-agents kafka start" in text) == (2, True), text

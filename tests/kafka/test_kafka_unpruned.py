@@ -64,7 +64,7 @@ def test_records_of_keys_that_never_come_again_go(
         harness.push("a")
         assert kept(settings) == {"sa", "sb", "sc"}
         harness.restore(harness.checkpoint())
-        harness.settle()
+        harness.run_until_idle()
         wait_until("the removal of all records", lambda: not kept(settings), 60, lambda: str(kept(settings)))
         assert harness.push("b") == ["b"]
         assert kept(settings) == {"sb"}

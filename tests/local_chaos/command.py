@@ -35,7 +35,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import TopicPartition
 
 from flink_agents import ApprovalResponse
-from flink_agents.connectors.kafka import KafkaDesk
+from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.testing.kafka import KafkaBroker
 from tests.local_chaos.judge import STEPS, Verdict, World, judge
 from tests.local_chaos.kills import MOMENTS, VICTIMS, Killer, Start, Stuck
@@ -107,7 +107,7 @@ class Broker:
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Approve what is asked, a moment later."""
-        desk, ended = KafkaDesk("answers", "approvals", **self.client), threading.Event()
+        desk, ended = KafkaApprovals("answers", "approvals", **self.client), threading.Event()
 
         def answer() -> None:
             answered: set[str] = set()

@@ -104,7 +104,7 @@ class Desk(Agent):
         if order.number % 5 == 0:
             await ctx.sleep(timedelta(milliseconds=300))
         if self.waits and order.number % 7 == 0:
-            tokens.append(await ctx.wait_for(f"paid-{order.number}"))
+            tokens.append(await ctx.wait_for_signal(f"paid-{order.number}"))
         if self.waits and order.number % 11 == 0:
             outcome = await ctx.request_approval("book", {"number": order.number})
             tokens.append(str(outcome.approved))
@@ -160,7 +160,7 @@ def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     signals = kafka_signals(env, "answers", on_error="fail", **brokers)
     inputs = env.from_datastream(orders, lambda order: order.customer).with_signals(signals)
     # A run may be killed again and again: however long it takes, no window ends without it.
-    booked = inputs.apply(Desk(directory, waits=True), event_time=EventTime.hold(hold_timeout="1 h"))
+    booked = inputs.apply(Desk(directory, waits=True), event_time=EventTime.hold_watermarks(max_hold="1 h"))
     approvals_to_kafka(booked.approvals(), "approvals", **brokers)
     stream = booked.to_datastream()
     timeout = timedelta(seconds=settings.get("transaction_timeout", 900))

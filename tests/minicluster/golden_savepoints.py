@@ -28,7 +28,7 @@ DONE = 2 * KEYS
 NUMBERS = 5 * KEYS
 """Of the others, one of each key was in flight, behind its first durable call, and two waited for it."""
 
-HOLD = EventTime.hold(hold_timeout=timedelta(minutes=10))
+HOLD = EventTime.hold_watermarks(max_hold=timedelta(minutes=10))
 EVENT_TIMES = {"orders": None, "held_orders": HOLD}
 """What is in the files, by name."""
 

@@ -142,4 +142,4 @@ def test_dead_letters_of_an_agent_go_back_in(
     consumer: Any = KafkaConsumer(topic, auto_offset_reset="earliest", group_id=None, **client)
     again = [dict(one.headers) for _, one in zip(range(15), consumer, strict=False)][11:]
     consumer.close()
-    assert again == [{"flink-agents-put-back": b"1"}] * 4
+    assert again == [{"flink-agents-redrive": b"1"}] * 4

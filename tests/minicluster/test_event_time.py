@@ -34,7 +34,7 @@ pytestmark = pytest.mark.minicluster
 
 MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 
-HOLD = EventTime.hold(hold_timeout="60 s")
+HOLD = EventTime.hold_watermarks(max_hold="60 s")
 BASE = 1_000_000
 STEP = 20
 """Event time between two records, which is also their distance in time."""
@@ -164,7 +164,7 @@ STRAGGLER = 5
 )
 def test_stragglers_follow_the_policy(agents_environment: MakeEnvironment, late: str) -> None:
     env = agents_environment()
-    hold = EventTime.hold(hold_timeout="1 s", late=late)
+    hold = EventTime.hold_watermarks(max_hold="1 s", late=late)
     applied = env.from_datastream(timed(env, 150), lambda number: number).apply(
         StragglingAgent, event_time=hold
     )
@@ -202,7 +202,7 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle(agents_environment: M
     env = agents_environment(parallelism=2)
     apart = key_of_another_subtask(0)
     records = env.from_datastream(timed(env, 150), lambda number: apart if number else 0)
-    hold = EventTime.hold(idle_timeout="1 s")
+    hold = EventTime.hold_watermarks(idle_timeout="1 s")
     applied = records.apply(SlowFirstAgent, event_time=hold, max_parallelism=128)
     found = env.collect(windows(applied.to_datastream()))
     env.execute()
@@ -252,7 +252,7 @@ def test_a_subtask_with_one_long_run_is_not_taken_for_idle_while_the_source_is_q
     apart, count = key_of_another_subtask(0), QUIET + 1
     numbers = timed(env, count, pace=quiet_in_the_middle, at=far_apart)
     records = env.from_datastream(numbers, lambda number: apart if number else 0)
-    hold = EventTime.hold(idle_timeout="1 s")
+    hold = EventTime.hold_watermarks(idle_timeout="1 s")
     agent = LongFirstAgent(str(tmp_path / "done"))
     applied = records.apply(agent, event_time=hold, max_parallelism=128)
     found = env.collect(windows(applied.to_datastream()))
@@ -314,11 +314,11 @@ def test_timestamps_without_watermarks_are_refused(agents_environment: MakeEnvir
 
 def test_what_is_wrong_is_said_before_the_job_starts(agents_environment: MakeEnvironment) -> None:
     with pytest.raises(OptionError, match="'emit', 'drop', 'side'"):
-        EventTime.hold(late="lose")
-    with pytest.raises(OptionError, match="hold_timeout"):
-        EventTime.hold(hold_timeout="0 s")
+        EventTime.hold_watermarks(late="lose")
+    with pytest.raises(OptionError, match="max_hold"):
+        EventTime.hold_watermarks(max_hold="0 s")
     env = agents_environment()
-    applied = env.from_list([1], str).apply(EchoAgent, event_time=EventTime.hold(late="side"))
+    applied = env.from_list([1], str).apply(EchoAgent, event_time=EventTime.hold_watermarks(late="side"))
     with pytest.raises(JobDefinitionError, match="late_outputs"):
         env.execute()
     applied = env.from_list([1], str).apply(EchoAgent, name="other")

@@ -18,7 +18,7 @@ MakeEnvironment = Callable[..., AgentsExecutionEnvironment]
 class Waits(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.wait_for("answer"))
+        return OutputEvent(output=await ctx.wait_for_signal("answer"))
 
 
 def itself(record: Any) -> Any:
@@ -85,7 +85,7 @@ class AsksPays(Agent):
 
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Pays, event.input))
+        return OutputEvent(output=await ctx.call_agent(Pays, event.input))
 
 
 def test_a_job_with_an_asked_agent_that_nobody_answers_is_refused(

@@ -99,7 +99,7 @@ def test_outputs_at_the_end_of_the_input_are_written_as_of_now(
     stream: Any = env.stream_env
     stream.add_jars(connector.as_uri())
     records = env.from_list(range(RECORDS), lambda number: number)
-    outputs = records.apply(LatecomingAgent, event_time=EventTime.none()).to_datastream()
+    outputs = records.apply(LatecomingAgent, event_time=EventTime.ignore()).to_datastream()
     outputs.sink_to(kafka_sink(kafka_broker, topic))
     began = time.time() * 1000
     env.execute()

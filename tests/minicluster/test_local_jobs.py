@@ -182,7 +182,7 @@ def test_a_window_behind_an_agent_without_event_time_names_it(agents_environment
         env.execute()
     first = str(raised.value).split("\n")[0]
     assert first == "a window of event time got outputs of agent 'WaitingAgent' without timestamp"
-    assert "event_time=EventTime.hold()" in str(raised.value)
+    assert "event_time=EventTime.hold_watermarks()" in str(raised.value)
 
 
 class EndlessAgent(Agent):

@@ -43,7 +43,7 @@ class Waiter(Agent):
     async def wait(self, event: InputEvent, ctx: Any) -> OutputEvent:
         asked = ctx.short_term_memory.get("asked", 0) + 1
         ctx.short_term_memory.set("asked", asked)
-        said = await ctx.wait_for(event.input, int)
+        said = await ctx.wait_for_signal(event.input, int)
         await ctx.sleep(0.01)
         return OutputEvent(output=(said, asked))
 
@@ -51,7 +51,7 @@ class Waiter(Agent):
 class Passes(Agent):
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Waiter, event.input))
+        return OutputEvent(output=await ctx.call_agent(Waiter, event.input))
 
 
 class Pays(Agent):
@@ -70,19 +70,22 @@ class Later(Event):
 
 async def sleeps(ctx: Any, number: int) -> Any:
     await ctx.sleep(0.05)
-    return await ctx.wait_for("first", int)
+    return await ctx.wait_for_signal("first", int)
 
 
 async def waits_twice(ctx: Any, number: int) -> Any:
-    return list(await ctx.gather(ctx.wait_for("first", int), ctx.wait_for("second", int)))
+    return list(await ctx.gather(ctx.wait_for_signal("first", int), ctx.wait_for_signal("second", int)))
 
 
 async def asks(ctx: Any, number: int) -> Any:
-    return await ctx.ask(Passes, "first")
+    return await ctx.call_agent(Passes, "first")
 
 
 async def asks_two(ctx: Any, number: int) -> Any:
-    return [said for said, _ in await ctx.gather(ctx.ask(Waiter, "first"), ctx.ask(Waiter, "second"))]
+    return [
+        said
+        for said, _ in await ctx.gather(ctx.call_agent(Waiter, "first"), ctx.call_agent(Waiter, "second"))
+    ]
 
 
 async def asks_for_approval(ctx: Any, number: int) -> Any:
@@ -91,7 +94,7 @@ async def asks_for_approval(ctx: Any, number: int) -> Any:
 
 
 async def asks_one_with_a_mark(ctx: Any, number: int) -> Any:
-    return await ctx.ask(Pays, number)
+    return await ctx.call_agent(Pays, number)
 
 
 async def calls_a_tool(ctx: Any, number: int) -> Any:
@@ -104,7 +107,7 @@ async def calls_a_tool(ctx: Any, number: int) -> Any:
 async def gives_up(ctx: Any, number: int) -> Any:
     # The inputs end before its time where Flink was away for long.
     try:
-        return await ctx.wait_for("never", timeout=0.3)
+        return await ctx.wait_for_signal("never", timeout=0.3)
     except (NoMoreSignalsError, SignalTimeoutError):
         return "gave up"
 
@@ -141,7 +144,7 @@ class Works(Agent):
 
     @action(Later)
     async def later(self, event: Later, ctx: Any) -> OutputEvent:
-        said = await ctx.wait_for("first", int)
+        said = await ctx.wait_for_signal("first", int)
         runs = ctx.short_term_memory.get("runs", 0) + 1
         ctx.short_term_memory.set("runs", runs)
         return OutputEvent(output=(event.number, said, runs))
@@ -153,7 +156,7 @@ class Follows(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
         await ctx.sleep(0.02)
-        said = await ctx.wait_for("go", int)
+        said = await ctx.wait_for_signal("go", int)
         return OutputEvent(output=(*event.input, said))
 
 
@@ -253,7 +256,7 @@ def test_each_wait_ends_once_and_with_its_own_answer(
     goes = numbers(env, 2 * KEYS).map(go).set_parallelism(1)
     follows = env.from_datastream(works.to_datastream(), first_of).with_signals(goes).apply(Follows)
     outputs = env.collect(follows.to_datastream().map(FailsOnce(tmp_path)))
-    strays, left = env.collect(works.strays()), env.collect(follows.strays())
+    strays, left = env.collect(works.unmatched_signals()), env.collect(follows.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()

@@ -44,7 +44,7 @@ class Naps(Agent):
         begun = ctx.now().timestamp()
         await ctx.sleep(NAP)
         slept = time.time() - begun
-        answer = await ctx.wait_for("answer", int)
+        answer = await ctx.wait_for_signal("answer", int)
         return OutputEvent(output=(event.input, slept, answer))
 
 
@@ -136,7 +136,7 @@ def test_suspended_runs_survive_a_failure(
     inputs = env.from_datastream(numbers(env, KEYS), lambda number: number)
     stream = inputs.with_signals(signals).apply(Naps)
     outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
-    strays = env.collect(stream.strays())
+    strays = env.collect(stream.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
@@ -148,7 +148,7 @@ def test_suspended_runs_survive_a_failure(
 class Overtaken(Agent):
     """Counts in memory, and some of its runs wait in between."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def count(self, event: InputEvent, ctx: Any) -> OutputEvent:
@@ -157,7 +157,7 @@ class Overtaken(Agent):
         before = memory.get("n", 0)
         memory.set("n", before + 1)
         if waits:
-            before, answer = memory.get("n"), await ctx.wait_for("answer", int)
+            before, answer = memory.get("n"), await ctx.wait_for_signal("answer", int)
             assert answer == 10 * number
             memory.set("n", memory.get("n") + 10)
         return OutputEvent(output=(number, waits, before, memory.get("n")))
@@ -168,7 +168,7 @@ class Collects(Agent):
 
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=[await ctx.wait_for("answer", int) for _ in range(ANSWERS)])
+        return OutputEvent(output=[await ctx.wait_for_signal("answer", int) for _ in range(ANSWERS)])
 
 
 def told(number: int) -> Signal:
@@ -201,7 +201,7 @@ def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
     signals = numbers(env, KEYS).map(signal).set_parallelism(1)
     stream = env.from_datastream(inputs, lambda record: record[0]).with_signals(signals).apply(Overtaken)
     outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
-    strays = env.collect(stream.strays())
+    strays = env.collect(stream.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
@@ -223,7 +223,7 @@ def slowly(number: int) -> int:
 class AsksEach(Agent):
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=(event.input, await ctx.wait_for("answer", int)))
+        return OutputEvent(output=(event.input, await ctx.wait_for_signal("answer", int)))
 
 
 def answer(number: int) -> Signal:
@@ -253,7 +253,7 @@ class Passes(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
         number = event.input[1]
-        return OutputEvent(output=number if number else await ctx.wait_for("answer", int))
+        return OutputEvent(output=number if number else await ctx.wait_for_signal("answer", int))
 
 
 def test_signals_that_stay_away_hold_no_window_open(
@@ -268,7 +268,7 @@ def test_signals_that_stay_away_hold_no_window_open(
     timed = inputs.disable_chaining().assign_timestamps_and_watermarks(strategy)
     signals = flink.from_collection([0]).map(Behind(tmp_path)).disable_chaining().map(answer)
     keyed = env.from_datastream(timed, lambda one: one[1]).with_signals(signals)
-    outputs = keyed.apply(Passes, event_time=EventTime.hold()).to_datastream(int)
+    outputs = keyed.apply(Passes, event_time=EventTime.hold_watermarks()).to_datastream(int)
     ten_seconds = TumblingEventTimeWindows.of(Time.seconds(10))
     sums = outputs.key_by(lambda number: 0).window(ten_seconds).reduce(lambda one, other: one + other)
     found = env.collect(sums.map(Ended(tmp_path)))

@@ -227,7 +227,9 @@ def test_event_time_passes_an_agent_into_windows_of_tables(agents_environment: M
     env.stream_env.set_parallelism(1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
     stream = env.stream_env.from_collection(RECORDS).assign_timestamps_and_watermarks(strategy)
-    applied = env.from_datastream(stream, lambda one: one[1]).apply(SlowAgent, event_time=EventTime.hold())
+    applied = env.from_datastream(stream, lambda one: one[1]).apply(
+        SlowAgent, event_time=EventTime.hold_watermarks()
+    )
     tables: Any = env.table_env
     tables.create_temporary_view("amounts", applied.to_table(rowtime="at"))
     windows = tables.sql_query(
@@ -330,13 +332,13 @@ class SlowOrders(Agent):
         return OutputEvent(output=Amount(customer=order.customer, amount=order.amount))
 
 
-@pytest.mark.parametrize("changes", ["refuse", "latest"])
+@pytest.mark.parametrize("changes", ["fail", "latest"])
 def test_watermarks_of_a_table_pass_an_agent(
     agents_environment: MakeEnvironment, tmp_path: Path, changes: Any
 ) -> None:
     env = agents_environment()
     inputs = env.from_table(orders_of(env, tmp_path), "customer", value=OrderRow, changes=changes)
-    table = inputs.apply(SlowOrders, event_time=EventTime.hold()).to_table(rowtime="at")
+    table = inputs.apply(SlowOrders, event_time=EventTime.hold_watermarks()).to_table(rowtime="at")
     tables: Any = env.table_env
     tables.create_temporary_view("amounts", table)
     windows = tables.sql_query(

@@ -131,7 +131,7 @@ def ended(
         for one in inputs:
             harness.push(one)
             while len(harness.outputs) + len(harness.dead_letters) < inputs.index(one) + 1:
-                harness.advance(1000)
+                harness.advance_time(1000)
         return list(harness.outputs), list(harness.dead_letters), server
 
 
@@ -373,7 +373,7 @@ def of_whole(answer: Any) -> tuple[list[Any], list[Any], int]:
         for _ in range(60):
             if harness.outputs or harness.dead_letters:
                 break
-            harness.advance(10_000)
+            harness.advance_time(10_000)
         return list(harness.outputs), list(harness.dead_letters), server.count
 
 

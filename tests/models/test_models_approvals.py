@@ -106,7 +106,7 @@ def test_a_model_reads_why_a_call_was_denied() -> None:
 
 def test_a_model_reads_that_nobody_answered() -> None:
     harness = asked()
-    [answer] = harness.advance(60_000)
+    [answer] = harness.advance_time(60_000)
     assert "expired: nobody answered within 60 s" in answer
     assert PAID == [("tea", 4)]
 

@@ -95,7 +95,7 @@ def test_a_model_reads_why_a_call_of_a_server_was_denied(counts: Counts, answere
             [[_, told]] = harness.deny(harness.approvals[0], "too many", by="Ada")
             assert told[1] == "tool order was not approved, but denied by Ada: too many"
         else:
-            [[_, told]] = harness.advance(60_000)
+            [[_, told]] = harness.advance_time(60_000)
             assert "expired: nobody answered within 60 s" in told[1]
     assert effects(counts) == []
 
@@ -204,7 +204,7 @@ def test_a_script_that_nobody_approves_does_not_run(office: str, tmp_path: Path)
     script(run("mail"), told)
     harness = OperatorHarness(Officer(), crash=None, forced_serialization=False)
     harness.push("go")
-    [answer] = harness.advance(60_000)
+    [answer] = harness.advance_time(60_000)
     assert "expired" in answer
     assert runs(tmp_path) == []
 

@@ -154,14 +154,14 @@ def test_the_secret_is_nowhere(
         places["dead letters"] = "\n".join(map(repr, harness.dead_letters))
         places["state"] = repr(harness.snapshot())
         failed = len(harness.dead_letters)
-        command = ["state", "show", "whole-plain", "--store", "sqlite", "--path", str(store), "--json"]
+        command = ["journal", "show", "whole-plain", "--store", "sqlite", "--path", str(store), "--json"]
         shown = CliRunner().invoke(app, command)
-        places["state show"] = shown.output
+        places["journal show"] = shown.output
     # The service was really given it, and it was really hidden.
     assert all(request.headers["authorization"] == f"Bearer {canary.value}" for request in server.requests)
     assert any(request.headers.get("x-extra") == canary.value for request in server.requests)
     assert failed == 4 * len(FORMS) + 1
-    for name in ("dead letters", "output of ('chat', 'show plain')", "state show"):
+    for name in ("dead letters", "output of ('chat', 'show plain')", "journal show"):
         assert "***" in str(places[name]), name
     places["log"] = caplog.text
     assert canary.places(places) == []

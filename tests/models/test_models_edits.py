@@ -40,8 +40,8 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.api.durable import calls_durably
 from flink_agents.api.errors import (
     AgentsError,
-    DurableCallMismatchError,
     ModelRequestError,
+    NonDeterminismError,
     UsageLimitExceededError,
 )
 from flink_agents.models.chat.messages import Transcript, messages_of
@@ -252,7 +252,7 @@ def test_change_that_does_not_fit(change: str) -> None:
     former, changed = (MISMATCH | ALSO)[change]
     with pytest.raises(AgentsError) as caught:
         go_on(former, changed)
-    assert isinstance(caught.value.__cause__, DurableCallMismatchError)
+    assert isinstance(caught.value.__cause__, NonDeterminismError)
     assert DONE == [], "something recorded was done again"
 
 
@@ -279,7 +279,7 @@ def test_change_that_does_not_fit_with_dead_letter(change: str) -> None:
     with go_on(former, changed, "dead-letter") as harness:
         assert harness.outputs == []
         (letter,) = harness.dead_letters
-    assert letter.error_type == "DurableCallMismatchError" and letter.event.input == "i1"
+    assert letter.error_type == "NonDeterminismError" and letter.event.input == "i1"
     assert DONE == []
 
 
@@ -364,7 +364,7 @@ def test_a_whole_agent_may_have_other_code_in_its_tools() -> None:
 def test_requests_of_a_whole_agent_are_compared_as_a_whole(changed: Agent) -> None:
     with pytest.raises(AgentsError) as caught:
         go_on(whole(), changed)
-    assert isinstance(caught.value.__cause__, DurableCallMismatchError)
+    assert isinstance(caught.value.__cause__, NonDeterminismError)
     assert DONE == []
 
 

@@ -214,11 +214,11 @@ def test_it_expires_as_a_whole(agent_harness: Make) -> None:
     MODELS.talker = ScriptedModel(["one", "two", "three"])
     harness = agent_harness(Talker(), config={"memory.short-term.ttl": "10 min"})
     harness.push("first")
-    harness.advance(timedelta(minutes=6))
+    harness.advance_time(timedelta(minutes=6))
     harness.push("second")
-    harness.advance(timedelta(minutes=6))
+    harness.advance_time(timedelta(minutes=6))
     assert len(stored(harness).messages) == 4
-    harness.advance(timedelta(minutes=6))
+    harness.advance_time(timedelta(minutes=6))
     harness.push("third")
     assert texts(MODELS.talker.asked[2]) == ["You are kind.", "third"]
 

@@ -200,7 +200,7 @@ def test_an_answer_that_is_changed_anywhere_is_an_answer_or_an_error_of_ours(met
     chance = random.Random(26)
     given = [(path, odd) for path in places(body) if path for odd in ODD]
     chance.shuffle(given)
-    with served() as (raw, url), harness_of(Lenient(), at(url, tools_for=0, timeout=0.5)) as harness:
+    with served() as (raw, url), harness_of(Lenient(), at(url, tools_ttl=0, timeout=0.5)) as harness:
         for number, (path, odd) in enumerate(given[:24]):
             raw.answers[method] = changed(body, path, odd)
             harness.push("direct" if number % 2 else "chat")
@@ -292,7 +292,7 @@ def settle(harness: OperatorHarness) -> None:
     for _ in range(50):
         if harness.outputs or harness.dead_letters:
             return
-        harness.advance(1000)
+        harness.advance_time(1000)
 
 
 @pytest.mark.parametrize("kind", ["of the server", "cancelled"])

@@ -44,7 +44,7 @@ class Clerk(Shop):
 
 
 def options(server: Any, **more: Any) -> dict[str, Any]:
-    said = {"url": server.url, "tools_for": 0, **more}
+    said = {"url": server.url, "tools_ttl": 0, **more}
     return {f"mcp-servers.shop.{name}": value for name, value in said.items()}
 
 

@@ -143,7 +143,7 @@ class ByPrompt(Talker):
 class BySignal(Talker):
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, await ctx.wait_for("said"))
+        return await told(ctx, await ctx.wait_for_signal("said"))
 
 
 class ByApproval(Talker):
@@ -181,7 +181,7 @@ class ByAsked(Talker):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return await told(ctx, await ctx.ask(Echo(), event.input))
+        return await told(ctx, await ctx.call_agent(Echo(), event.input))
 
 
 class BelowAsked(Agent):
@@ -189,7 +189,7 @@ class BelowAsked(Agent):
 
     @action(InputEvent)
     async def talk(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(ByInput(), event.input))
+        return OutputEvent(output=await ctx.call_agent(ByInput(), event.input))
 
 
 class ByEvent(Talker):

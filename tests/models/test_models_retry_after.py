@@ -124,7 +124,7 @@ def settle(harness: OperatorHarness) -> None:
     for _ in range(200):
         if harness.outputs or harness.dead_letters:
             return
-        harness.advance(1000)
+        harness.advance_time(1000)
 
 
 def harness_of(agent: Agent) -> OperatorHarness:

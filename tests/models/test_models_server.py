@@ -291,10 +291,10 @@ def test_limits_of_a_model_are_shared_by_all_keys(model_server: Serve) -> None:
     server = model_server(lambda request: Reply("good", delay=0.1))
     config: dict[str, Any] = {**options(server), "chat-models.analyst.max_concurrency": 2}
     harness = OperatorHarness(
-        Analyst(), lambda record: record, config=config, settle=False, crash=None, forced_replay=False
+        Analyst(), lambda record: record, config=config, auto_run=False, crash=None, forced_replay=False
     )
     harness.push_all([f"order {number}" for number in range(8)])
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == ["good"] * 8
     harness.close()
     assert (server.count, server.most_at_once) == (8, 2)

@@ -144,7 +144,7 @@ def harness_of(make: Make, agent: Agent) -> OperatorHarness:
     return make(
         agent,
         lambda record: record,
-        settle=False,
+        auto_run=False,
         crash=None,
         forced_replay=False,
         forced_restart=False,
@@ -162,7 +162,7 @@ def ended(harness: OperatorHarness, trouble: str) -> Any:
 
 
 def check(harness: OperatorHarness, trouble: str, expected: Any) -> None:
-    harness.settle()
+    harness.run_until_idle()
     others = {key: good for key, good in harness.outputs if key != trouble}
     assert others == dict.fromkeys(OTHERS, True)
     found = ended(harness, trouble)
@@ -194,7 +194,7 @@ def test_other_keys_end_while_a_tool_hangs(agent_harness: Make, kind: type[Any])
     harness.push("hang")
     harness.push_all(OTHERS)
     while len(harness.outputs) < len(OTHERS):
-        harness.advance(1)
+        harness.advance_time(1)
     assert dict(harness.outputs) == dict.fromkeys(OTHERS, True)
     assert harness.pending("hang") or not harness.dead_letters
     GATE.set()

@@ -221,7 +221,7 @@ def settle(harness: OperatorHarness, how: str) -> None:
     for _ in range(20):
         if harness.outputs or harness.dead_letters:
             return
-        harness.advance(1000)
+        harness.advance_time(1000)
 
 
 def check_unknown(harness: OperatorHarness, error: str = "ToolOutcomeUnknownError") -> None:
@@ -332,7 +332,7 @@ def asked() -> OperatorHarness:
 def settle_asked(harness: OperatorHarness) -> None:
     harness.push("slow")
     while not harness.approvals:
-        harness.advance(100)
+        harness.advance_time(100)
 
 
 def test_a_person_lets_the_call_be_made_again_with_its_key() -> None:

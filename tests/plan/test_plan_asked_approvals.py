@@ -52,13 +52,13 @@ class FailsWithoutAMark(Plain):
 class AsksOneThatFails(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Fails, event.input))
+        return OutputEvent(output=await ctx.call_agent(Fails, event.input))
 
 
 class AsksAnotherThatFails(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(FailsWithoutAMark, event.input))
+        return OutputEvent(output=await ctx.call_agent(FailsWithoutAMark, event.input))
 
 
 STAND_IN: Any = MagicMock()
@@ -67,19 +67,19 @@ STAND_IN: Any = MagicMock()
 class NamesAStandIn(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Plain, STAND_IN.of(event.input)))
+        return OutputEvent(output=await ctx.call_agent(Plain, STAND_IN.of(event.input)))
 
 
 class AsksAClass(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Marked, event.input))
+        return OutputEvent(output=await ctx.call_agent(Marked, event.input))
 
 
 class AsksOneWithATool(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask_all(WithATool, event.input))
+        return OutputEvent(output=await ctx.call_agent_all(WithATool, event.input))
 
 
 MADE = Marked()
@@ -88,13 +88,13 @@ MADE = Marked()
 class AsksAGlobal(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(MADE, event.input))
+        return OutputEvent(output=await ctx.call_agent(MADE, event.input))
 
 
 class AsksByArguments(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(WithArguments(5), event.input))
+        return OutputEvent(output=await ctx.call_agent(WithArguments(5), event.input))
 
 
 class AsksAnAttribute(Agent):
@@ -107,11 +107,11 @@ class AsksAnAttribute(Agent):
         return OutputEvent(output=await self.consult(event.input, ctx))
 
     async def consult(self, asked: str, ctx: Any) -> Any:
-        return (await ctx.ask_traced(self.experts[asked], asked)).outputs
+        return (await ctx.call_agent_traced(self.experts[asked], asked)).outputs
 
 
 async def consult(ctx: Any, asked: str) -> Any:
-    return await ctx.ask(Marked, asked)
+    return await ctx.call_agent(Marked, asked)
 
 
 WAYS = {"pay": consult}
@@ -126,7 +126,7 @@ class AsksInATable(Agent):
 class AsksOneThatAsks(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(AsksAnAttribute, event.input))
+        return OutputEvent(output=await ctx.call_agent(AsksAnAttribute, event.input))
 
 
 class HasItAsATool(Plain):
@@ -146,7 +146,7 @@ class ValidatesPlain(ValidatedAgent):
 class AsksPlain(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Plain, event.input))
+        return OutputEvent(output=await ctx.call_agent(Plain, event.input))
 
 
 class OnlyNames(Agent):
@@ -158,13 +158,13 @@ class OnlyNames(Agent):
         return OutputEvent(output=(answer, Marked.__name__, Verdict.accept()))
 
     async def consult(self, asked: Any, ctx: Any) -> Any:
-        return await ctx.ask(Plain, asked)
+        return await ctx.call_agent(Plain, asked)
 
 
 class AsksInACircle(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(AsksInACircle, event.input))
+        return OutputEvent(output=await ctx.call_agent(AsksInACircle, event.input))
 
 
 NEED = [AsksAClass, AsksOneWithATool, AsksAGlobal, AsksByArguments, AsksAnAttribute]

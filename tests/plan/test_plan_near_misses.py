@@ -88,14 +88,14 @@ def test_other_names_are_config() -> None:
 
 def test_a_wrong_value_of_a_setting_names_the_nearest_one() -> None:
     class Desk(Base):
-        on_suspend = "overtak"
+        on_suspend = "interleav"
 
     class Odd(Base):
         on_suspend = "nothing like it"
 
     for kind, fix in (
-        (Desk, "write on_suspend='overtake'"),
-        (Odd, "write on_suspend='overtake', or leave it out"),
+        (Desk, "write on_suspend='interleave'"),
+        (Odd, "write on_suspend='interleave', or leave it out"),
     ):
         with pytest.raises(AgentDefinitionError) as caught:
             compile_agent(kind)

@@ -33,7 +33,7 @@ class Sleeps(Agent):
 class Asks(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> None:
-        await asyncio.gather(*[ctx.wait_for(name) for name in ("a", "b")])
+        await asyncio.gather(*[ctx.wait_for_signal(name) for name in ("a", "b")])
 
 
 class Helped(Agent):

@@ -22,7 +22,7 @@ class RandomAgent(Agent):
 class Overtaken(RandomAgent):
     """The same, with inputs that overtake its suspended runs."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 def _begin(event: Any, ctx: Any) -> tuple[Execution, str, list[Any]]:

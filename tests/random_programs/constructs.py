@@ -130,7 +130,8 @@ async def ask(x: Execution, here: str, branches: Branches, settings: list[Any]) 
 def asks(x: Execution, here: str, branches: Branches) -> list[Awaitable[Any]]:
     """One ask for each branch."""
     return [
-        x.ctx.ask(ASKED[x.depth], (x, f"{here}/{number}", branch)) for number, branch in enumerate(branches)
+        x.ctx.call_agent(ASKED[x.depth], (x, f"{here}/{number}", branch))
+        for number, branch in enumerate(branches)
     ]
 
 

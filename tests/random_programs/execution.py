@@ -112,7 +112,7 @@ class Execution:
     async def listen(self, here: str, timeout: float | None) -> Any:
         """Wait for a signal that is named by the place, or as all of its key are."""
         try:
-            answer = await self.ctx.wait_for(here, str, timeout=timeout)
+            answer = await self.ctx.wait_for_signal(here, str, timeout=timeout)
         except SignalTimeoutError:
             answer = "none"
         self.note("answered", here, answer)

@@ -103,13 +103,13 @@ class Runner:
             agent(waits, overtakes),
             lambda record: record[0],
             store=lambda: self.faults.store(),
-            settle=False,
+            auto_run=False,
             forced_serialization=False,
             forced_replay=False,
             forced_restart=False,
             crash=None,
             # What hangs is the process that dies: nobody waits for it.
-            config={"action-state.grace": "10 ms", "run.waits": waits},
+            config={"action-state.shutdown-grace": "10 ms", "run.may-suspend": waits},
         )
         self._empty = self.harness.snapshot()
         self._signals: list[Signal] = []
@@ -159,7 +159,7 @@ class Runner:
         harness.restore(snapshot)
         self.faults.choose = None
         World.next_phase(self.faults.stored())
-        harness.advance(World.chance.choice((0, 3)))
+        harness.advance_time(World.chance.choice((0, 3)))
         for one in crash.again([one for one in inputs if one.name not in taken]):
             harness.push(one.record)
         for signal in self._again(sent):
@@ -179,7 +179,7 @@ class Runner:
     def _end(self) -> None:
         """Let all runs end: time passes, and what they wait for is answered."""
         if not self.waits:
-            self.harness.settle(self.seconds)
+            self.harness.run_until_idle(self.seconds)
             return
         until, before = time.monotonic() + self.seconds, None
         while time.monotonic() < until:
@@ -190,13 +190,13 @@ class Runner:
             if not self._go_on() and rests:
                 oracle.check_approvals(self.harness)
                 return
-        self.harness.settle(0.002)
+        self.harness.run_until_idle(0.002)
         raise TimeoutError(f"runs wait on: {[self.harness.waits(key) for key in KEYS]}")
 
     def _rests(self) -> bool:
         """Let runs go on for a moment; whether all have ended, or are suspended."""
         try:
-            self.harness.settle(0.01)
+            self.harness.run_until_idle(0.01)
         except TimeoutError:
             return False
         return True
@@ -226,7 +226,7 @@ class Runner:
         else:
             # A run whose time has come may have its turn behind another one, which waits for more time.
             now = self.harness.current_time
-            self.harness.advance(min((at for at in timed if at > now), default=now) - now)
+            self.harness.advance_time(min((at for at in timed if at > now), default=now) - now)
         return True
 
     def _send(self, signal: Signal) -> None:
@@ -263,7 +263,7 @@ class Runner:
         until = time.monotonic() + self.seconds
         while not self._died:
             try:
-                self.harness.settle(0.002)
+                self.harness.run_until_idle(0.002)
             except TimeoutError:
                 if time.monotonic() > until:
                     raise

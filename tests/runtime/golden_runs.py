@@ -305,7 +305,9 @@ def name_of(program: str, at: int, stored: bool, again: bool) -> str:
 def harness_of(program: str, name: str, store: Callable[[], Any]) -> OperatorHarness:
     """The operator of a program, with the job identifier ``name``."""
     config = {"job-identifier": name}
-    return OperatorHarness(PROGRAMS[program](), lambda record: KEY, config=config, settle=False, store=store)
+    return OperatorHarness(
+        PROGRAMS[program](), lambda record: KEY, config=config, auto_run=False, store=store
+    )
 
 
 def make_crash(program: str, at: int, stored: bool, again: bool, file: Path) -> dict[str, Any] | None:
@@ -323,7 +325,7 @@ def make_crash(program: str, at: int, stored: bool, again: bool, file: Path) -> 
     faults = Faults(make=lambda: SQLiteStore(file))
     harness = harness_of(program, name, faults.store)
     harness.push("first")
-    harness.settle()
+    harness.run_until_idle()
     done, snapshot = len(faults.appends), harness.snapshot()
     fault = Fault.HANGS_STORED if stored else Fault.HANGS
     faults.choose = lambda number, journal, records: fault if number == done + at else None
@@ -398,7 +400,7 @@ def restore(crash: Crash, file: Path) -> tuple[list[Any], dict[str, Any]]:
         harness.restore(crash.snapshot)
         for record in crash.again:
             harness.push(record)
-        harness.settle()
+        harness.run_until_idle()
         return plain_json(harness.outputs), plain_json(harness.memory(KEY))
 
 

@@ -41,7 +41,7 @@ def harness(inline: bool) -> OperatorHarness:
     """An agent that counts and remembers its inputs."""
     config: dict[str, Any] = {"run.inline": inline, "job-identifier": "golden"}
     agent = Agent(name="golden").add_action("remember", [InputEvent], remember)
-    return OperatorHarness(agent, lambda record: KEY, config=config, settle=False)
+    return OperatorHarness(agent, lambda record: KEY, config=config, auto_run=False)
 
 
 def restored(entry: dict[str, Any]) -> Snapshot:

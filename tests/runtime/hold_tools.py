@@ -10,7 +10,7 @@ from flink_agents import Agent, EventTime, InputEvent, OnError, OutputEvent, act
 from flink_agents.runtime.operator.low_watermark import HELD_MS
 from flink_agents.testing import OperatorHarness
 
-HOLD = EventTime.hold(hold_timeout=timedelta(days=100), idle_timeout="9 s")
+HOLD = EventTime.hold_watermarks(max_hold=timedelta(days=100), idle_timeout="9 s")
 ALIVE_MS = 3000
 IMPATIENT = timedelta(milliseconds=1)
 
@@ -56,5 +56,5 @@ def look(harness: OperatorHarness) -> int | None:
     A restart begins the stream behind anew: where one is forced before each step, it knows no watermark
     until the operator's next sign, so that most tests that look execute once.
     """
-    harness.advance(HELD_MS)
-    return harness.low_watermark
+    harness.advance_time(HELD_MS)
+    return harness.output_watermark

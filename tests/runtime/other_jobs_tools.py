@@ -82,7 +82,7 @@ class Job:
             config={**named, **options},
             store=make,
             job_id=name if len(name) == 32 else f"{abs(hash(name)):032x}"[:32],
-            settle=False,
+            auto_run=False,
             forced_replay=False,
             forced_restart=False,
         )
@@ -98,7 +98,7 @@ class Job:
         begun = len(self.harness.outputs)
         for text in inputs:
             self.harness.push(text)
-        self.harness.settle()
+        self.harness.run_until_idle()
         return self.harness.outputs[begun:]
 
     def start(self, text: str) -> None:
@@ -111,7 +111,7 @@ class Job:
     def go_on(self) -> list[Any]:
         """Let all go on that waits."""
         open_(self.name)
-        return self.harness.settle()
+        return self.harness.run_until_idle()
 
     def recorded(self) -> list[bytes]:
         return [

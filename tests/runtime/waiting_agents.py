@@ -59,7 +59,7 @@ class Paid(Agent):
 
     @action(InputEvent)
     async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        amount = await ctx.wait_for("amount", int)
+        amount = await ctx.wait_for_signal("amount", int)
         return OutputEvent(output=await ctx.durable_execute_async(charge, amount))
 
 
@@ -70,7 +70,7 @@ class Refunds(Agent):
 
     @action(InputEvent)
     async def refund(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        approval = ctx.wait_for("approval", Approval, timeout=60)
+        approval = ctx.wait_for_signal("approval", Approval, timeout=60)
         ctx.emit_to("asked", f"{event.input}?")
         try:
             answer = await approval

@@ -35,7 +35,7 @@ def harness_of(act: Any, config: dict[str, Any], **options: Any) -> OperatorHarn
 
 def harness_with(agent: Any, config: dict[str, Any]) -> OperatorHarness:
     return OperatorHarness(
-        agent, lambda record: record, config=config, forced_serialization=False, settle=False
+        agent, lambda record: record, config=config, forced_serialization=False, auto_run=False
     )
 
 

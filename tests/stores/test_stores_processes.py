@@ -91,8 +91,8 @@ def test_an_old_attempt_in_another_process_is_refused(file: Path, acks: Path) ->
     with process(file, acks, 0, 1, "once") as old:
         assert ask(old) == "stored"
         asyncio.run(take_over())
-        assert ask(old) == "StaleOwnerError"
-        assert ask(old) == "StaleOwnerError"
+        assert ask(old) == "FencedOwnerError"
+        assert ask(old) == "FencedOwnerError"
     assert len(asyncio.run(all_records(file))["sonce", 0]) == 1
 
 
@@ -103,7 +103,7 @@ def test_a_rescaled_job_ends_subtasks_in_other_processes(file: Path, acks: Path)
     with process(file, acks, 0, 2, "once") as first, process(file, acks, 1, 2, "once") as second:
         assert [ask(first), ask(second)] == ["stored", "stored"]
         asyncio.run(rescale())
-        assert [ask(first), ask(second)] == ["StaleOwnerError", "StaleOwnerError"]
+        assert [ask(first), ask(second)] == ["FencedOwnerError", "FencedOwnerError"]
 
 
 def test_another_job_is_refused_while_a_process_lives_and_not_for_ever(file: Path, acks: Path) -> None:

@@ -4,8 +4,9 @@ Running every test under every condition takes four times as long, and hardly fi
 gets one condition, by a hash of its id and of the commit. If a test fails, the report says how to repeat it.
 ``scripts/nightly`` runs all tests under all conditions.
 
-``AGENT_HARNESS`` in the environment switches the rotation off: ``AGENT_HARNESS= scripts/test`` runs all tests
-plain, ``AGENT_HARNESS=crash scripts/test`` runs all of them under ``crash``.
+``FLINK_AGENTS_TEST_MODE`` in the environment switches the rotation off:
+``FLINK_AGENTS_TEST_MODE= scripts/test`` runs all tests plain,
+``FLINK_AGENTS_TEST_MODE=crash scripts/test`` runs all of them under ``crash``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.testing.forced import VARIABLE
+from flink_agents.api.options import TEST_MODE_VARIABLE
 
 ROTATION = "TEST_ROTATION"
 """Environment variable with what the rotation depends on; by default the commit."""
@@ -70,14 +71,14 @@ def condition_of(item: pytest.Item, rotation: str) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Set the condition before fixtures make harnesses, and take it back afterwards."""
-    if VARIABLE in os.environ:
+    if TEST_MODE_VARIABLE in os.environ:
         return (yield)
     condition = condition_of(item, os.environ[ROTATION])
     item.stash[CHOSEN] = condition
     if not condition:
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, condition)
+        patch.setenv(TEST_MODE_VARIABLE, condition)
         return (yield)
 
 
@@ -86,6 +87,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Say how to repeat a test that failed."""
     report = yield
     if report.failed and len(conditions_of(item)) > 1 and CHOSEN in item.stash:
-        command = f"{VARIABLE}={item.stash[CHOSEN]} scripts/test '{item.nodeid}'"
+        command = f"{TEST_MODE_VARIABLE}={item.stash[CHOSEN]} scripts/test '{item.nodeid}'"
         report.sections.append(("to repeat it under the same condition", command))
     return report

@@ -39,7 +39,7 @@ class Part:
 
 
 def _tests(name: str, shows: str, *arguments: str, condition: str | None = None) -> Part:
-    environment = {} if condition is None else {"AGENT_HARNESS": condition}
+    environment = {} if condition is None else {"FLINK_AGENTS_TEST_MODE": condition}
     return Part(name, shows, (*PYTEST, *arguments), environment)
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from flink_agents.testing.forced import VARIABLE
+from flink_agents.api.options import TEST_MODE_VARIABLE
 from tests.suite.conditions import ALL, GENTLE, PLAIN, ROTATION, condition_of, conditions_of
 
 
@@ -59,12 +59,12 @@ import pytest
 
 @pytest.mark.parametrize("at", range(12))
 def test_inner(at):
-    assert os.environ.get("AGENT_HARNESS", "") == "", os.environ["AGENT_HARNESS"]
+    assert os.environ.get("FLINK_AGENTS_TEST_MODE", "") == "", os.environ["FLINK_AGENTS_TEST_MODE"]
 """
 
 
 def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(TEST_MODE_VARIABLE, raising=False)
     monkeypatch.setenv(ROTATION, "a commit")
     pytester.makeconftest('pytest_plugins = ["tests.suite.conditions"]')
     test = pytester.path / "tests" / "runtime" / "test_inner.py"
@@ -73,7 +73,7 @@ def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester, monkeypatch:
     done = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     outcomes = done.parseoutcomes()
     assert outcomes["passed"] and outcomes["failed"], outcomes
-    hints = [line for line in done.outlines if line.startswith("AGENT_HARNESS=")]
+    hints = [line for line in done.outlines if line.startswith("FLINK_AGENTS_TEST_MODE=")]
     assert len(hints) == outcomes["failed"]
     words, _, command = hints[0].partition(" ")
     assert words.partition("=")[2] in ALL[1:]
@@ -84,10 +84,10 @@ def test_a_failure_says_how_to_repeat_it(pytester: pytest.Pytester, monkeypatch:
 def test_a_condition_of_the_environment_switches_the_rotation_off(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    monkeypatch.setenv(VARIABLE, words)
+    monkeypatch.setenv(TEST_MODE_VARIABLE, words)
     pytester.makeconftest('pytest_plugins = ["tests.suite.conditions"]')
     test = pytester.path / "tests" / "runtime" / "test_inner.py"
     test.parent.mkdir(parents=True)
     test.write_text(INNER.replace('== ""', f"== {words!r}"))
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=12)
-    assert os.environ[VARIABLE] == words
+    assert os.environ[TEST_MODE_VARIABLE] == words

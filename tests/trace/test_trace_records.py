@@ -27,7 +27,7 @@ def charge(amount: int) -> dict[str, Any]:
 
 async def pay(event: Any, ctx: RunnerContext) -> Any:
     if event.input == "wait":
-        return OutputEvent(output=await ctx.wait_for("paid", timeout=3600))
+        return OutputEvent(output=await ctx.wait_for_signal("paid", timeout=3600))
     if event.input == "letter":
         raise RuntimeError("no such order")
     return OutputEvent(output=await ctx.durable_execute_async(charge, event.input))

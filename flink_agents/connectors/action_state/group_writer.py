@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from flink_agents.api.action_state import closed_error
-from flink_agents.api.errors import AppendOutcomeUnknownError, StaleOwnerError, StoreError
+from flink_agents.api.errors import AppendOutcomeUnknownError, FencedOwnerError, StoreError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
@@ -228,7 +228,7 @@ class GroupWriter(ABC, Generic[P]):
         return self._failure
 
     def _refusal(self) -> StoreError:
-        if isinstance(self._failure, StaleOwnerError):
+        if isinstance(self._failure, FencedOwnerError):
             return copy.copy(self._failure)
         if self.ended_by is not None:
             return closed_error(f"the thread that writes to {self._place} ended")

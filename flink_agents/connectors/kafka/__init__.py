@@ -17,7 +17,7 @@ agents ask, and answer; ``approvals`` is a job's side of that.
 
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.connectors.kafka.desk import KafkaDesk
+from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KafkaDeadLetter",
-    "KafkaDesk",
+    "KafkaApprovals",
     "KafkaRecord",
     "KafkaStream",
     "approvals_to_kafka",

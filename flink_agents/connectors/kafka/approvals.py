@@ -1,4 +1,4 @@
-"""Signals from a topic, and requests for approvals into one: a job's side of a ``KafkaDesk``."""
+"""Signals from a topic, and requests for approvals into one: a job's side of a ``KafkaApprovals``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kafka_signals(env: AgentsExecutionEnvironment, topics: Topics, **options: An
 
 
 def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any:
-    """Write what agents ask people to a compacted topic, from which a ``KafkaDesk`` lists it.
+    """Write what agents ask people to a compacted topic, from which a ``KafkaApprovals`` lists it.
 
     A request that has ended becomes a record without a value, so that compaction removes it. A restart may
     write both again, with the same id.

@@ -121,7 +121,7 @@ def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
             f"there is no topic {topic!r}",
             expected=expected,
             found=", ".join(sorted(one for one in names if not one.startswith("__"))[:20]) or "no topics",
-            fix=suggest(topic, names, "correct the name, or create the topic: KafkaDesk.create_topics"),
+            fix=suggest(topic, names, "correct the name, or create the topic: KafkaApprovals.create_topics"),
         )
 
 

@@ -1,4 +1,4 @@
-"""``KafkaDesk``: where people see what agents ask, and answer; for operators and web backends.
+"""``KafkaApprovals``: where people see what agents ask, and answer; for operators and web backends.
 
 Requests lie in a compacted topic, by their ids: a request as JSON, and a record without a value once it has
 ended. Signals lie in a topic of their own, from which a job reads them. Neither needs Flink.
@@ -34,7 +34,7 @@ _WAIT = re.compile(r"(?s:.+)\|[0-9]{1,20}\|[^|]*\|[^|]*\|[0-9]+")
 """The id of a wait. The key stands first, and may hold any character."""
 
 
-class KafkaDesk:
+class KafkaApprovals:
     """Lists pending requests for approvals, and sends signals.
 
     Args:
@@ -177,7 +177,7 @@ def signal_json(signal: Signal) -> bytes:
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
             "a signal names a wait by what is the id of none",
-            expected="key|number|action|task|place, as ctx.wait_for(...).id gives it",
+            expected="key|number|action|task|place, as ctx.wait_for_signal(...).id gives it",
             found=repr(signal.wait)[:MAX_ERROR],
             fix="give the id that the action put out, or the key of the run",
         )
@@ -250,7 +250,7 @@ def _tuples(value: Any) -> Any:
 
 def _no_topic(does: str, argument: str) -> KafkaStreamError:
     return KafkaStreamError(
-        f"a KafkaDesk that {does} needs to know their topic",
+        f"a KafkaApprovals that {does} needs to know their topic",
         expected=f"{argument}='...'",
-        fix=f"name the topic: KafkaDesk({argument}='...')",
+        fix=f"name the topic: KafkaApprovals({argument}='...')",
     )

@@ -43,7 +43,7 @@ LETTER = frozenset(
 )
 """What only a message in a topic of dead letters has."""
 
-PUT_BACK = f"{PREFIX}put-back"
+PUT_BACK = f"{PREFIX}redrive"
 """How often a message was put back from a topic of dead letters."""
 
 MAX_TRACEBACK = 4000

@@ -16,7 +16,7 @@ from flink_agents.connectors.kafka.client import made_client, reaching
 from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
 from flink_agents.connectors.kafka.read_marks import ReadMarks
 
-GROUP = "flink-agents-put-back"
+GROUP = "flink-agents-redrive"
 """Begins the name of the consumer group that remembers how far a topic was read."""
 
 BATCH = 500
@@ -91,7 +91,7 @@ def put_back(
 ) -> PutBack:
     """Put the dead letters that are there now back in.
 
-    A letter goes back with its value, key, timestamp and own headers, and a header ``flink-agents-put-back``
+    A letter goes back with its value, key, timestamp and own headers, and a header ``flink-agents-redrive``
     that counts how often it did. Letters that are not chosen stay for the next time.
 
     Args:

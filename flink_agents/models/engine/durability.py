@@ -46,7 +46,7 @@ from flink_agents import redaction
 from flink_agents.api.chat import OnUnknownOutcome
 from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
-from flink_agents.api.errors import DurableResultError, UnrecordedAgentError
+from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
@@ -297,7 +297,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     def _check_recordable(self) -> None:
         action = unrecorded_action()
         if action is not None:
-            raise UnrecordedAgentError(
+            raise AgentNotDurableError(
                 f"the action {action!r} runs the agent {self.name!r} of pydantic-ai where none of its calls "
                 "can be recorded",
                 expected="an async def action that awaits it in its own thread",

@@ -98,7 +98,7 @@ class MCPRequests:
         now = asyncio.get_running_loop().time()
         if self._tools is not None:
             connection, listed, tools = self._tools
-            fresh = now - listed < self._spec.tools_for and not connection.tools_changed
+            fresh = now - listed < self._spec.tools_ttl and not connection.tools_changed
             if fresh and connection is self._current and not connection.is_dead:
                 return tools
         tools = await self.send(lambda toolset: toolset.list_tools())

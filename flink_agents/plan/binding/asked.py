@@ -1,6 +1,6 @@
 """Finds the agents that an agent asks, as far as its code names them where it asks.
 
-An agent is asked where a function calls ``ctx.ask`` or one of its kin and names an agent: a global, an
+An agent is asked where a function calls ``ctx.call_agent`` or one of its kin and names an agent: a global, an
 attribute of the asking agent, a name around the function, or what a collection of these holds.
 """
 

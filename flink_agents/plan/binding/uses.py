@@ -35,10 +35,10 @@ _LIBRARIES = (
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
-ASKS = frozenset({"ask", "ask_all", "ask_traced", "as_tool"})
+ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced", "as_tool"})
 """Methods by which code hands over to other agents, whose durable calls are its own."""
 
-_WAITS = frozenset({"sleep", "wait_for", "request_approval"})
+_WAITS = frozenset({"sleep", "wait_for_signal", "request_approval"})
 """Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
 
 _MEMORY = frozenset({"short_term_memory", "conversation", "long_term_memory"})

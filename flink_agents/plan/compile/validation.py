@@ -25,7 +25,7 @@ from flink_agents.api.errors import (
     UnknownTriggerError,
 )
 from flink_agents.api.event_time import LATE_TAG
-from flink_agents.api.events import DELAYED_TAG, AskEvent, Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.events import DELAYED_TAG, AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.api.places import describe, place_of_class
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.resources import (
@@ -291,7 +291,10 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
 def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
     """Return the events that come from outside: inputs, and what other agents ask with."""
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
-    return {InputEvent, *(one for one in triggers if isinstance(one, type) and issubclass(one, AskEvent))}
+    return {
+        InputEvent,
+        *(one for one in triggers if isinstance(one, type) and issubclass(one, AgentCallEvent)),
+    }
 
 
 def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:

@@ -17,8 +17,8 @@ from flink_agents.api.errors import (
     AgentConfigurationError,
     AgentsError,
     BranchesRecordedEarlierError,
-    DurableCallMismatchError,
     DurableResultError,
+    NonDeterminismError,
     UnserializableValueError,
 )
 from flink_agents.api.provenance import as_data
@@ -225,7 +225,7 @@ def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableRe
     )
 
 
-def mismatch_error(step: ActionRun, mismatch: Mismatch) -> DurableCallMismatchError:
+def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
     """The error that shows what was recorded beside what was asked for."""
     run, number = step.run, mismatch.number
     what = "call" if number.kind is RecordKind.CALL else "wait"
@@ -239,7 +239,7 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> DurableCallMismatchEr
             fix="finish these runs with the version that began them, or set action-state.on-mismatch to "
             "'rerun' (their effects are repeated) or 'dead-letter'",
         )
-    return DurableCallMismatchError(
+    return NonDeterminismError(
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
         expected=_told(mismatch.recorded),
         found=_told(mismatch.asked),

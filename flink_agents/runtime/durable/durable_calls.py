@@ -16,7 +16,7 @@ from typing import Any
 from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
-    ForgottenAwaitError,
+    MissingAwaitError,
     RecordTooLargeError,
     StateError,
 )
@@ -90,7 +90,7 @@ class DurableCalls:
         self._recording = Recording(bridge.loop, fail, bridge.is_over, on_call)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
-        grace: timedelta = shared.config.get(AgentOptions.GRACE)
+        grace: timedelta = shared.config.get(AgentOptions.SHUTDOWN_GRACE)
         self._grace = grace.total_seconds()
 
     def open(self) -> None:
@@ -185,7 +185,7 @@ class DurableCalls:
         """Check that an execution that ended well has awaited, or cancelled, its calls and waits.
 
         Raises:
-            ForgottenAwaitError: It has not.
+            MissingAwaitError: It has not.
         """
         delivery = step.delivery
         if delivery is None:
@@ -199,7 +199,7 @@ class DurableCalls:
         if forgotten is None:
             return
         delivery.failing = True
-        raise ForgottenAwaitError(
+        raise MissingAwaitError(
             f"action {step.action.name!r} ended without awaiting {told(forgotten)}: it was not made",
             expected="an await, or a task, for each durable call",
             found="a durable call whose result nobody asked for",
@@ -271,7 +271,7 @@ class DurableCalls:
         """Record the end of an execution that made durable calls.
 
         Raises:
-            DurableCallMismatchError: It did not make all that were recorded.
+            NonDeterminismError: It did not make all that were recorded.
             UnserializableValueError: An event that it sent cannot be recorded.
         """
         calls = step.calls

@@ -10,7 +10,7 @@ from flink_agents.api.errors import (
     AgentConfigurationError,
     ContextMisuseError,
     EventLimitError,
-    ForgottenAwaitError,
+    MissingAwaitError,
     NotAnEventError,
     OutputTypeError,
     RunError,
@@ -109,7 +109,7 @@ class OutputChecks:
         """Check a value of the main output, or of the side output ``tag``.
 
         Raises:
-            ForgottenAwaitError: It is a coroutine.
+            MissingAwaitError: It is a coroutine.
             ContextMisuseError: It is None, which a side output cannot carry.
             OutputTypeError: It is not of the declared type.
         """
@@ -156,7 +156,7 @@ def no_event(action: str, value: object) -> RunError:
     )
 
 
-def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
+def not_awaited(action: str, does: str, value: object) -> MissingAwaitError:
     """The error of an action that gives away what it should have awaited.
 
     Args:
@@ -164,7 +164,7 @@ def not_awaited(action: str, does: str, value: object) -> ForgottenAwaitError:
         does: What it does with ``value``, as a verb.
         value: The coroutine, which is closed, with what it was given: Python need not warn as well.
     """
-    error = ForgottenAwaitError(
+    error = MissingAwaitError(
         f"action {action!r} {does} something that was not awaited",
         expected="what it returns",
         found=told(value),

@@ -156,14 +156,14 @@ class RunEnvironment:
         if journals is not None:
             mark_durable_actions(agent)
             run_metrics.add_gauges("store", journals.store.metrics)
-        waits: bool | None = config.get(AgentOptions.WAITS)
+        waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
         self.may_wait = may_wait(agent) if waits is None else waits
         self.durable: Durable = NothingDurable()
         self.asking: Asking | None = None
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
-        self.overtakes = self.may_wait and agent.on_suspend is OnSuspend.OVERTAKE
+        self.overtakes = self.may_wait and agent.on_suspend is OnSuspend.INTERLEAVE
         self.traces_memory = self.overtakes or (self.memory_expires and journals is not None)
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)

@@ -143,7 +143,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         key_selector: Callable[[Any], Any] | str | None = None,
         *,
         value: Any = None,
-        changes: OnChange = "refuse",
+        changes: OnChange = "fail",
     ) -> AgentInput:
         given_table("from_table", table)
         if isinstance(key_selector, str):
@@ -172,7 +172,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
             )
         tables = self.table_env
         try:
-            return tables.to_data_stream(table) if changes == "refuse" else tables.to_changelog_stream(table)
+            return tables.to_data_stream(table) if changes == "fail" else tables.to_changelog_stream(table)
         except TableException as error:
             raise _refused_table(str(error).split("\n", 1)[0]) from error
 

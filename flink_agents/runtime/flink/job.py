@@ -75,7 +75,7 @@ class AppliedAgent:
     name: str
     stream: DataStream
     writes_dead_letters: bool
-    event_time: EventTime = field(default_factory=EventTime.none)
+    event_time: EventTime = field(default_factory=EventTime.ignore)
     lineage: bool = False
     dead_letters_read: bool = False
     late_outputs_read: bool = False

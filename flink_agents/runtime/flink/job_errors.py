@@ -211,7 +211,7 @@ def _missing_timestamps(job_name: str, java_text: str, untimed: Sequence[str]) -
         failure=mark,
         java_trace=java_text,
         expected="outputs with the timestamps of their inputs",
-        fix="apply the agent with event_time=EventTime.hold() (docs/event-time.md)",
+        fix="apply the agent with event_time=EventTime.hold_watermarks() (docs/event-time.md)",
     )
 
 
@@ -286,7 +286,7 @@ def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
         found=_failure(java_text)[1].split("\n", 1)[0] or mark,
         fix="start the brokers, or correct bootstrap_servers of kafka_source and kafka_sink; brokers with "
         "TLS or a login do not answer without it (security_protocol). Whether they answer here: "
-        f"flink-agents kafka topic list --client {servers or 'HOST:PORT'}",
+        f"flink-agents kafka topic list --bootstrap-servers {servers or 'HOST:PORT'}",
     )
 
 

@@ -28,7 +28,7 @@ from flink_agents.api.observers import ObserverSource, check_observers
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.places import authors_place
 from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import STRAYS_TAG
+from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.plan.binding.asked import asks_for_approvals
 from flink_agents.plan.binding.uses import keeps_state, may_wait
@@ -109,14 +109,14 @@ class FlinkAgentInput(AgentInput):
         if not self._job.is_local:
             bound.check_cluster(self._job.config)
         self._job.admit(plan.name, self._stream)
-        event_time = event_time or EventTime.none()
+        event_time = event_time or EventTime.ignore()
         side_types = _side_types(bound, self._job, event_time)
-        if self._signals and STRAYS_TAG not in side_types:
+        if self._signals and UNMATCHED_SIGNALS_TAG not in side_types:
             raise JobDefinitionError(
                 f"agent {plan.name!r} gets signals, and none of its actions waits for any",
-                expected="an action that calls ctx.wait_for",
+                expected="an action that calls ctx.wait_for_signal",
                 found="none, as far as its code is seen",
-                fix="leave with_signals out, or set the option run.waits to true",
+                fix="leave with_signals out, or set the option run.may-suspend to true",
                 where=authors_place(),
             )
         output_type = stream_type(bound.output_type)
@@ -194,7 +194,7 @@ def _kept(plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Jo
     """Return what a local job needs to resume the agent."""
     if not job.is_local:
         return None
-    waits: bool | None = job.config.get(AgentOptions.WAITS)
+    waits: bool | None = job.config.get(AgentOptions.MAY_SUSPEND)
     keeps = store is not None or bool(waits) or may_wait(bound) or keeps_state(bound)
     return KeptAgent(plan.name, plan.fingerprint, store, keeps)
 
@@ -210,7 +210,7 @@ def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str,
     pickled = Types.PICKLED_BYTE_ARRAY()
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
     late = stream_type(bound.output_type)
-    own = {DEAD_LETTER_TAG: pickled, STRAYS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
+    own = {DEAD_LETTER_TAG: pickled, UNMATCHED_SIGNALS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
     return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
 
 
@@ -282,21 +282,21 @@ class FlinkAgentStream(AgentStream):
         return self._side[DEAD_LETTER_TAG]
 
     @override
-    def strays(self) -> DataStream:
-        if STRAYS_TAG not in self._side:
+    def unmatched_signals(self) -> DataStream:
+        if UNMATCHED_SIGNALS_TAG not in self._side:
             raise UnknownSideOutputError(
-                f"agent {self._applied.name!r} has no signals, and so no strays",
+                f"agent {self._applied.name!r} has no signals, and so no unmatched ones",
                 fix="call with_signals(...) before apply(...)",
                 where=authors_place(),
             )
-        return self._side[STRAYS_TAG]
+        return self._side[UNMATCHED_SIGNALS_TAG]
 
     @override
     def approvals(self) -> DataStream:
         if APPROVALS_TAG not in self._side:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} asks for no approvals, as far as its code is seen",
-                fix="mark an action or a tool with needs_approval=True, or set the option run.waits to true",
+                fix="mark an action or a tool with needs_approval=True, or set run.may-suspend to true",
                 where=authors_place(),
             )
         self._applied.approvals_read = True
@@ -307,7 +307,7 @@ class FlinkAgentStream(AgentStream):
         if LATE_TAG not in self._side:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no stream of late outputs",
-                fix="apply it with event_time=EventTime.hold(..., late='side')",
+                fix="apply it with event_time=EventTime.hold_watermarks(..., late='side')",
                 where=authors_place(),
             )
         self._applied.late_outputs_read = True
@@ -330,8 +330,8 @@ def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTabl
     return UnsupportedTableError(
         f"the outputs of agent {agent!r} cannot have the event-time column {rowtime!r}",
         expected="a name that no other column has" if taken else "outputs with event time",
-        found=", ".join(columns) if taken else "an agent that was applied with EventTime.none()",
-        fix="choose another name" if taken else "apply it with event_time=EventTime.hold()",
+        found=", ".join(columns) if taken else "an agent that was applied with EventTime.ignore()",
+        fix="choose another name" if taken else "apply it with event_time=EventTime.hold_watermarks()",
         where=authors_place(),
     )
 

@@ -286,5 +286,5 @@ def check_store(journals: Journals | None, store_id: str) -> None:
             expected=f"the store with the id {store_id}",
             found=found,
             fix="configure the store that the state was written with (action-state.store and its options), "
-            "copy its journals into this one (flink-agents state copy), or start without that state",
+            "copy its journals into this one (flink-agents journal copy), or start without that state",
         )

@@ -3,7 +3,7 @@
 State says to which job the runs of a key belong. A job without ``job-identifier`` that starts from the
 state of another one without is its successor: it goes on with the journals of that job, as their
 owner. Where one of the two has a name, somebody has to say what is meant: a job beside the other one
-(*fork*), which writes journals of its own, or the other one under a new name (*continue*).
+(*fork*), which writes journals of its own, or the other one under a new name (*adopt*).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.api.durable import OnOtherJob
-from flink_agents.api.errors import OtherJobsStateError
+from flink_agents.api.durable import OnJobChange
+from flink_agents.api.errors import JobIdentifierMismatchError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.runtime.journal.names import is_flink_job_id
@@ -52,7 +52,7 @@ class OtherJobs:
     def __init__(self, config: Configuration, job_id: str) -> None:
         self._job_id = job_id
         self._named = config.get(AgentOptions.JOB_IDENTIFIER) is not None
-        self._policy = OnOtherJob(config.get(AgentOptions.ON_OTHER_JOB))
+        self._policy = OnJobChange(config.get(AgentOptions.ON_JOB_CHANGE))
 
     def admit(self, head: Head, key_text: str, store_id: str) -> None:
         """Check that this job may go on with a key; the head becomes that of a fork where it is one.
@@ -63,11 +63,11 @@ class OtherJobs:
             store_id: Id of the store at hand.
 
         Raises:
-            OtherJobsStateError: It may not, as long as nobody says how.
+            JobIdentifierMismatchError: It may not, as long as nobody says how.
         """
-        if head.journal_id == self._job_id or self._policy is OnOtherJob.CONTINUE:
+        if head.journal_id == self._job_id or self._policy is OnJobChange.ADOPT:
             return
-        if self._policy is OnOtherJob.FORK:
+        if self._policy is OnJobChange.FORK:
             if head.store not in (None, store_id):
                 if head.has_pending:
                     _log.warning(
@@ -82,19 +82,19 @@ class OtherJobs:
         elif self._named or not is_flink_job_id(head.journal_id):
             raise self._refused(head.journal_id, key_text)
 
-    def _refused(self, other: str, key_text: str) -> OtherJobsStateError:
+    def _refused(self, other: str, key_text: str) -> JobIdentifierMismatchError:
         known = f"job {other}" if is_flink_job_id(other) else f"the job-identifier {other!r}"
         own = f"the job-identifier {self._job_id!r}" if self._named else "no job-identifier"
         same = "no job-identifier" if is_flink_job_id(other) else f"the job-identifier {other!r}"
-        return OtherJobsStateError(
+        return JobIdentifierMismatchError(
             f"the state of key {decode_key(key_text)!r} was written by another job, "
             "and nobody says whether this one goes on with its journals",
-            expected=f"{same}, or the option {AgentOptions.ON_OTHER_JOB.key}",
+            expected=f"{same}, or the option {AgentOptions.ON_JOB_CHANGE.key}",
             found=f"state of {known}, and {own} here",
             fix=f"to go on as the same job, give it {same}; for a job beside the other one, which records "
-            f"for itself, set {AgentOptions.ON_OTHER_JOB.key} to 'fork' and job-identifier to a text of its "
+            f"for itself, set {AgentOptions.ON_JOB_CHANGE.key} to 'fork' and job-identifier to a text of its "
             f"own; to go on with the other job's journals under a new name, after its end, set "
-            f"{AgentOptions.ON_OTHER_JOB.key} to 'continue'",
+            f"{AgentOptions.ON_JOB_CHANGE.key} to 'adopt'",
         )
 
 

@@ -47,7 +47,7 @@ class Plans:
         Raises:
             PlanChangedError: The policy is to refuse.
         """
-        if fingerprint == self.fingerprint or self._policy is not OnPlanChange.REFUSE:
+        if fingerprint == self.fingerprint or self._policy is not OnPlanChange.FAIL:
             return
         if fingerprint not in self._changes:
             data = await self._store.recall_plan(fingerprint)

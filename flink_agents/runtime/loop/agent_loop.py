@@ -219,7 +219,7 @@ class AgentLoop:
             # The collector of cycles may call this in code of an action, to whose order it does not belong.
             self._bridge.hand(self._begin_stop, context=Context())
         if wait:
-            grace: timedelta = self._shared.config.get(AgentOptions.GRACE)
+            grace: timedelta = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
             self._pool.join(CANCEL_SECONDS)
             self._threads.join(CANCEL_SECONDS)

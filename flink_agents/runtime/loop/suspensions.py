@@ -12,7 +12,7 @@ from functools import partial
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import SleepsAtEnd
+from flink_agents.api.signals import TimersAtEnd
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import kept_trial
@@ -42,8 +42,8 @@ class Suspensions:
     def __init__(self, shared: RunEnvironment, bridge: Bridge) -> None:
         self._shared = shared
         self._bridge = bridge
-        policy = SleepsAtEnd(shared.config.get(AgentOptions.SLEEPS_AT_END))
-        self._skips = policy is SleepsAtEnd.SKIP
+        policy = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END))
+        self._skips = policy is TimersAtEnd.SKIP
         deadline: timedelta | None = shared.config.get(AgentOptions.RUN_DEADLINE)
         self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False

@@ -19,7 +19,7 @@ from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.observers import ObserverSource
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
-from flink_agents.api.signals import STRAYS_TAG
+from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
@@ -87,9 +87,9 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
         tags.append(DEAD_LETTER_TAG)
     if event_time.late is LateOutputs.SIDE:
         tags.append(LATE_TAG)
-    waits: bool | None = config.get(AgentOptions.WAITS)
+    waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
     if may_wait(agent) if waits is None else waits:
-        tags += [STRAYS_TAG, APPROVALS_TAG]
+        tags += [UNMATCHED_SIGNALS_TAG, APPROVALS_TAG]
     return tags
 
 

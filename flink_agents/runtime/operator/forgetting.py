@@ -1,4 +1,4 @@
-"""Removes the heads of keys that have nothing left to do, as ``state.forget-settled-after`` says.
+"""Removes the heads of keys that have nothing left to do, as ``state.idle-key-ttl`` says.
 
 A head is all that Flink's state has of a key without memory whose inputs are committed. It says which
 sequence number is next, and so which idempotency keys, ids of events, UUIDs and random numbers the
@@ -49,7 +49,7 @@ class Forgetting:
         clock: Callable[[], int],
         ask: Callable[[Coroutine[Any, Any, bool]], Future[bool]],
     ) -> None:
-        after: timedelta = shared.config.get(AgentOptions.FORGET_SETTLED_AFTER)
+        after: timedelta = shared.config.get(AgentOptions.IDLE_KEY_TTL)
         self._after = int(after.total_seconds() * 1000)
         self._slot = max(1, self._after // SLOTS)
         self._journals = shared.journals

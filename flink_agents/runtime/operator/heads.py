@@ -40,7 +40,7 @@ class Heads:
         """The head of the current key; None where it has none.
 
         Raises:
-            OtherJobsStateError: It is of another job, and nobody says what is meant.
+            JobIdentifierMismatchError: It is of another job, and nobody says what is meant.
             PlanChangedError: A run is suspended, and this agent suspends none.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
@@ -102,7 +102,7 @@ class Heads:
 def _waits_no_more(key_text: str) -> PlanChangedError:
     return PlanChangedError(
         "a run is suspended, and no action of this agent waits",
-        expected="an agent that calls ctx.sleep or ctx.wait_for, as the one that wrote the state",
+        expected="an agent that calls ctx.sleep or ctx.wait_for_signal, as the one that wrote the state",
         found=f"a suspended run of key {decode_key(key_text)!r}",
-        fix=f"set {AgentOptions.WAITS.key} to true: then the run goes on, by this code, when its wait ends",
+        fix=f"set {AgentOptions.MAY_SUSPEND.key} to true: this code then resumes the run when its wait ends",
     )

@@ -33,7 +33,7 @@ from flink_agents.runtime.state.keyed_state import Timers
 _log = bounded_logger("flink_agents.event_time")
 
 BEHIND = "event_time_behind_ms"
-STRAGGLERS = "event_time_stragglers"
+STRAGGLERS = "event_time_late_outputs"
 NO_TIMESTAMP = -(2**63)
 """What Flink gives as the timestamp of a record that has none, and as the watermark before the first."""
 
@@ -105,7 +105,7 @@ class LowWatermark:
         self.low = NO_TIMESTAMP
         self._clock = clock
         self._watermarks = watermarks
-        self._timeout = event_time.hold_timeout // timedelta(milliseconds=1)
+        self._timeout = event_time.max_hold // timedelta(milliseconds=1)
         self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
         self._stragglers = metrics.get_counter(STRAGGLERS)
         self._warned = False
@@ -137,20 +137,20 @@ class LowWatermark:
             return
         if not self._watermarks:
             raise NoWatermarksError(
-                "EventTime.hold needs watermarks, and the input has none",
+                "EventTime.hold_watermarks needs watermarks, and the input has none",
                 expected="a stream with a watermark strategy",
                 found=f"a record with timestamp {timestamp}, of a stream without watermarks",
                 fix="give the source or the stream a strategy such as "
                 "WatermarkStrategy.for_bounded_out_of_orderness(...), or apply the agent with "
-                "EventTime.none()",
+                "EventTime.ignore()",
             )
         if not FIRST_MS <= timestamp <= LAST_MS:
             raise TimestampRangeError(
-                "EventTime.hold cannot put out results with the timestamp of a record",
+                "EventTime.hold_watermarks cannot put out results with the timestamp of a record",
                 expected="milliseconds since 1970, of the years 0 to 9999",
                 found=f"a record with timestamp {timestamp}",
                 fix="see that the timestamp assigner gives milliseconds, or apply the agent with "
-                "EventTime.none()",
+                "EventTime.ignore()",
             )
 
     # -- inputs that wait -------------------------------------------------------------
@@ -253,7 +253,7 @@ class LowWatermark:
         self._warned = True
         _log.warning(
             "key %r: a run with event time %s came to its end behind the low watermark, which waits for %g s "
-            "(hold_timeout) at most: its outputs are late, and the policy is late=%r. Raise hold_timeout "
+            "(max_hold) at most: its outputs are late, and the policy is late=%r. Raise max_hold "
             "above what runs take, with their retries and what is queued before them in a key, or let "
             "actions and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are "
             "counted in %s",

@@ -89,7 +89,7 @@ class AgentProcessor(ABC):
         waits = LoopWaits(shared, self._steps, clock, self._feeder, check_cancelled, low, to_look_at)
         self._waits = waits
         self._forgetting: Forgetting | None = None
-        if config.get(AgentOptions.FORGET_SETTLED_AFTER) is not None:
+        if config.get(AgentOptions.IDLE_KEY_TTL) is not None:
             self._forgetting = Forgetting(shared, state, clock, waits.ask)
         self._heads = Heads(shared, state, job_id, self._forgetting)
         self._overtaken = Overtaken(shared, clock)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey
-from flink_agents.api.errors import StaleOwnerError
+from flink_agents.api.errors import FencedOwnerError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 
@@ -110,7 +110,7 @@ class PruneExecutor:
                 # A store that knows only a part of what was recorded would read all of it.
                 await self._store.rebuild(journal, marker)
             await self._store.prune(journal, through)
-        except StaleOwnerError:
+        except FencedOwnerError:
             # Another attempt took over: it prunes, and this one learns from its next append.
             self._closed = True
         except Exception as error:

@@ -74,7 +74,7 @@ class SharedValues:
                 "a record names a result that it shares with other runs, and the store does not have it",
                 expected="the whole store, with the plans and shared results that all runs have in common",
                 found=f"no shared result {digest}",
-                fix="restore the store as a whole; 'flink-agents state copy' copies them, too",
+                fix="restore the store as a whole; 'flink-agents journal copy' copies them, too",
             )
         return zlib.decompress(kept)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flink_agents.api.errors import StateError, UnwrittenChangeError
+from flink_agents.api.errors import StateError, UnsavedChangeError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.places import authors_place
 from flink_agents.runtime.serde.typenames import shorten
@@ -88,7 +88,7 @@ class ReadWatch:
         """Check what an execution read that ended well.
 
         Raises:
-            UnwrittenChangeError: It changed a value and did not write it, and the watch is strict.
+            UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
         """
         lost = next((read for read in reads if read.is_lost()), None)
         if lost is None:
@@ -120,15 +120,15 @@ def check_reads(step: Any) -> None:
     """Check what an execution read that ended well.
 
     Raises:
-        UnwrittenChangeError: It changed a value and did not write it, and the watch is strict.
+        UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
     """
     if step.reads:
         step.shared.reads.check(step, step.reads)
 
 
-def _unwritten(step: Any, lost: Read) -> UnwrittenChangeError:
+def _unwritten(step: Any, lost: Read) -> UnsavedChangeError:
     memory = lost.tree.scope.value.replace("-", "_")
-    return UnwrittenChangeError(
+    return UnsavedChangeError(
         f"action {step.action.name!r} changed a value that it read from memory, and did not write it",
         expected=f"ctx.{memory}_memory.set({lost.path!r}, value) after the change",
         found=f"{shorten(lost.value)} in the action, which memory does not have",

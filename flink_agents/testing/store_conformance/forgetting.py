@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from flink_agents.api.action_state import NOTHING_PRUNED, ActionStateStore, JournalKey, Owner
-from flink_agents.api.errors import StaleOwnerError, StoreClosedError
+from flink_agents.api.errors import FencedOwnerError, StoreClosedError
 from flink_agents.testing.store_conformance.base import (
     JOURNAL,
     OTHER,
@@ -131,7 +131,7 @@ class ForgettingCases(SuiteBase):
         old = await stores.open()
         await old.append(JOURNAL, [record()])
         new = await stores.open()
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.forget("job")
         for store in (new, await stores.open()):
             assert indexes(await store.scan(JOURNAL)) == [0]

@@ -13,7 +13,7 @@ from flink_agents.api.action_state import (
     JournalKey,
     Owner,
 )
-from flink_agents.api.errors import JobIdentifierInUseError, StaleOwnerError, StoreClosedError
+from flink_agents.api.errors import FencedOwnerError, JobIdentifierInUseError, StoreClosedError
 from flink_agents.testing.store_conformance.base import (
     JOURNAL,
     OTHER,
@@ -30,7 +30,7 @@ async def _may_append(store: ActionStateStore) -> bool:
     """Tell whether an append is accepted; where it is refused, nothing may be stored."""
     before = len(await store.scan(OTHER))
     error = await outcome(store.append(OTHER, [record(0), record(1)]))
-    assert error is None or isinstance(error, StaleOwnerError), error
+    assert error is None or isinstance(error, FencedOwnerError), error
     assert len(await store.scan(OTHER)) == before + (2 if error is None else 0)
     return error is None
 
@@ -74,9 +74,9 @@ class OwnershipCases(SuiteBase):
         ]
         seen = indexes(await new.read(JOURNAL, 0))
         errors = await asyncio.gather(*first)
-        assert {type(error) for error in errors} <= {type(None), StaleOwnerError}
+        assert {type(error) for error in errors} <= {type(None), FencedOwnerError}
         assert seen == [n for n, error in enumerate(errors) if error is None for _ in range(2)]
-        assert {type(error) for error in await asyncio.gather(*second)} == {StaleOwnerError}
+        assert {type(error) for error in await asyncio.gather(*second)} == {FencedOwnerError}
         assert indexes(await new.read(JOURNAL, 0)) == seen
 
     @case
@@ -84,7 +84,7 @@ class OwnershipCases(SuiteBase):
         old = await stores.open()
         await old.append(JOURNAL, [record(0)])
         new = await stores.open()
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.prune(JOURNAL, 0)
         assert len(await new.read(JOURNAL, 0)) == 1
 

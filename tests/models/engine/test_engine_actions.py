@@ -15,7 +15,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
-from flink_agents.api.errors import ActionFailedError, ApprovalUnavailableError, UnrecordedAgentError
+from flink_agents.api.errors import ActionFailedError, AgentNotDurableError, ApprovalUnavailableError
 from flink_agents.models.engine import FlinkDurability, action_of, kept_messages
 from flink_agents.models.engine.model_loop import on_model_loop
 from flink_agents.testing import OperatorHarness
@@ -103,7 +103,7 @@ refunds = agent(lines=["done"] * 9)
 def test_a_run_that_nothing_records_is_refused(agent_harness: Make, kind: type[Agent]) -> None:
     with pytest.raises(ActionFailedError, match="the action 'decide' runs the agent 'refunds'") as failed:
         agent_harness(kind(), forced_serialization=False).push("go")
-    assert isinstance(failed.value.__cause__, UnrecordedAgentError)
+    assert isinstance(failed.value.__cause__, AgentNotDurableError)
 
 
 def whole(question: str) -> str:

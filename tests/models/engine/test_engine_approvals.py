@@ -80,7 +80,7 @@ def test_people_change_arguments_and_deny() -> None:
 @pytest.mark.own_conditions
 def test_nobody_answers_in_time() -> None:
     harness = harness_of(agent(approval_timeout=timedelta(minutes=1)))
-    [answer] = harness.advance(60_000)
+    [answer] = harness.advance_time(60_000)
     assert answer.count("expired: nobody answered within 60 s") == 2
     assert EFFECTS == ["looked at 8"]
 
@@ -127,7 +127,7 @@ def test_people_answer_each_of_the_calls_that_are_handed_on() -> None:
     [request] = harness.approvals
     seven, nine = request.arguments["calls"]
     assert harness.approve(request, {"results": {"approvals": 3}}) == []
-    assert [str(one.reason) for one in harness.strays] == ["invalid"]
+    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
     results = {"approvals": {seven: True, nine: False}}
     [answer] = harness.approve(request, {"results": results})
     assert answer.startswith("refunded 7; 8 is sent; ")
@@ -137,7 +137,7 @@ def test_people_answer_each_of_the_calls_that_are_handed_on() -> None:
 @pytest.mark.own_conditions
 def test_nobody_answers_what_is_handed_on() -> None:
     harness = harness_of(agent(RequestInput(hand_on, timeout=timedelta(seconds=30))))
-    [answer] = harness.advance(30_000)
+    [answer] = harness.advance_time(30_000)
     assert answer.count("No decision on this tool call arrived") == 2
     assert EFFECTS == ["looked at 8"]
 

@@ -111,7 +111,7 @@ def test_another_request_than_was_recorded_is_found() -> None:
 
 def test_the_time_of_a_request_is_no_part_of_it() -> None:
     harness, before, _ = interrupted(orders(agent_of()))
-    harness.advance(86_400_000)
+    harness.advance_time(86_400_000)
     harness.restore(before)
     harness.push("order 1")
     assert harness.outputs == ["done: state of one"]

@@ -165,7 +165,7 @@ def test_a_skill_that_hangs_costs_other_keys_nothing(agent_harness: Make, tmp_pa
     harness = agent_harness(
         agent,
         lambda record: record,
-        settle=False,
+        auto_run=False,
         crash=None,
         forced_replay=False,
         forced_restart=False,
@@ -173,10 +173,10 @@ def test_a_skill_that_hangs_costs_other_keys_nothing(agent_harness: Make, tmp_pa
     )
     harness.push("hang")
     while not (pid.exists() and pid.read_text()):
-        harness.advance(1)
+        harness.advance_time(1)
     harness.push_all([f"order {number}" for number in range(20)])
     while len(harness.outputs) < 20:
-        harness.advance(1)
+        harness.advance_time(1)
     process = int(pid.read_text())
     os.kill(process, 0)
     harness.close()

@@ -280,8 +280,8 @@ patch(
 patch(
     "signal-limit-by-one",
     "waits.refusals:Refusals._overflow",
-    "return StrayReason.OVERFLOW if waiting >= most else None",
-    "return StrayReason.OVERFLOW if waiting > most else None",
+    "return UnmatchedReason.OVERFLOW if waiting >= most else None",
+    "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
 )
 patch(

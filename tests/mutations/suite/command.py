@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from flink_agents.testing.forced import VARIABLE
+from flink_agents.api.options import TEST_MODE_VARIABLE
 from tests.mutations.suite.options import OPTIONS, Options
 from tests.mutations.suite.plugin import defects
 from tests.mutations.suite.reach import ROOT
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     )
     # The same conditions each time, whatever is checked out.
     environment = {**os.environ, ROTATION: "mutations", OPTIONS: json.dumps(chosen._asdict())}
-    environment.pop(VARIABLE, None)
+    environment.pop(TEST_MODE_VARIABLE, None)
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "tests.mutations.suite.plugin", "-m", WITHIN]
     paths = [f"--ignore={path}" for path in LEFT_OUT] + [path for path in SUITE if (ROOT / path).exists()]
     # pytest has to be the first to import the package, so that it explains failed asserts of the test kit.

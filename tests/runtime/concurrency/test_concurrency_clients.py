@@ -154,9 +154,9 @@ def test_keys_that_ask_together_get_one_client() -> None:
             await ctx.client("connection")
             return OutputEvent(output=event.input)
 
-    with OperatorHarness(Slow, lambda record: record, forced_serialization=False, settle=False) as harness:
+    with OperatorHarness(Slow, lambda record: record, forced_serialization=False, auto_run=False) as harness:
         harness.push_all(range(20))
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == list(range(20))
     assert LOG == ["open c", "close c in the same task"]
 
@@ -229,7 +229,7 @@ def test_actions_have_ended_when_clients_close() -> None:
             return OutputEvent(output=0)
 
     begun = threading.Event()
-    harness = OperatorHarness(Waits, forced_serialization=False, settle=False)
+    harness = OperatorHarness(Waits, forced_serialization=False, auto_run=False)
     harness.push(1)
     assert begun.wait(30)
     harness.close()
@@ -297,7 +297,7 @@ def test_client_that_is_still_opening_is_cancelled() -> None:
         async def act(self, event: InputEvent, ctx: Any) -> None:
             await ctx.client("connection")
 
-    harness = OperatorHarness(Opening, forced_serialization=False, settle=False)
+    harness = OperatorHarness(Opening, forced_serialization=False, auto_run=False)
     harness.push(1)
     assert begun.wait(30)
     harness.close()

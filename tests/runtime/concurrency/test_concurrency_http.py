@@ -161,9 +161,11 @@ class Asking(Agent):
 @pytest.mark.parametrize("name", [*CLIENTS])
 def test_calls_of_all_keys_share_a_client(server: Server, name: str) -> None:
     records = range(2 * KEYS)
-    with OperatorHarness(Asking(server.address, name), lambda number: number % KEYS, settle=False) as harness:
+    with OperatorHarness(
+        Asking(server.address, name), lambda number: number % KEYS, auto_run=False
+    ) as harness:
         harness.push_all(records)
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == [(n, [n**2, (n + 1) ** 2, (n + 2) ** 2]) for n in records]
         assert server.open >= 1
     assert server.failed == set(range(0, 2 * KEYS + 2, 7))
@@ -174,7 +176,7 @@ def test_calls_of_all_keys_share_a_client(server: Server, name: str) -> None:
 
 @pytest.mark.executes_once
 def test_requests_of_all_keys_go_through_one_connection(server: Server) -> None:
-    with OperatorHarness(Asking(server.address, "streams"), lambda number: number, settle=False) as harness:
+    with OperatorHarness(Asking(server.address, "streams"), lambda number: number, auto_run=False) as harness:
         harness.push_all(range(KEYS))
-        harness.settle()
+        harness.run_until_idle()
         assert (len(harness.outputs), server.connections) == (KEYS, 1)

@@ -75,12 +75,12 @@ def test_calls_that_hang_starve_no_key(make: Callable[..., Any], release: thread
     )
     conditions = {"forced_replay": False, "forced_restart": False, "crash": None, "heartbeat": True}
     config = {"run.pool-size": SIZE}
-    with OperatorHarness(agent, key_selector=str, config=config, settle=False, **conditions) as job:
+    with OperatorHarness(agent, key_selector=str, config=config, auto_run=False, **conditions) as job:
         for number in range(HUNG):
             job.push(f"hangs {number}")
         for number in range(HUNG):
             job.push(f"healthy {number}")
-        job.settle()
+        job.run_until_idle()
         assert sorted(job.outputs) == [f"healthy {number}" for number in range(HUNG)]
         assert {letter.key for letter in job.dead_letters} == {f"hangs {number}" for number in range(HUNG)}
         release.set()

@@ -386,10 +386,10 @@ def test_def_actions_share_a_pool_of_any_size(size: int) -> None:
     config = {"run.pool-size": size}
     keys = list(range(20))
     with OperatorHarness(
-        one_action(two_calls), lambda record: record, config=config, settle=False
+        one_action(two_calls), lambda record: record, config=config, auto_run=False
     ) as harness:
         harness.push_all(keys)
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == [("first", "second", key) for key in keys]
         assert [harness.memory(key) for key in keys] == [{"done": [key]} for key in keys]
     assert set(counted().values()) == {1} and len(EFFECTS) == 40
@@ -397,9 +397,11 @@ def test_def_actions_share_a_pool_of_any_size(size: int) -> None:
 
 def test_def_actions_within_a_timeout_and_a_limit() -> None:
     agent = one_action(two_calls, timeout=60.0, max_concurrency=1)
-    with OperatorHarness(agent, lambda record: record, config={"run.pool-size": 1}, settle=False) as harness:
+    with OperatorHarness(
+        agent, lambda record: record, config={"run.pool-size": 1}, auto_run=False
+    ) as harness:
         harness.push_all(range(5))
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 5
 
 

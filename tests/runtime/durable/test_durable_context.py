@@ -321,10 +321,10 @@ class Keeps(Agent):
 
 
 def test_the_context_of_another_action_is_refused_as_well() -> None:
-    with OperatorHarness(Keeps(), lambda record: record, settle=False) as harness:
+    with OperatorHarness(Keeps(), lambda record: record, auto_run=False) as harness:
         harness.push("keep")
         while not KEPT:
-            harness.advance(1)
+            harness.advance_time(1)
         with pytest.raises(ActionFailedError, match="inside the durable function"):
             harness.push("use")
-            harness.settle(20)
+            harness.run_until_idle(20)

@@ -371,7 +371,7 @@ def test_now_is_the_same_in_all_attempts_of_a_run_that_recorded_something() -> N
             with pytest.raises(Exception, match="told to fail"):
                 harness.push(name)
             harness.restore(before)
-            harness.advance(5000)
+            harness.advance_time(5000)
             ((first, second),) = harness.push(name)
             assert first == second
             later = int(first.timestamp() * 1000) - began

@@ -10,7 +10,7 @@ from durable_tools import EFFECTS, counted, crash, effect, effect_async, forget,
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent
 from flink_agents.api.action_state import JournalKey, RecordKind
-from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError, StoreError
+from flink_agents.api.errors import FencedOwnerError, RecordsPrunedError, StoreError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault, Faults
 
@@ -136,14 +136,14 @@ def test_an_attempt_that_dies_while_it_appends(name: str, fault: Fault) -> None:
     for number in (0, 3, 7):
         forget()
         faults = Faults(nth(RecordKind.CALL, number, fault))
-        config = {"action-state.grace": "0 s"}
-        with OperatorHarness(AGENTS[name](), store=faults.store, settle=False, config=config) as harness:
+        config = {"action-state.shutdown-grace": "0 s"}
+        with OperatorHarness(AGENTS[name](), store=faults.store, auto_run=False, config=config) as harness:
             before = harness.snapshot()
             harness.push_all(INPUTS)
             assert faults.hanging.wait(30)
             harness.restore(before)
             harness.push_all(INPUTS)
-            harness.settle()
+            harness.run_until_idle()
             assert (harness.outputs, harness.memory()) == (outputs, memory)
         assert counted() == {each: 2 if each == ALL[number] and not fault.stores else 1 for each in ALL}
 
@@ -244,7 +244,7 @@ def test_a_stale_attempt_cannot_record_anything() -> None:
     old.push("a")
     new = OperatorHarness(chain(), store=faults.store)
     before = journal(faults)
-    with pytest.raises(StaleOwnerError):
+    with pytest.raises(FencedOwnerError):
         old.push("b")
     assert journal(faults) == before
     # Its effect was in the window; the new attempt does it again, and is not disturbed.

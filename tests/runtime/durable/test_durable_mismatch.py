@@ -11,7 +11,7 @@ from durable_tools import EFFECTS, SEEN, crash, effect, effect_async, forget, on
 
 from flink_agents import OutputEvent, RetryPolicy
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import ActionFailedError, DurableCallMismatchError
+from flink_agents.api.errors import ActionFailedError, NonDeterminismError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 
@@ -91,7 +91,7 @@ def test_a_mismatch_fails_the_job_and_shows_both_calls(change: str, action: Any)
             before = harness.snapshot()
             with pytest.raises(ActionFailedError) as caught:
                 harness.push(1)
-            assert type(caught.value.__cause__) is DurableCallMismatchError
+            assert type(caught.value.__cause__) is NonDeterminismError
             for part in ("action 'act'", "key 'k'", "sequence 0", f"call {index}"):
                 assert part in str(caught.value)
             assert caught.value.expected and recorded in caught.value.expected
@@ -125,7 +125,7 @@ def test_a_mismatch_is_found_where_the_action_waits_for_its_own_tasks(kind: str)
         Plan.calls = [*RECORDED]
         with pytest.raises(ActionFailedError) as caught:
             harness.push(kind)
-        assert type(caught.value.__cause__) is DurableCallMismatchError
+        assert type(caught.value.__cause__) is NonDeterminismError
     assert EFFECTS == [1, 2]
 
 
@@ -191,7 +191,7 @@ def test_dead_letter_goes_on_without_the_event(change: str) -> None:
         Plan.calls = CHANGED[change][0]
         assert harness.push(1) == []
         (letter,) = harness.dead_letters
-        assert letter.error_type == "DurableCallMismatchError" and letter.event.input == 1
+        assert letter.error_type == "NonDeterminismError" and letter.event.input == 1
         assert harness.memory("k") == {} and harness.sequence_number("k") == 1
         harness.restore(before)
         harness.push(1)

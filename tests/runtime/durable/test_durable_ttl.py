@@ -94,7 +94,7 @@ def test_a_replay_sees_the_memory_of_the_first_execution(seed: int, act: Any) ->
     with OperatorHarness(agent, config=TTL, store=faults.store) as harness:
         for record in committed:
             harness.push(record)
-            harness.advance(timedelta(minutes=chance.choice([0, 3, 6])))
+            harness.advance_time(timedelta(minutes=chance.choice([0, 3, 6])))
         before = harness.snapshot()
         # Each append that is not acknowledged ends an attempt. The clock goes on.
         for _ in range(6):
@@ -104,7 +104,7 @@ def test_a_replay_sees_the_memory_of_the_first_execution(seed: int, act: Any) ->
                     harness.push(record)
             except Exception as error:
                 assert "unknown" in str(error), error
-            harness.advance(timedelta(minutes=chance.choice([0, 5, 11])))
+            harness.advance_time(timedelta(minutes=chance.choice([0, 5, 11])))
             harness.restore(before)
         faults.choose = None
         for record in again:
@@ -147,7 +147,7 @@ def test_what_a_replay_only_read_stays_expired_and_what_it_wrote_is_kept(kind: R
                 harness.push("second")
         else:
             harness.push("second")
-        harness.advance(timedelta(minutes=11))
+        harness.advance_time(timedelta(minutes=11))
         harness.restore(before)
         harness.push("second")
         assert harness.memory() == {"list": ["first", "second"], "new": 2}
@@ -181,7 +181,7 @@ def test_more_memory_than_fits_into_a_record(limit: int) -> None:
         before = harness.snapshot()
         with crash():
             harness.push("read")
-        harness.advance(timedelta(minutes=11))
+        harness.advance_time(timedelta(minutes=11))
         harness.restore(before)
         harness.push("read")
         assert EFFECTS == [1_500_000, 300_000]

@@ -28,7 +28,7 @@ from flink_agents import (
     client,
 )
 from flink_agents.api.errors import (
-    AskedOutputsError,
+    AgentOutputsError,
     UnknownSideOutputError,
 )
 from flink_agents.plan import AgentCode, bind, compile_agent
@@ -41,8 +41,12 @@ from flink_agents.testing import OperatorHarness
 def test_an_asked_agent_answers_and_keeps_its_own_memory() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         ctx.short_term_memory.set("asked", "of the asker")
-        first = await ctx.ask(Pricer, item)
-        return [first, await ctx.ask(Pricer, InputEvent(input=item * 2)), ctx.short_term_memory.get("asked")]
+        first = await ctx.call_agent(Pricer, item)
+        return [
+            first,
+            await ctx.call_agent(Pricer, InputEvent(input=item * 2)),
+            ctx.short_term_memory.get("asked"),
+        ]
 
     harness = answers(body, "tea", "rice")
     assert harness.outputs == [
@@ -56,7 +60,7 @@ def test_an_asked_agent_answers_and_keeps_its_own_memory() -> None:
 
 def test_agents_are_asked_side_by_side() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        both = await ctx.gather(*(ctx.ask(Pricer, item + mark) for mark in "abc"))
+        both = await ctx.gather(*(ctx.call_agent(Pricer, item + mark) for mark in "abc"))
         return [[name, price] for name, price, _ in both]
 
     harness = answers(body)
@@ -70,10 +74,10 @@ def test_an_asked_agent_asks_another_one() -> None:
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             ctx.short_term_memory.set("of", event.input)
-            return OutputEvent(output=await ctx.ask(Pricer, event.input))
+            return OutputEvent(output=await ctx.call_agent(Pricer, event.input))
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Middle, item)
+        return await ctx.call_agent(Middle, item)
 
     harness = answers(body)
     assert harness.outputs == [("tea", 30, 1)]
@@ -91,7 +95,9 @@ def test_ids_and_chance_follow_from_the_ask() -> None:
             return OutputEvent(output=(where, made, event.upstream_action_name))
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        told = await ctx.gather(*(ctx.ask(Teller, item) for _ in range(3)), ctx.ask_all(Teller, item))
+        told = await ctx.gather(
+            *(ctx.call_agent(Teller, item) for _ in range(3)), ctx.call_agent_all(Teller, item)
+        )
         assert told[0][1][3] == ctx.now()
         return [[*one[:1], one[1][:3], one[2]] for one in (*told[:3], told[3][0])]
 
@@ -107,22 +113,22 @@ def test_an_agent_may_give_no_answer_or_several() -> None:
     agent = Agent(name="several").add_action("act", [InputEvent], several)
 
     async def body(ctx: RunnerContext, number: int) -> Any:
-        return await ctx.ask_all(agent, number)
+        return await ctx.call_agent_all(agent, number)
 
     assert answers(body, 0, 2).outputs == [[], [0, 1]]
 
     async def one(ctx: RunnerContext, number: int) -> Any:
-        return await ctx.ask(agent, number)
+        return await ctx.call_agent(agent, number)
 
     for number in (0, 2):
-        with action_fails(AskedOutputsError, "'several' gave"):
+        with action_fails(AgentOutputsError, "'several' gave"):
             OperatorHarness(asker(one)).push(number)
 
 
 def test_an_agent_is_asked_with_an_event_of_its_own() -> None:
     async def body(ctx: RunnerContext, price: int) -> Any:
         event = Priced(item="x", price=price)
-        told = [await ctx.ask(agent, event), await ctx.ask(agent, event)]
+        told = [await ctx.call_agent(agent, event), await ctx.call_agent(agent, event)]
         return [told, event.id]
 
     def act(event: Priced, ctx: RunnerContext) -> OutputEvent:
@@ -148,7 +154,7 @@ def test_side_outputs_leave_by_who_asks() -> None:
 
     async def body(ctx: RunnerContext, item: str) -> Any:
         ctx.emit_to("audit", "own")
-        joined = await ctx.join(ctx.ask(Auditor, item), ctx.ask(Auditor, "slow"), timeout=1)
+        joined = await ctx.join(ctx.call_agent(Auditor, item), ctx.call_agent(Auditor, "slow"), timeout=1)
         return [str(one) for one in joined]
 
     harness = answers(body, crash=False)
@@ -158,7 +164,7 @@ def test_side_outputs_leave_by_who_asks() -> None:
     class Bare(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Auditor, event.input))
+            return OutputEvent(output=await ctx.call_agent(Auditor, event.input))
 
     with action_fails(UnknownSideOutputError, "'Bare' has not"):
         OperatorHarness(Bare()).push("tea")
@@ -170,10 +176,10 @@ def test_side_outputs_leave_by_who_asks() -> None:
 def test_a_join_gives_what_has_ended_in_time() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         joined = await ctx.join(
-            ctx.ask(Pricer, item),
-            ctx.ask(Pricer, "slow"),
-            ctx.ask(Refusing, "cheap"),
-            ctx.ask(Pricer, "b"),
+            ctx.call_agent(Pricer, item),
+            ctx.call_agent(Pricer, "slow"),
+            ctx.call_agent(Refusing, "cheap"),
+            ctx.call_agent(Pricer, "b"),
             timeout=1.0,
         )
         return [one[:2] if isinstance(one, tuple) else type(one).__name__ for one in joined]
@@ -193,7 +199,7 @@ def test_a_join_of_nothing() -> None:
 
 def test_the_first_of_several_answers() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        asked = [ctx.ask(Pricer, "slow"), ctx.ask(Pricer, item)]
+        asked = [ctx.call_agent(Pricer, "slow"), ctx.call_agent(Pricer, item)]
         async for answer in ctx.as_completed(asked):
             return answer
 
@@ -220,7 +226,7 @@ class Connected(Agent):
 def test_clients_of_an_asked_agent_are_opened_once_and_closed() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         # An agent that is made anew is known again.
-        return await ctx.gather(ctx.ask(Connected(), item), ctx.ask(Connected(), item))
+        return await ctx.gather(ctx.call_agent(Connected(), item), ctx.call_agent(Connected(), item))
 
     harness = OperatorHarness(asker(body), crash=None, forced_replay=False, forced_restart=False)
     assert harness.push_all(["a", "b"]) == [["line", "line"]] * 2
@@ -239,7 +245,7 @@ def test_without_a_store_an_asked_agent_makes_no_durable_calls() -> None:
     class Adder(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(agent, event.input))
+            return OutputEvent(output=await ctx.call_agent(agent, event.input))
 
     assert OperatorHarness(Adder()).push_all([1, 2]) == [1, 3]
 
@@ -248,12 +254,12 @@ def test_the_code_of_asked_agents_tells_of_their_durable_calls() -> None:
     class Asks(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Pricer, event.input))
+            return OutputEvent(output=await ctx.call_agent(Pricer, event.input))
 
     class AsksNothing(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(agent, event.input))
+            return OutputEvent(output=await ctx.call_agent(agent, event.input))
 
     def act(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=event.input)
@@ -273,7 +279,7 @@ class Approver(Agent):
     async def approve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         ctx.short_term_memory.set("asked", ctx.short_term_memory.get("asked", 0) + 1)
         price = await ctx.durable_execute_async(price_of, event.input)
-        said = await ctx.wait_for("approval", str)
+        said = await ctx.wait_for_signal("approval", str)
         await ctx.sleep(5)
         return OutputEvent(output=(event.input, price, said))
 
@@ -283,7 +289,9 @@ class Refunder(Agent):
 
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=await ctx.gather(ctx.ask(Approver, event.input), ctx.ask(Pricer, "b")))
+        return OutputEvent(
+            output=await ctx.gather(ctx.call_agent(Approver, event.input), ctx.call_agent(Pricer, "b"))
+        )
 
 
 @pytest.mark.parametrize("way", [{}, {"forced_restart": True}, {"crash": "everywhere"}])
@@ -293,7 +301,7 @@ def test_a_run_is_suspended_while_an_asked_agent_waits(way: dict[str, Any]) -> N
         (wait,) = harness.waits()
         assert wait.name == "approval"
         assert harness.signal(0, "approval", "yes") == []
-        assert harness.advance(5000) == [[("tea", 30, "yes"), ("b", 10, 1)]]
+        assert harness.advance_time(5000) == [[("tea", 30, "yes"), ("b", 10, 1)]]
         assert harness.memory() == {"_asked.Approver.asked": 1, "_asked.Pricer.asked": 1}
 
 
@@ -302,5 +310,5 @@ def test_what_was_recorded_before_a_wait_is_not_repeated_behind_it() -> None:
     with OperatorHarness(Refunder, crash=None, forced_restart=True) as harness:
         harness.push("tea")
         harness.signal(0, "approval", "yes")
-        harness.advance(5000)
+        harness.advance_time(5000)
         assert sorted(DONE) == ["b", "tea"]

@@ -44,7 +44,7 @@ def test_what_an_asked_agent_raises_is_raised_where_it_is_asked() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         ctx.short_term_memory.set("own", 1)
         try:
-            return await ctx.ask(Refusing, item)
+            return await ctx.call_agent(Refusing, item)
         except OSError as error:
             return str(error)
 
@@ -52,7 +52,7 @@ def test_what_an_asked_agent_raises_is_raised_where_it_is_asked() -> None:
     assert (harness.outputs, harness.memory()) == (["no tea"], {"own": 1})
 
     async def uncaught(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Refusing, item)
+        return await ctx.call_agent(Refusing, item)
 
     with action_fails(OSError, "no tea"):
         OperatorHarness(asker(uncaught)).push("tea")
@@ -77,7 +77,7 @@ class Flaky(Agent):
 @pytest.mark.executes_once
 def test_actions_of_an_asked_agent_are_tried_again() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Flaky, item)
+        return await ctx.call_agent(Flaky, item)
 
     harness = OperatorHarness(asker(body), crash=None)
     assert harness.push("tea") == ["tea"]
@@ -100,7 +100,7 @@ def test_policies_of_an_asked_agent(policy: str) -> None:
             return OutputEvent(output="answered")
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Lenient, item)
+        return await ctx.call_agent(Lenient, item)
 
     if policy == "ignore":
         assert answers(body).outputs == ["answered"]
@@ -119,7 +119,7 @@ def test_an_event_that_no_action_accepts() -> None:
     agent = Agent(name="picky").add_action("act", [InputEvent], act, when=lambda event: event.input > 1)
 
     async def body(ctx: RunnerContext, number: int) -> Any:
-        return await ctx.ask(agent, number)
+        return await ctx.call_agent(agent, number)
 
     assert answers(body, 2).outputs == [2]
     with action_fails(UnhandledEventError):
@@ -134,7 +134,7 @@ def test_a_timeout_of_an_asked_agents_action() -> None:
 
     async def body(ctx: RunnerContext, item: str) -> Any:
         try:
-            return await ctx.ask(Hasty, item)
+            return await ctx.call_agent(Hasty, item)
         except ActionTimeoutError as error:
             return error.seconds
 
@@ -152,7 +152,7 @@ def test_limits_of_an_asked_agents_action() -> None:
             return OutputEvent(output=event.input)
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.gather(*(ctx.ask(Single, item + mark) for mark in "abc"))
+        return await ctx.gather(*(ctx.call_agent(Single, item + mark) for mark in "abc"))
 
     running: list[str] = []
     assert answers(body, crash=False).outputs == [["teaa", "teab", "teac"]]
@@ -162,7 +162,7 @@ def test_a_failed_attempt_of_the_asker_takes_all_back() -> None:
     attempts: list[int] = []
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        answer = await ctx.ask(Pricer, item)
+        answer = await ctx.call_agent(Pricer, item)
         attempts.append(1)
         if len(attempts) == 1:
             raise RetryableError("again")
@@ -180,12 +180,12 @@ def test_an_agent_that_asks_itself_is_named() -> None:
     class Ping(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Pong, event.input))
+            return OutputEvent(output=await ctx.call_agent(Pong, event.input))
 
     class Pong(Agent):
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Ping, event.input))
+            return OutputEvent(output=await ctx.call_agent(Ping, event.input))
 
     with action_fails(AgentCycleError, "Ping asks Pong asks Ping") as _:
         OperatorHarness(Ping()).push("tea")
@@ -193,7 +193,7 @@ def test_an_agent_that_asks_itself_is_named() -> None:
 
 def test_an_event_that_nobody_takes() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(Refusing, Priced(item=item, price=1))
+        return await ctx.call_agent(Refusing, Priced(item=item, price=1))
 
     with action_fails(UnknownEventError, "'Refusing' is asked with 'Priced'"):
         OperatorHarness(asker(body)).push("tea")
@@ -201,7 +201,7 @@ def test_an_event_that_nobody_takes() -> None:
 
 def test_what_is_no_agent() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(item, item)  # type: ignore[arg-type]
+        return await ctx.call_agent(item, item)  # type: ignore[arg-type]
 
     with action_fails(AgentDefinitionError):
         OperatorHarness(asker(body)).push("tea")
@@ -215,7 +215,7 @@ def test_an_action_that_needs_a_thread(settings: dict[str, Any]) -> None:
     agent = Agent(name="blocks").add_action("act", [InputEvent], act, **settings)
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(agent, item)
+        return await ctx.call_agent(agent, item)
 
     with action_fails(ContextMisuseError, "needs a thread"):
         OperatorHarness(asker(body)).push("tea")
@@ -228,7 +228,7 @@ def test_a_def_action_that_makes_a_durable_call() -> None:
     agent = Agent(name="blocks").add_action("act", [InputEvent], act)
 
     async def body(ctx: RunnerContext, item: str) -> Any:
-        return await ctx.ask(agent, item)
+        return await ctx.call_agent(agent, item)
 
     with action_fails(ContextMisuseError, "is no async def"):
         OperatorHarness(asker(body)).push("tea")
@@ -238,7 +238,7 @@ def test_a_def_action_cannot_ask() -> None:
     class Plain(Agent):
         @action(InputEvent)
         def act(self, event: InputEvent, ctx: RunnerContext) -> None:
-            ctx.ask(Pricer, event.input)
+            ctx.call_agent(Pricer, event.input)
 
     with action_fails(ContextMisuseError, "asks an agent, but is no async def"):
         OperatorHarness(Plain()).push("tea")

@@ -102,11 +102,11 @@ async def clean_up_in_a_replay(event: InputEvent, ctx: Any) -> None:
 
 def test_nobody_waits_for_a_timer_in_a_replay_that_was_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
-    with OperatorHarness(one_action(clean_up_in_a_replay), store=faults.store, settle=False) as harness:
+    with OperatorHarness(one_action(clean_up_in_a_replay), store=faults.store, auto_run=False) as harness:
         before = harness.snapshot()
         with crash():
             harness.push(1)
-            harness.settle()
+            harness.run_until_idle()
         SEEN.clear()
         Outside.answer = futures.Future()
         harness.restore(before)
@@ -116,6 +116,6 @@ def test_nobody_waits_for_a_timer_in_a_replay_that_was_cancelled(caplog: pytest.
         assert SEEN == ["cleaned up"]
         Outside.answer = None
         harness.push(1)
-        harness.settle()
+        harness.run_until_idle()
     assert SEEN == ["cleaned up"] * 2
     assert "did not end" not in caplog.text

@@ -67,7 +67,7 @@ def test_configuration_of_job_and_action() -> None:
 def test_now_is_when_the_run_began() -> None:
     harness = probe(lambda record, ctx: (ctx.now(), ctx.now()))
     first = harness.push(1)[0]
-    harness.advance(timedelta(seconds=90))
+    harness.advance_time(timedelta(seconds=90))
     second = harness.push(2)[0]
     assert first[0] == first[1] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert second[0] - first[0] == timedelta(seconds=90)

@@ -47,7 +47,7 @@ async def in_a_task(event: Any, ctx: Any) -> None:
 
 async def asks_who_lacks_a_module(event: Any, ctx: Any) -> OutputEvent:
     asked = Agent(name="asked").add_action("act", [InputEvent], lacks_a_module)
-    return OutputEvent(output=await ctx.ask(asked, InputEvent(input=event.input)))
+    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
 
 
 def is_bad_data(event: Any, ctx: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action, client
-from flink_agents.api.errors import ActionFailedError, ForgottenAwaitError
+from flink_agents.api.errors import ActionFailedError, MissingAwaitError
 from flink_agents.testing import OperatorHarness
 
 CALLED: list[Any] = []
@@ -85,7 +85,7 @@ class Asks(Agent):
 
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: RunnerContext) -> Any:
-        return OutputEvent(output=ctx.ask(Answers, event.input))
+        return OutputEvent(output=ctx.call_agent(Answers, event.input))
 
 
 class Chats(Agent):
@@ -109,14 +109,14 @@ def failure(kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("output", "ForgottenAwaitError: action 'act' puts out something that was not awaited"),
-        ("side_output", "ForgottenAwaitError: action 'act' puts out something that was not awaited"),
-        ("event", "ForgottenAwaitError: action 'act' emits something that was not awaited"),
-        ("in_a_list", "ForgottenAwaitError: action 'act' ended without awaiting"),
+        ("output", "MissingAwaitError: action 'act' puts out something that was not awaited"),
+        ("side_output", "MissingAwaitError: action 'act' puts out something that was not awaited"),
+        ("event", "MissingAwaitError: action 'act' emits something that was not awaited"),
+        ("in_a_list", "MissingAwaitError: action 'act' ended without awaiting"),
         ("argument", "which was not awaited"),
         ("memory", "which was not awaited"),
-        ("nothing", "ForgottenAwaitError: action 'act' ended without awaiting"),
-        ("one_of_two", "ForgottenAwaitError: action 'act' ended without awaiting"),
+        ("nothing", "MissingAwaitError: action 'act' ended without awaiting"),
+        ("one_of_two", "MissingAwaitError: action 'act' ended without awaiting"),
     ],
 )
 def test_forgotten_await_names_the_durable_call(kind: str, what: str) -> None:
@@ -136,7 +136,7 @@ def test_use_of_a_coroutine_as_its_result_says_what_is_missing(kind: str) -> Non
 
 @pytest.mark.filterwarnings("error")
 def test_an_answer_that_is_not_awaited_is_closed_as_a_whole() -> None:
-    with OperatorHarness(Asks) as harness, pytest.raises(ActionFailedError, match="ForgottenAwaitError"):
+    with OperatorHarness(Asks) as harness, pytest.raises(ActionFailedError, match="MissingAwaitError"):
         harness.push("x")
     gc.collect()
 
@@ -152,7 +152,7 @@ def test_coroutine_of_the_author_is_named() -> None:
 
 
 def test_place_is_that_of_the_author() -> None:
-    assert re.match(r"\S*test_execution_forgotten_await\.py:\d+ in .*event: Forgotten", failure("event"))
+    assert re.match(r"\S*test_execution_forgotten_await\.py:\d+ in .*event: MissingAwait", failure("event"))
 
 
 @pytest.mark.executes_once
@@ -161,7 +161,7 @@ def test_call_that_is_not_awaited_is_not_made_and_the_policy_is_followed() -> No
     with OperatorHarness(Pages, config={"actions.on-error": "dead-letter"}) as harness:
         assert harness.push("nothing") == []
         (letter,) = harness.dead_letters
-    assert letter.error_type == ForgottenAwaitError.__name__
+    assert letter.error_type == MissingAwaitError.__name__
     assert CALLED == []
 
 

@@ -44,9 +44,9 @@ class Answers(Agent):
 
 CALLS = {
     "ctx.request_approval": lambda ctx: ctx.request_approval("pay", {"amount": 1}),
-    "ctx.ask": lambda ctx: ctx.ask(Answers, 1),
-    "ctx.ask_all": lambda ctx: ctx.ask_all(Answers, 1),
-    "ctx.ask_traced": lambda ctx: ctx.ask_traced(Answers, 1),
+    "ctx.call_agent": lambda ctx: ctx.call_agent(Answers, 1),
+    "ctx.call_agent_all": lambda ctx: ctx.call_agent_all(Answers, 1),
+    "ctx.call_agent_traced": lambda ctx: ctx.call_agent_traced(Answers, 1),
     "ctx.join": lambda ctx: ctx.join(),
     "ctx.gather": lambda ctx: ctx.gather(),
     "ctx.wait": lambda ctx: ctx.wait([]),
@@ -59,7 +59,13 @@ CALLS = {
     "ctx.shelf(...).add": lambda ctx: OwnShelf().add("x"),
     "ctx.shelf(...).count": lambda ctx: OwnShelf().count(),
 }
-NEED_ASYNC = {"ctx.ask", "ctx.ask_all", "ctx.ask_traced", "ctx.client", "the tool refund"}
+NEED_ASYNC = {
+    "ctx.call_agent",
+    "ctx.call_agent_all",
+    "ctx.call_agent_traced",
+    "ctx.client",
+    "the tool refund",
+}
 """What a ``def`` action is refused at once."""
 
 
@@ -122,7 +128,7 @@ def test_a_call_that_nobody_awaits_fails_the_action(called: str, way: str) -> No
     with OperatorHarness(Forgets) as harness, pytest.raises(ActionFailedError) as found:
         harness.push((way, called))
     text = str(found.value)
-    assert f"ForgottenAwaitError: action 'act' ended without awaiting {called}(...): it did nothing" in text
+    assert f"MissingAwaitError: action 'act' ended without awaiting {called}(...): it did nothing" in text
     assert f"fix: write await {called}(...)" in text
     assert harness.outputs == []
 
@@ -136,7 +142,7 @@ def test_a_def_action_is_told_to_be_async(called: str, inline: bool) -> None:
     ):
         harness.push(("", called))
     text = str(found.value)
-    assert ("ContextMisuseError" if called in NEED_ASYNC else "ForgottenAwaitError") in text
+    assert ("ContextMisuseError" if called in NEED_ASYNC else "MissingAwaitError") in text
     assert "write async def" in text
     assert harness.outputs == []
 
@@ -146,7 +152,7 @@ class AskedForgets(Agent):
 
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Forgets, event.input))
+        return OutputEvent(output=await ctx.call_agent(Forgets, event.input))
 
 
 def test_an_asked_agent_forgets_nothing_either() -> None:
@@ -164,7 +170,7 @@ def test_the_policy_of_the_action_decides() -> None:
     with OperatorHarness(Lenient) as harness:
         assert harness.push(("alone", "ctx.request_approval")) == []
         [letter] = harness.dead_letters
-        assert letter.error_type == "ForgottenAwaitError"
+        assert letter.error_type == "MissingAwaitError"
 
 
 KEPT: list[Coroutine[Any, Any, Any]] = []
@@ -196,11 +202,11 @@ class Remembers(Agent):
         return "cancelled"
 
     async def awaits_later(self, ctx: Any) -> Any:
-        made = [ctx.ask(Answers, one) for one in (1, 2)]
+        made = [ctx.call_agent(Answers, one) for one in (1, 2)]
         return [await one for one in reversed(made)]
 
     async def joins(self, ctx: Any) -> Any:
-        return await ctx.join(*(ctx.ask(Answers, one) for one in (1, 2)))
+        return await ctx.join(*(ctx.call_agent(Answers, one) for one in (1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +255,7 @@ class Conditions(Agent):
 def test_a_condition_that_has_to_be_awaited_is_no_condition(which: str, told: str) -> None:
     with OperatorHarness(Conditions) as harness, pytest.raises(ActionFailedError) as found:
         harness.push(which)
-    assert f"ForgottenAwaitError: {told} gives something that was not awaited" in str(found.value)
+    assert f"MissingAwaitError: {told} gives something that was not awaited" in str(found.value)
     assert "coroutine _no" in str(found.value)
 
 

@@ -41,15 +41,15 @@ def test_runs_that_were_committed_need_no_collector(agent: type[Agent]) -> None:
 
 
 def _left_behind(agent: type[Agent]) -> int:
-    with OperatorHarness(agent, settle=False) as harness:
+    with OperatorHarness(agent, auto_run=False) as harness:
         harness.push_all(range(10))
-        harness.settle()
+        harness.run_until_idle()
         gc.collect()
         before = set(map(id, _runs()))
         gc.disable()
         try:
             harness.push_all(range(10, 30))
-            harness.settle()
+            harness.run_until_idle()
             return sum(id(run) not in before for run in _runs())
         finally:
             gc.enable()

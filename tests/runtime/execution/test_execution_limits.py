@@ -54,10 +54,10 @@ def run(agent: Agent, records: Any, **config: Any) -> list[Any]:
     """The outputs of ``agent`` for ``records``, each of its own key, all in flight together."""
     options = {name.replace("__", ".").replace("_", "-"): value for name, value in config.items()}
     with OperatorHarness(
-        agent, by_record, config=options, forced_serialization=False, settle=False
+        agent, by_record, config=options, forced_serialization=False, auto_run=False
     ) as harness:
         harness.push_all(records)
-        harness.settle()
+        harness.run_until_idle()
         return sorted(harness.outputs)
 
 
@@ -134,7 +134,7 @@ class Unset(Agent):
 def test_def_action_that_names_none_runs_on_flinks_thread_beside_a_store() -> None:
     with OperatorHarness(Unset(), config={"action-state.store": "memory"}) as harness:
         harness.push("k")
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == [(None, threading.current_thread().name)]
 
 
@@ -389,7 +389,7 @@ def test_end_of_an_attempt_of_the_job_ends_waiting_for_a_limit() -> None:
 
     agent = Agent(name="a").add_action("act", [InputEvent], act, blocking=True)
     agent.add_resource("hold", "tool", Tool(hold, max_concurrency=1))
-    harness = OperatorHarness(agent, by_record, forced_serialization=False, settle=False)
+    harness = OperatorHarness(agent, by_record, forced_serialization=False, auto_run=False)
     before = set(threading.enumerate())
     harness.push_all([1, 2, 3])
     assert entered.wait(30)

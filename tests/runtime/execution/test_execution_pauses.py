@@ -98,32 +98,32 @@ def test_a_push_waits_for_no_pause(agent: type[Agent]) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_without_settling_a_pause_ends_when_the_clock_says_so(agent: type[Agent]) -> None:
     attempts = 2 if agent is Told else 3
-    with OperatorHarness(agent, settle=False, crash=None) as harness:
+    with OperatorHarness(agent, auto_run=False, crash=None) as harness:
         harness.push(1)
         for made in range(1, attempts):
             until(lambda made=made: len(ATTEMPTS) == made and harness.retries_waiting == 1)
-            harness.advance(HOUR - 1)
+            harness.advance_time(HOUR - 1)
             assert (len(ATTEMPTS), harness.retries_waiting) == (made, 1)
-            harness.advance(1)
+            harness.advance_time(1)
         until(lambda: len(ATTEMPTS) == attempts)
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == ["done"]
 
 
 @pytest.mark.executes_once
 @pytest.mark.parametrize("agent", AGENTS)
 def test_settling_ends_a_pause_that_has_begun(agent: type[Agent]) -> None:
-    with OperatorHarness(agent, settle=False, crash=None) as harness:
+    with OperatorHarness(agent, auto_run=False, crash=None) as harness:
         harness.push(1)
         until(lambda: harness.retries_waiting == 1)
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == ["done"]
 
 
 @pytest.mark.executes_once
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_end_of_the_input_waits_for_no_pause(agent: type[Agent]) -> None:
-    with OperatorHarness(agent, settle=False, crash=None) as harness:
+    with OperatorHarness(agent, auto_run=False, crash=None) as harness:
         harness.push(1)
         until(lambda: harness.retries_waiting == 1)
         harness.end_input()
@@ -132,13 +132,13 @@ def test_the_end_of_the_input_waits_for_no_pause(agent: type[Agent]) -> None:
 
 @pytest.mark.executes_once
 def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
-    with OperatorHarness(DurableAsync, settle=False, crash=None) as harness:
+    with OperatorHarness(DurableAsync, auto_run=False, crash=None) as harness:
         before = harness.snapshot()
         harness.push(1)
         until(lambda: harness.retries_waiting == 1)
         harness.restore(before)
         assert harness.retries_waiting == 0
-        harness.advance(HOUR)
+        harness.advance_time(HOUR)
         assert harness.outputs == []
 
 
@@ -146,8 +146,8 @@ def test_an_operator_that_is_closed_in_a_pause_leaves_nothing() -> None:
 def test_an_input_that_waits_for_room_ends_pauses(heartbeat: bool) -> None:
     config = {"run.max-in-flight": 1, "queue.max-total": 1, "queue.max-per-key": 1}
     with OperatorHarness(
-        ActionAsync, lambda number: number, config=config, settle=False, heartbeat=heartbeat
+        ActionAsync, lambda number: number, config=config, auto_run=False, heartbeat=heartbeat
     ) as harness:
         harness.push_all(range(4))
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 4

@@ -44,7 +44,7 @@ def until(condition: Callable[[], Any]) -> None:
 def harness_of(act: Any, config: dict[str, Any] | None = None, **options: Any) -> OperatorHarness:
     agent = Agent(name="observed").add_action("act", [InputEvent], act, **options)
     return OperatorHarness(
-        agent, lambda record: record, config=config or {}, forced_serialization=False, settle=False
+        agent, lambda record: record, config=config or {}, forced_serialization=False, auto_run=False
     )
 
 
@@ -67,7 +67,7 @@ def test_run_on_flinks_thread_has_two_phases(listener: Listener) -> None:
 def test_run_on_the_loop_is_queued_and_finished(listener: Listener) -> None:
     with harness_of(on_loop) as harness:
         harness.push("k")
-        assert harness.settle() == ["k"]
+        assert harness.run_until_idle() == ["k"]
     assert listener.phases == {"k": [*ON_THE_LOOP, *END]}
     assert listener.told == [("ended", "k", "act", "on the loop"), ("committed", "k", "on the loop")]
 
@@ -75,7 +75,7 @@ def test_run_on_the_loop_is_queued_and_finished(listener: Listener) -> None:
 def test_inputs_that_wait_are_queued(listener: Listener) -> None:
     with harness_of(on_loop, {"run.inline": False}) as harness:
         harness.push_all(["k", "k"])
-        harness.settle()
+        harness.run_until_idle()
     run = [Phase.QUEUED, Phase.RUNNING, *END]
     assert sorted(listener.phases["k"], key=lambda phase: phase.value) == sorted(
         2 * run, key=lambda phase: phase.value
@@ -92,7 +92,7 @@ def test_error_fails_the_run(listener: Listener) -> None:
     for act in (fails, fails_on_loop):
         with pytest.raises(ActionFailedError), harness_of(act) as harness:
             harness.push(act.__name__)
-            harness.settle()
+            harness.run_until_idle()
     assert listener.phases == {
         "fails": [Phase.RUNNING, Phase.FAILED],
         "fails_on_loop": [*ON_THE_LOOP, Phase.FAILED],
@@ -108,7 +108,7 @@ def test_pause_before_the_next_attempt_is_a_phase(listener: Listener) -> None:
 
     with harness_of(act, retry=RetryPolicy(initial_interval=0.01)) as harness:
         harness.push("k")
-        harness.settle()
+        harness.run_until_idle()
     assert listener.phases["k"] == [*ON_THE_LOOP, Phase.RETRY, Phase.RUNNING, *END]
     assert "a pause before attempt 2" in listener.waits["k"]
     assert listener.told[:2] == [("failed", "k", "act", "OSError"), ("retried", "k", "act", 2)]
@@ -135,7 +135,7 @@ def test_waiting_for_a_slot_or_a_limit_is_a_phase(
         harness.push_all(["first", "second"])
         until(lambda: phase in listener.phases.get("second", ()))
         leave.set()
-        harness.settle()
+        harness.run_until_idle()
     assert listener.phases["first"] == [*ON_THE_LOOP, *END]
     assert listener.phases["second"] == [*ON_THE_LOOP, phase, Phase.RUNNING, *END]
     assert what in listener.waits["second"]
@@ -152,7 +152,7 @@ def test_waiting_for_a_thread_is_a_phase(listener: Listener) -> None:
         until(lambda: Phase.THREAD in listener.phases.get("second", ()))
         assert harness.run_metrics["runs_in_flight"] == 2
         leave.set()
-        harness.settle()
+        harness.run_until_idle()
     assert listener.phases["second"] == [*ON_THE_LOOP, Phase.THREAD, Phase.RUNNING, *END]
 
 
@@ -190,7 +190,7 @@ async def calls(event: InputEvent, ctx: Any) -> OutputEvent:
 def test_durable_calls_are_phases_and_are_told(listener: Listener) -> None:
     with harness_of(calls, {"action-state.store": "memory"}) as harness:
         harness.push("k")
-        assert harness.settle() == [3]
+        assert harness.run_until_idle() == [3]
     phases = [*ON_THE_LOOP, Phase.CALL, Phase.RUNNING, Phase.CALL, Phase.RUNNING, *END]
     assert listener.phases["k"] == phases
     assert any(what.startswith("durable call ") and what.endswith("fetch") for what in listener.waits["k"])
@@ -211,12 +211,12 @@ def test_replay_is_told(listener: Listener) -> None:
     with harness_of(calls, {"action-state.store": "memory"}) as harness:
         start = harness.snapshot()
         harness.push("k")
-        harness.settle()
+        harness.run_until_idle()
         listener.told.clear()
         listener.phases.clear()
         harness.restore(start)
         harness.push("k")
-        harness.settle()
+        harness.run_until_idle()
     assert listener.told == [("action replayed", "k", "act"), ("committed", "k", "on the loop")]
     assert listener.phases["k"] == [Phase.RECORDS, Phase.QUEUED, Phase.RUNNING, *END]
 
@@ -270,7 +270,7 @@ def test_whoever_waits_for_a_run_learns_what_it_does() -> None:
     with harness_of(never, {"run.max-in-flight": 1}) as harness:
         harness.push_all(["first", "second"])
         with pytest.raises(TimeoutError, match="no run ended within 0.1 s: runs go on: ") as caught:
-            harness.settle(0.1)
+            harness.run_until_idle(0.1)
     text = str(caught.value)
     assert "key 'first', sequence 0, running, for " in text
     assert "key 'second', sequence 0, waits for a slot of run.max-in-flight, for " in text

@@ -311,14 +311,14 @@ def is_authors(text: str, path: str) -> bool:
 
 def push(harness: OperatorHarness, record: Any) -> list[Any]:
     harness.push(record)
-    return harness.settle(SECONDS)
+    return harness.run_until_idle(SECONDS)
 
 
 # The next test has the paths with retries, in one operator for all kinds.
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith(("with retry", "with both"))])
 def test_whatever_is_raised_wherever_is_a_failure_of_the_action(path: str) -> None:
     for kind in KINDS if "function" not in path else FEW:
-        with OperatorHarness(PATHS[path](), settle=False) as harness:
+        with OperatorHarness(PATHS[path](), auto_run=False) as harness:
             with fails_with_the_authors_line(path):
                 push(harness, kind)
             assert harness.outputs == [] and harness.sequence_number() == 0
@@ -328,7 +328,7 @@ def test_whatever_is_raised_wherever_is_a_failure_of_the_action(path: str) -> No
 def test_policies_decide_about_all_that_can_be_passed_by(path: str) -> None:
     agent = PATHS[path]
     config = {"actions.on-error": "dead-letter"}
-    with OperatorHarness(agent(), settle=False, config=config) as harness:
+    with OperatorHarness(agent(), auto_run=False, config=config) as harness:
         # Python closes whatever awaits a thread that raised GeneratorExit.
         passed_by = "function" in path and "thread" not in path
         kinds = [kind for kind in KINDS if passed_by or kind not in ENDS]
@@ -342,7 +342,7 @@ def test_policies_decide_about_all_that_can_be_passed_by(path: str) -> None:
 @pytest.mark.parametrize("path", [path for path in PATHS if "function" not in path])
 def test_no_policy_passes_these_by(path: str, kind: str) -> None:
     config = {"actions.on-error": "ignore"}
-    with OperatorHarness(PATHS[path](), settle=False, config=config) as harness:
+    with OperatorHarness(PATHS[path](), auto_run=False, config=config) as harness:
         with pytest.raises(ActionFailedError) as caught:
             push(harness, kind)
         assert isinstance(caught.value, KeyboardInterrupt) == (kind == "KeyboardInterrupt")
@@ -373,7 +373,7 @@ def test_whatever_a_reconciler_raises_is_how_the_call_failed(
         Reconciler.raises = True
         faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
         agent = agent_of(make(effect, {**SETTINGS[settings], "reconciler": reconciler}))
-        with OperatorHarness(agent, store=faults.store, settle=False) as harness:
+        with OperatorHarness(agent, store=faults.store, auto_run=False) as harness:
             before = harness.snapshot()
             with crash():
                 push(harness, kind)
@@ -395,7 +395,7 @@ def test_whatever_a_reconciler_raises_is_how_the_call_failed(
 @pytest.mark.parametrize("manager", [*MANAGERS, "function"])
 def test_whatever_a_client_raises_when_it_is_opened_is_a_failure_of_the_action(manager: str) -> None:
     for kind in KINDS:
-        with OperatorHarness(Clients(kind, manager), settle=False) as harness:
+        with OperatorHarness(Clients(kind, manager), auto_run=False) as harness:
             with fails_with_the_authors_line():
                 push(harness, None)
 
@@ -406,7 +406,7 @@ def test_whatever_a_client_raises_when_it_is_closed_is_logged(
 ) -> None:
     for kind in KINDS:
         caplog.clear()
-        with OperatorHarness(Clients(kind, manager, "close"), settle=False) as harness:
+        with OperatorHarness(Clients(kind, manager, "close"), auto_run=False) as harness:
             assert push(harness, None) == [1]
         (message,) = [record.getMessage() for record in caplog.records]
         assert message.startswith("the client http raised when it was closed") and "raise_it" in message

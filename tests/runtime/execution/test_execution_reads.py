@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
-from flink_agents.api.errors import ActionFailedError, UnwrittenChangeError
+from flink_agents.api.errors import ActionFailedError, UnsavedChangeError
 from flink_agents.runtime.state import reads
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
@@ -101,7 +101,7 @@ def test_a_lost_change_fails_its_action_in_the_harness(name: str, word: str) -> 
             harness.push(word)
     text = str(caught.value)
     assert "did not write it" in text and "FA4027" in text and "test_execution_reads.py" in text
-    assert isinstance(caught.value.__cause__, UnwrittenChangeError) or caught.value.error_code == "FA4027"
+    assert isinstance(caught.value.__cause__, UnsavedChangeError) or caught.value.error_code == "FA4027"
 
 
 @each("name", KEPT)

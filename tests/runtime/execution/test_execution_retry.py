@@ -75,10 +75,10 @@ def async_action(script: Script) -> Any:
 FORMS = [sync_action, async_action]
 
 
-def harness_of(act: Any, settle: bool = True, **options: Any) -> OperatorHarness:
+def harness_of(act: Any, auto_run: bool = True, **options: Any) -> OperatorHarness:
     agent = Agent(name="retries").add_action("act", [InputEvent], act, **options)
     agent.side_outputs = {"audit": str}  # type: ignore[misc]
-    return OperatorHarness(agent, forced_serialization=False, settle=settle)
+    return OperatorHarness(agent, forced_serialization=False, auto_run=auto_run)
 
 
 @pytest.mark.executes_once
@@ -388,11 +388,11 @@ class AsyncPatient(Patient):
 def test_retrying_key_holds_neither_another_key_nor_a_place(agent: type[Agent]) -> None:
     Patient.through.clear()
     config = {"run.max-in-flight": 1, "run.pool-size": 1}
-    with OperatorHarness(agent, lambda record: record, config=config, settle=False) as harness:
+    with OperatorHarness(agent, lambda record: record, config=config, auto_run=False) as harness:
         harness.push("slow")
         harness.push("slow")
         harness.push("quick")
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == ["quick", "slow", "slow"]
     assert Patient.through[0] == "quick"
 
@@ -408,9 +408,9 @@ def test_inputs_of_a_retrying_key_keep_their_order() -> None:
         return OutputEvent(output=event.input)
 
     agent = Agent(name="a").add_action("act", [InputEvent], act, retry=FAST)
-    with OperatorHarness(agent, forced_serialization=False, settle=False) as harness:
+    with OperatorHarness(agent, forced_serialization=False, auto_run=False) as harness:
         harness.push_all([1, 2, 3])
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == [1, 2, 3]
     assert attempts == [1, 1, 1, 2, 2, 2, 3, 3, 3]
 
@@ -419,7 +419,7 @@ def test_inputs_of_a_retrying_key_keep_their_order() -> None:
 def test_end_of_an_attempt_of_the_job_ends_a_pause() -> None:
     policy = RetryPolicy(initial_interval=3600, max_interval=3600)
     before = set(threading.enumerate())
-    harness = harness_of(sync_action(Script(Unstable())), settle=False, retry=policy)
+    harness = harness_of(sync_action(Script(Unstable())), auto_run=False, retry=policy)
     harness.push("x")
     started = set(threading.enumerate()) - before
     harness.close()

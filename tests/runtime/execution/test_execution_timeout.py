@@ -22,10 +22,10 @@ ENOUGH = 0.25
 """Seconds, where other actions have to end in time."""
 
 
-def harness_of(act: Any, settle: bool = True, config: Any = None, **options: Any) -> OperatorHarness:
+def harness_of(act: Any, auto_run: bool = True, config: Any = None, **options: Any) -> OperatorHarness:
     agent = Agent(name="timed").add_action("act", [InputEvent], act, **options)
     return OperatorHarness(
-        agent, lambda record: record, config=config, forced_serialization=False, settle=settle
+        agent, lambda record: record, config=config, forced_serialization=False, auto_run=auto_run
     )
 
 
@@ -79,9 +79,9 @@ def test_timeout_frees_the_place_and_is_tried_again() -> None:
 
     retry = RetryPolicy(initial_interval=0)
     config = {"run.max-in-flight": 1}
-    with harness_of(act, settle=False, config=config, timeout=ENOUGH, retry=retry) as harness:
+    with harness_of(act, auto_run=False, config=config, timeout=ENOUGH, retry=retry) as harness:
         harness.push_all(["slow", "quick"])
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == ["quick", "slow"]
         assert harness.run_metrics.items() >= {"action_timeouts": 2, "action_retries": 2}.items()
     assert attempts.count("slow") == 3
@@ -210,9 +210,9 @@ def test_time_in_the_queue_of_the_pool_does_not_count() -> None:
         pause.wait(0.002)
         return OutputEvent(output=event.input)
 
-    with harness_of(act, settle=False, timeout=60, config={"run.pool-size": 1}) as harness:
+    with harness_of(act, auto_run=False, timeout=60, config={"run.pool-size": 1}) as harness:
         harness.push_all(range(20))
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == list(range(20))
 
 
@@ -283,12 +283,12 @@ def test_exit_ends_neither_the_loop_nor_another_key(way: Any, timeout: float | N
         await asyncio.sleep(0.001)
         return OutputEvent(output=event.input)
 
-    with harness_of(act, settle=False, timeout=timeout, on_error="dead-letter") as harness:
+    with harness_of(act, auto_run=False, timeout=timeout, on_error="dead-letter") as harness:
         harness.push_all(["one", "exits", "two"])
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == ["one", "two"]
         assert harness.push("three") == []
-        assert harness.settle() == ["three"]
+        assert harness.run_until_idle() == ["three"]
         assert [letter.error_type for letter in harness.dead_letters] == ["SystemExit"]
 
 
@@ -435,9 +435,9 @@ class Shared(Agent):
 
 
 def test_lock_of_the_agent_holds_for_all_keys() -> None:
-    with OperatorHarness(Shared, lambda record: record, settle=False) as harness:
+    with OperatorHarness(Shared, lambda record: record, auto_run=False) as harness:
         harness.push_all(range(30))
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == [1] * 30
 
 

@@ -11,9 +11,9 @@ from flink_agents import Agent, Event, InputEvent, OutputEvent, RunnerContext, a
 from flink_agents.api.errors import ActionFailedError, AgentDefinitionError, NoVerdictError
 from flink_agents.api.validation import (
     Draft,
-    HumanVerdict,
-    HumanVerdictEvent,
-    SentBack,
+    HumanReview,
+    HumanReviewEvent,
+    RevisionRequest,
     ValidatedAgent,
     Verdict,
     key_or_verdict,
@@ -49,8 +49,8 @@ class Writer(Agent):
         ctx.short_term_memory.set("begun", ctx.short_term_memory.get("begun", 0) + 1)
         return Written(text=await ctx.durable_execute_async(write, event.input["text"]))
 
-    @action(SentBack)
-    async def improve(self, event: SentBack, ctx: RunnerContext) -> Written:
+    @action(RevisionRequest)
+    async def improve(self, event: RevisionRequest, ctx: RunnerContext) -> Written:
         return Written(text=await ctx.durable_execute_async(write, f"{event.output}{len(event.reasons)}"))
 
     @action(Written)
@@ -70,7 +70,7 @@ class Judge(Agent):
         if "x" in draft.output:
             return OutputEvent(output=Verdict.reject("an x"))
         wrong = length < 3
-        return OutputEvent(output=Verdict.again(f"only {length}") if wrong else Verdict.accept())
+        return OutputEvent(output=Verdict.retry(f"only {length}") if wrong else Verdict.accept())
 
 
 class Texts(ValidatedAgent):
@@ -101,7 +101,7 @@ def test_attempts_end_with_a_verdict(way: dict[str, Any]) -> None:
         assert harness.push_all(texts("tea", "a", "", "xa")) == ["tea", "a12"]
         short, forbidden = harness.side_output("rejected")
         assert (short.reason, [one.output for one in short.attempts]) == ("only 2", ["", "1", "12"])
-        assert [one.verdict.decision for one in short.attempts] == ["again"] * 3
+        assert [one.verdict.decision for one in short.attempts] == ["retry"] * 3
         assert (forbidden.input["text"], forbidden.reason, len(forbidden.attempts)) == ("xa", "an x", 1)
         # What a sample has is left out.
         assert all(not one.transcript for one in short.attempts)
@@ -129,7 +129,7 @@ def test_a_sample_has_the_whole_transcript(way: dict[str, Any]) -> None:
             ("Judge", "judge", "_output_event"),
         ]
         assert accepted.attempts[0].transcript[0].content == {"text": "ab"}
-        assert [one.verdict.decision for one in accepted.attempts] == ["again", "accept"]
+        assert [one.verdict.decision for one in accepted.attempts] == ["retry", "accept"]
         assert (rejected.accepted, rejected.sequence_number) == (False, 1)
 
 
@@ -149,7 +149,7 @@ def test_which_runs_are_sampled_follows_from_key_and_sequence() -> None:
 
 
 def test_what_people_say_comes_back_as_an_event_of_the_key() -> None:
-    verdict = HumanVerdict(key="k", sequence_number=0, good=False, comment="too long", reviewer="ada")
+    verdict = HumanReview(key="k", sequence_number=0, good=False, comment="too long", reviewer="ada")
     with OperatorHarness(SampledTexts(), key_or_verdict(by_key)) as harness:
         assert harness.push_all([*texts("long"), verdict, *texts("long"), *texts("other", key="o")]) == [
             "long",
@@ -162,20 +162,20 @@ def test_what_people_say_comes_back_as_an_event_of_the_key() -> None:
 class Counting(Texts):
     """Counts what people say."""
 
-    def reviewed(self, event: HumanVerdictEvent, ctx: RunnerContext) -> OutputEvent:
+    def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> OutputEvent:
         good = ctx.short_term_memory.get("good", 0) + event.verdict.good
         ctx.short_term_memory.set("good", good)
         return OutputEvent(output=("good", good))
 
 
 def test_a_class_decides_what_a_verdict_changes() -> None:
-    verdicts = [HumanVerdict(key="k", sequence_number=0, good=good) for good in (True, False, True)]
+    verdicts = [HumanReview(key="k", sequence_number=0, good=good) for good in (True, False, True)]
     with OperatorHarness(Counting(), key_or_verdict(by_key)) as harness:
         assert harness.push_all(verdicts) == [("good", 1), ("good", 1), ("good", 2)]
 
 
 def test_few_verdicts_stay() -> None:
-    verdicts = [HumanVerdict(key="k", sequence_number=number, good=True) for number in range(25)]
+    verdicts = [HumanReview(key="k", sequence_number=number, good=True) for number in range(25)]
     with OperatorHarness(Texts(), key_or_verdict(by_key), crash=None) as harness:
         harness.push_all(verdicts)
         assert [one.sequence_number for one in harness.memory("k")["verdicts"]] == list(range(5, 25))
@@ -194,9 +194,9 @@ class StubbornTexts(Texts):
 
 
 def test_a_worker_that_takes_nothing_back_is_named() -> None:
-    with pytest.raises(ActionFailedError, match="'Stubborn' is asked with 'SentBack'") as caught:
+    with pytest.raises(ActionFailedError, match="'Stubborn' is asked with 'RevisionRequest'") as caught:
         OperatorHarness(StubbornTexts(), by_key, crash=None).push(texts("a")[0])
-    assert "give Stubborn an action for SentBack" in str(caught.value.fix)
+    assert "give Stubborn an action for RevisionRequest" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("wrong", [{"worker": None}, {"attempts": 0}, {"sample": 1.5}])

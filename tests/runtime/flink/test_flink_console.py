@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents.api.errors import UnguardedJobError
+from flink_agents.api.errors import MissingMainGuardError
 from flink_agents.api.job_guard import check_may_run, without_jobs
 from flink_agents.runtime.flink.environment import leave_out_file_systems
 from flink_agents.runtime.flink.following.console import is_terminal
@@ -41,13 +41,13 @@ def test_what_only_writes_is_no_terminal(stderr: Any, monkeypatch: pytest.Monkey
 def test_a_job_is_refused_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     check_may_run()
     monkeypatch.setitem(sys.modules, "_pemja", ModuleType("_pemja"))
-    with pytest.raises(UnguardedJobError, match="a worker of the job imports") as caught:
+    with pytest.raises(MissingMainGuardError, match="a worker of the job imports") as caught:
         check_may_run()
     assert caught.value.where is not None and "test_flink_console.py" in caught.value.where
 
 
 def test_jobs_are_refused_for_a_time() -> None:
     with without_jobs("plan show"), without_jobs("plan show"):
-        with pytest.raises(UnguardedJobError, match="plan show imports"):
+        with pytest.raises(MissingMainGuardError, match="plan show imports"):
             check_may_run()
     check_may_run()

@@ -70,7 +70,7 @@ def test_a_window_without_timestamps_names_the_agent() -> None:
     error = job_failed("orders", NO_TIMESTAMP, ["Judge"])
     assert isinstance(error, MissingTimestampsError)
     assert "outputs of agent 'Judge' without timestamp" in str(error)
-    assert "event_time=EventTime.hold()" in str(error)
+    assert "event_time=EventTime.hold_watermarks()" in str(error)
 
 
 def test_a_window_without_agents_keeps_flinks_own_text() -> None:

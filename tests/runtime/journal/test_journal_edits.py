@@ -15,7 +15,7 @@ import pytest
 
 from flink_agents import Agent, DurableCallable, Event, InputEvent, OutputEvent, RetryPolicy
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.errors import AgentsError, DurableCallMismatchError, PlanChangedError
+from flink_agents.api.errors import AgentsError, NonDeterminismError, PlanChangedError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault, Faults, at_record
 
@@ -305,7 +305,7 @@ MISMATCH: dict[str, Agent] = {
 def test_change_that_does_not_fit(change: str) -> None:
     with pytest.raises(AgentsError) as caught:
         go_on(one(), MISMATCH[change])
-    assert isinstance(caught.value.__cause__, DurableCallMismatchError)
+    assert isinstance(caught.value.__cause__, NonDeterminismError)
     assert not [call for call in CALLS if not call.startswith("tell")], "what was recorded was done again"
 
 
@@ -387,7 +387,7 @@ def test_change_that_loses_an_event(change: str) -> None:
 def test_any_change_of_the_plan_is_refused_where_the_policy_says_so() -> None:
     changed = SAFE["add an action"][1]
     with pytest.raises(PlanChangedError, match="action also is new"):
-        go_on(one(), changed, config={"action-state.on-plan-change": "refuse"})
+        go_on(one(), changed, config={"action-state.on-plan-change": "fail"})
     assert CALLS == []
 
 

@@ -15,10 +15,10 @@ from other_jobs_tools import FIRST, MADE, SECOND, THIRD, Job, Make, close, made_
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import (
     AgentsError,
+    FencedOwnerError,
     JobIdentifierInUseError,
-    OtherJobsStateError,
+    JobIdentifierMismatchError,
     RecordsPrunedError,
-    StaleOwnerError,
 )
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
@@ -57,7 +57,7 @@ PAIRS = [("production", "staging"), ("staging", "production"), (FIRST, "staging"
 def test_a_fork_and_its_origin_share_nothing_behind_the_savepoint(
     make: Make, old: str, new: str, goes_on: str
 ) -> None:
-    with Job(make, old) as origin, Job(make, new, on_other_job="fork") as fork:
+    with Job(make, old) as origin, Job(make, new, on_job_change="fork") as fork:
         origin.push("a")
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
@@ -97,7 +97,7 @@ def test_a_fork_and_its_origin_share_nothing_behind_the_savepoint(
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_a_fork_decides_once_what_it_takes_over(make: Make, restarts: int) -> None:
     """Restarts before its first checkpoint find what the first attempt took over, and nothing later."""
-    with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
+    with Job(make, "production") as origin, Job(make, "staging", on_job_change="fork") as fork:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         fork.restore(savepoint)
@@ -120,7 +120,7 @@ def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(
     inputs = ["a", "b", "c"]
     # The attempt ends while a call of it goes on, and waits no longer than it must.
     monkeypatch.setattr(agent_loop, "CANCEL_SECONDS", 0.1)
-    fork_of = Job(make, "staging", on_other_job="fork", grace="0 s")
+    fork_of = Job(make, "staging", on_job_change="fork", shutdown_grace="0 s")
     with Job(make, "production") as origin, fork_of as fork:
         close("production", "a 1")
         for text in inputs:
@@ -129,12 +129,12 @@ def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(
         close("staging", f"{inputs[committed]} 1")
         fork.restore(savepoint)
         while fork.harness.sequence_number() < committed:
-            fork.harness.advance(1)
+            fork.harness.advance_time(1)
         checkpoint = fork.harness.snapshot()
         origin.go_on()
         fork.restore(checkpoint)
         open_("staging")
-        fork.harness.settle()
+        fork.harness.run_until_idle()
         assert fork.harness.outputs == [
             (f"{text} 1 by staging", f"{text} 2 by staging", number)
             for number, text in enumerate(inputs, start=1)
@@ -142,7 +142,7 @@ def test_a_fork_that_committed_a_run_takes_nothing_over_any_more(
 
 
 def test_a_fork_goes_on_where_its_origin_has_pruned(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    with Job(make, "production") as origin, Job(make, "staging", on_other_job="fork") as fork:
+    with Job(make, "production") as origin, Job(make, "staging", on_job_change="fork") as fork:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         origin.go_on()
@@ -156,7 +156,7 @@ def test_a_fork_may_have_a_store_of_its_own(make: Make, caplog: pytest.LogCaptur
     place = MemoryPlace()
     with (
         Job(make, "production") as origin,
-        Job(lambda: MemoryStore(place), "staging", on_other_job="fork") as fork,
+        Job(lambda: MemoryStore(place), "staging", on_job_change="fork") as fork,
     ):
         origin.push("a")
         origin.start("slow b")
@@ -168,14 +168,14 @@ def test_a_fork_may_have_a_store_of_its_own(make: Make, caplog: pytest.LogCaptur
 
 def test_a_run_that_is_taken_over_keeps_its_identity(make: Make) -> None:
     """Services know the idempotency keys of a recorded run, and its own ids stand in its records."""
-    with Job(make, "production", True) as origin, Job(make, "staging", True, on_other_job="fork") as fork:
+    with Job(make, "production", True) as origin, Job(make, "staging", True, on_job_change="fork") as fork:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         fork.restore(savepoint)
-        outputs = fork.harness.settle()
+        outputs = fork.harness.run_until_idle()
         origin.go_on()
         fork.restore(savepoint)
-        assert fork.harness.settle() == outputs
+        assert fork.harness.run_until_idle() == outputs
     # The second call was made by both, with the same key.
     assert len({(text, key) for _, text, key in MADE}) == 2
 
@@ -189,7 +189,7 @@ def test_two_jobs_from_one_savepoint_never_meet(make: Make, seed: int) -> None:
         origin.start("slow b")
         savepoint = origin.harness.snapshot()
         origin.go_on()
-        with Job(make, "one", on_other_job="fork") as one, Job(make, "two", on_other_job="fork") as two:
+        with Job(make, "one", on_job_change="fork") as one, Job(make, "two", on_job_change="fork") as two:
             jobs = {job: savepoint for job in (one, two)}
             for job in jobs:
                 job.restore(savepoint)
@@ -238,12 +238,12 @@ def test_a_job_goes_on_with_anothers_journals_only_as_its_successor(
             assert made == MADE
             return
         # With a timer for each key, the restore already looks at keys with work.
-        with pytest.raises(OtherJobsStateError) as refused:
+        with pytest.raises(JobIdentifierMismatchError) as refused:
             job.restore(savepoint)
             job.push("c")
     text = str(refused.value)
     assert made == MADE
-    for word in (old, "action-state.on-other-job", "'fork'", "'continue'", "job-identifier", "FA6011"):
+    for word in (old, "action-state.on-job-change", "'fork'", "'adopt'", "job-identifier", "FA6011"):
         assert word in text
 
 
@@ -254,7 +254,7 @@ def test_a_job_goes_on_under_another_name_where_it_is_told_to(make: Make, old: s
         savepoint = former.harness.snapshot()
         former.push("b")
     made = list(MADE)
-    with Job(make, new, on_other_job="continue") as job:
+    with Job(make, new, on_job_change="adopt") as job:
         job.restore(savepoint)
         assert job.push("b") == [(f"b 1 by {old}", f"b 2 by {old}", 2)]
         assert made == MADE
@@ -266,14 +266,14 @@ def test_a_job_goes_on_under_another_name_where_it_is_told_to(make: Make, old: s
     assert set(Counter(text for _, text, _ in MADE).values()) == {1}
 
 
-@pytest.mark.parametrize("policy", ["refuse", "continue"])
+@pytest.mark.parametrize("policy", ["fail", "adopt"])
 def test_a_successor_is_refused_as_long_as_the_former_job_lives(make: Make, policy: str) -> None:
     with Job(make, FIRST) as former:
         former.push("a")
         savepoint = former.harness.snapshot()
-        with Job(make, SECOND, on_other_job=policy) as job:
+        with Job(make, SECOND, on_job_change=policy) as job:
             job.restore(savepoint)
-            with pytest.raises(JobIdentifierInUseError, match=r"(?s)job-identifier.*on-other-job"):
+            with pytest.raises(JobIdentifierInUseError, match=r"(?s)job-identifier.*on-job-change"):
                 job.push("b")
         assert former.push("b") == [(f"b 1 by {FIRST}", f"b 2 by {FIRST}", 2)]
     assert made_by(SECOND) == {}
@@ -328,7 +328,7 @@ def test_a_former_attempt_cannot_record_for_a_job_that_was_succeeded() -> None:
     with Job(make, SECOND) as job:
         job.restore(savepoint)
         job.push("b")
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             former.push("c")
         job.push("c")
     former.harness.close()
@@ -369,7 +369,7 @@ def test_a_stale_attempt_prunes_nothing_of_a_former_job(make: Make) -> None:
         await old.prune(FORMER, 0)
         await new.open(Owner.create("job", "own"))
         for _ in range(2):
-            with pytest.raises(StaleOwnerError):
+            with pytest.raises(FencedOwnerError):
                 await asyncio.gather(*(old.prune(FORMER, 1) for _ in range(3)))
         await new.claim("former")
         await new.rebuild(FORMER)
@@ -387,7 +387,7 @@ def test_of_two_attempts_the_later_one_appends_to_the_journals_of_a_former_job(m
         await new.open(Owner.create("job", "own"))
         assert new.may_have(FORMER)
         await asyncio.gather(*(new.claim("former") for _ in range(5)))
-        with pytest.raises(StaleOwnerError):
+        with pytest.raises(FencedOwnerError):
             await old.append(FORMER, record(1))
         await new.append(FORMER, record(1))
         assert [found.seq for found in await new.scan(FORMER)] == [0, 1]

@@ -395,7 +395,7 @@ def test_time_and_chance_are_the_same_on_replay() -> None:
     with crash():
         harness.push(1)
     harness.restore(before)
-    harness.advance(timedelta(hours=1))
+    harness.advance_time(timedelta(hours=1))
     harness.push(1)
     first, second = SEEN
     assert first == second

@@ -65,7 +65,7 @@ def harness_of(changed: Any, place: MemoryPlace) -> OperatorHarness:
         changed,
         key_selector=key_of,
         store=lambda: MemoryStore(place),
-        settle=False,
+        auto_run=False,
         crash=None,
         forced_replay=False,
         forced_restart=False,
@@ -81,7 +81,7 @@ def until(job: OperatorHarness, holds: Any) -> None:
     deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "the former job did not come to where it is to be stopped"
-        job.advance(1)
+        job.advance_time(1)
         time.sleep(0.002)
 
 
@@ -126,12 +126,12 @@ def results(job: OperatorHarness) -> dict[str, str]:
 
 
 def run_all(job: OperatorHarness) -> None:
-    job.settle()
+    job.run_until_idle()
     for key, name in (("suspended", "more"), ("suspended", "go"), ("signalled", "go")):
         job.signal(key, name)
-        job.settle()
-    job.advance(timedelta(hours=2))
-    job.settle()
+        job.run_until_idle()
+    job.advance_time(timedelta(hours=2))
+    job.run_until_idle()
 
 
 def test_the_page_tells_what_becomes_of_each_run(stopped: tuple[Snapshot, MemoryPlace]) -> None:
@@ -163,7 +163,7 @@ def test_what_cannot_continue_fails_the_job_at_once_if_the_policy_is_to_fail(
         else:
             # No time passes, and no signal comes.
             with pytest.raises(StateError), go_on(edit, stopped, "fail", [phase]) as job:
-                job.settle()
+                job.run_until_idle()
 
 
 @each("edit", EDITS)
@@ -172,5 +172,5 @@ def test_other_keys_do_not_suffer(edit: str, stopped: tuple[Snapshot, MemoryPlac
         run_all(job)
         assert not job.dead_letters
         job.push(NewOrder("new"))
-        job.settle()
+        job.run_until_idle()
         assert [output[:2] for output in job.outputs if output[0] == "new"] in ([("new", "charged new")], [])

@@ -100,8 +100,8 @@ def make_take(step: type[Event], later: type[Event], tool: str, ending: str) -> 
         if phase == "recorded event":
             return make(step, phase)
         if phase in ("suspended", "signalled"):
-            await ctx.wait_for("go")
-            await ctx.wait_for("more")
+            await ctx.wait_for_signal("go")
+            await ctx.wait_for_signal("more")
         else:
             await stop()
         found = ctx.get_resource(tool, ResourceType.TOOL).func()

@@ -181,13 +181,13 @@ WAYS = ["def", "async", "gather"]
 def harness_of(
     agent: Agent, store: Callable[[], ActionStateStore] | None = None, **config: Any
 ) -> OperatorHarness:
-    options = {f"action-state.{name}": value for name, value in config.items()}
+    options = {f"action-state.{name.replace('_', '-')}": value for name, value in config.items()}
     return OperatorHarness(
         agent,
         lambda record: record.split()[-1],
         config=options,
         store=store,
-        settle=False,
+        auto_run=False,
         forced_replay=False,
         forced_restart=False,
     )
@@ -216,7 +216,7 @@ def failed(harness: OperatorHarness, before: Snapshot) -> None:
     """An action of another key raises."""
     with pytest.raises(ActionFailedError):
         harness.push("bad other")
-        harness.settle()
+        harness.run_until_idle()
     harness.restore(before)
 
 
@@ -230,7 +230,7 @@ def failed_in_commit(harness: OperatorHarness, before: Snapshot) -> None:
         subtask.processor._commit = fail  # type: ignore[method-assign]
     harness.push("idle other")
     with pytest.raises(OSError, match="no space"):
-        harness.settle()
+        harness.run_until_idle()
     harness.restore(before)
 
 
@@ -249,7 +249,7 @@ def test_calls_in_flight_are_recorded_and_not_made_again(
     call: str, way: str, end: Callable[[OperatorHarness, Snapshot], None]
 ) -> None:
     texts = ["a 1", "b 2"]
-    with harness_of(Books(call, way), grace=LONG) as harness:
+    with harness_of(Books(call, way), shutdown_grace=LONG) as harness:
         before = harness.snapshot()
         for text in texts:
             harness.push(text)
@@ -259,7 +259,7 @@ def test_calls_in_flight_are_recorded_and_not_made_again(
         made = list(MADE)
         for text in texts:
             harness.push(text)
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 2
         assert made == MADE
     assert set(Counter(MADE).values()) == {1}
@@ -270,7 +270,7 @@ def test_calls_in_flight_are_recorded_and_not_made_again(
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_is_longer_than_the_grace_is_made_again(call: str, way: str) -> None:
     """It is in the window then: a reconciler is asked, and keys are equal."""
-    with harness_of(Books(call, way), grace="50 ms") as harness:
+    with harness_of(Books(call, way), shutdown_grace="50 ms") as harness:
         before = harness.snapshot()
         harness.push("a 1")
         count = 3 if way == "gather" else 1
@@ -280,7 +280,7 @@ def test_a_call_that_is_longer_than_the_grace_is_made_again(call: str, way: str)
         harness.restore(before)
         assert GO.wait(30)
         harness.push("a 1")
-        harness.settle()
+        harness.run_until_idle()
     assert Counter(MADE) == made + made
     assert len(ASKED) == (count if call.endswith("reconciler") else 0)
 
@@ -291,7 +291,7 @@ def test_no_attempt_of_a_call_begins_within_the_grace(way: str, waits_for: str) 
     attempts: list[str] = []
 
     CALLED["busy"] = attempts
-    with harness_of(OneCall("busy", way), grace=LONG) as harness:
+    with harness_of(OneCall("busy", way), shutdown_grace=LONG) as harness:
         before = harness.snapshot()
         if waits_for == "its pause":
             GO.set()
@@ -321,8 +321,8 @@ def test_calls_that_wait_for_a_thread_are_not_begun() -> None:
             calls = (ctx.durable_execute_async(book, f"{event.input} {n}") for n in range(5))
             return OutputEvent(output=await ctx.gather(*calls))
 
-    options: dict[str, Any] = {"settle": False, "forced_replay": False, "forced_restart": False}
-    config = {"run.pool-size": 2, "action-state.grace": LONG}
+    options: dict[str, Any] = {"auto_run": False, "forced_replay": False, "forced_restart": False}
+    config = {"run.pool-size": 2, "action-state.shutdown-grace": LONG}
     with OperatorHarness(Many(), config=config, **options) as harness:
         before = harness.snapshot()
         harness.push("a")
@@ -331,7 +331,7 @@ def test_calls_that_wait_for_a_thread_are_not_begun() -> None:
         harness.restore(before)
         assert len(MADE) == 2
         harness.push("a")
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == [[f"a {n} done" for n in range(5)]]
     assert set(Counter(MADE).values()) == {1} and len(MADE) == 5
 
@@ -356,7 +356,7 @@ def test_no_call_begins_within_the_grace(way: str) -> None:
                 return OutputEvent(output=(one, two))
             return None
 
-    with harness_of(Two(), grace=LONG) as harness:
+    with harness_of(Two(), shutdown_grace=LONG) as harness:
         before = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
@@ -364,7 +364,7 @@ def test_no_call_begins_within_the_grace(way: str) -> None:
         harness.restore(before)
         assert MADE == ["a 1 one"]
         harness.push("a 1")
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == [("a 1 one done", "a 1 two done")]
     assert MADE == ["a 1 one", "a 1 two"]
 
@@ -378,7 +378,7 @@ def test_what_ends_is_not_recorded_where_the_store_is_anothers(call: str, way: s
     def make() -> MemoryStore:
         return MemoryStore(place)
 
-    with harness_of(Books(call, way), make, grace=LONG) as harness:
+    with harness_of(Books(call, way), make, shutdown_grace=LONG) as harness:
         harness.push("a 1")
         in_flight(3 if way == "gather" else 1)
 
@@ -402,14 +402,14 @@ def test_a_call_that_fails_within_the_grace_is_no_history() -> None:
         async def act(self, event: Any, ctx: Any) -> Any:
             return OutputEvent(output=await ctx.durable_execute_async(fail_first, event.input))
 
-    with harness_of(Fails(), grace=LONG) as harness:
+    with harness_of(Fails(), shutdown_grace=LONG) as harness:
         before = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
         go_when_closing(harness)
         harness.restore(before)
         harness.push("a 1")
-        assert harness.settle() == ["a 1"]
+        assert harness.run_until_idle() == ["a 1"]
     assert MADE == ["a 1", "a 1"]
 
 
@@ -467,14 +467,14 @@ class _SlowStore(MemoryStore):
 
 @pytest.mark.parametrize("way", ["async", "def"])
 def test_a_record_that_is_on_its_way_arrives(way: str) -> None:
-    with harness_of(OneCall("quick", way), Slow(MemoryPlace()).make, grace=LONG) as harness:
+    with harness_of(OneCall("quick", way), Slow(MemoryPlace()).make, shutdown_grace=LONG) as harness:
         before = harness.snapshot()
         harness.push("a 1")
         in_flight(1)
         go_when_closing(harness)
         harness.restore(before)
         harness.push("a 1")
-        assert harness.settle() == ["a 1"]
+        assert harness.run_until_idle() == ["a 1"]
     assert MADE == ["a 1"]
 
 

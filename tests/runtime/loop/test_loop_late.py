@@ -55,7 +55,7 @@ def new_harness(faults: Faults, config: dict[str, Any], parallelism: int = 1) ->
         config=config,
         store=faults.store,
         parallelism=parallelism,
-        settle=False,
+        auto_run=False,
     )
 
 
@@ -115,7 +115,7 @@ def drive(seed: int, kinds: list[str], keys: int, steps: int = 40) -> None:
                     harness.push(source.next(chance))
             elif what == "restore":
                 # What is in flight may have taken effect without a record: that is the documented window.
-                harness.settle()
+                harness.run_until_idle()
                 del retained[chance.randrange(len(retained)) + 1 :]
                 snapshot, position = retained[-1]
                 harness.restore(snapshot, chance.choice([1, 2]))
@@ -123,13 +123,13 @@ def drive(seed: int, kinds: list[str], keys: int, steps: int = 40) -> None:
             elif what == "checkpoint":
                 retained.append((harness.snapshot(), len(source.taken)))
             elif what == "idle":
-                harness.settle()
+                harness.run_until_idle()
             else:
                 retained = retained[-1:]
                 asyncio.run(prune(faults, retained[0][0]))
         while source.ahead:
             harness.push(source.next(chance))
-        harness.settle()
+        harness.run_until_idle()
         expected = Counter(source.made)
         assert Counter(output[:2] for output in harness.outputs) == expected
         called = [record for record in source.made if not record[1].startswith("quiet")]
@@ -157,10 +157,10 @@ def recorded_then_overtaken(harness: OperatorHarness, before: Snapshot) -> list[
     """Record three runs, restart, and let a new input overtake them."""
     for name in "abc":
         harness.push((0, name))
-    outputs = harness.settle()
+    outputs = harness.run_until_idle()
     harness.restore(before)
     harness.push((0, "new"))
-    harness.settle()
+    harness.run_until_idle()
     assert harness.sequence_number() == 4
     return outputs
 
@@ -175,9 +175,9 @@ def test_its_input_takes_its_number_and_its_records_after_restarts(order: str, r
             for _ in range(restarts):
                 harness.restore(harness.snapshot(), 1 + number % 2)
             harness.push((0, f"between {number}"))
-            harness.settle()
+            harness.run_until_idle()
             harness.push((0, name))
-            (output,) = harness.settle()
+            (output,) = harness.run_until_idle()
             assert output in outputs
         assert set(counted().values()) == {1} and len(EFFECTS) == 2 * 7
         assert harness.sequence_number() == 7
@@ -191,7 +191,7 @@ def test_what_was_overtaken_is_not_waited_for_again() -> None:
     with new_harness(faults, NEVER) as harness:
         harness.restore(later)
         harness.push((0, "another"))
-        assert [output[1] for output in harness.settle(5)] == ["another"]
+        assert [output[1] for output in harness.run_until_idle(5)] == ["another"]
         assert harness.run_metrics.get("inputs_held_back", 0) == 0
 
 
@@ -211,26 +211,26 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
     with new_harness(Faults(), config) as harness:
         recorded_then_overtaken(harness, harness.snapshot())
         harness.push((0, "a"))
-        harness.settle()
-        harness.advance(timedelta(minutes=61))
+        harness.run_until_idle()
+        harness.advance_time(timedelta(minutes=61))
         if how == "after a restart":
             # While no job runs, no input can come.
             harness.restore(harness.snapshot())
             harness.push((0, "early"))
-            harness.settle()
+            harness.run_until_idle()
             assert list(heads(harness.snapshot())["i0"].overtaken) == [1, 2]
-            harness.advance(timedelta(minutes=61))
+            harness.advance_time(timedelta(minutes=61))
         if how == "behind a run":
             harness.push_all([(0, "b"), (0, "more")])
-            harness.settle()
+            harness.run_until_idle()
         else:
             harness.push((0, "more"))
-            harness.settle()
+            harness.run_until_idle()
         head = heads(harness.snapshot())["i0"]
         assert not head.overtaken and head.settled_through == head.next_seq - 1
         assert harness.run_metrics["runs_given_up"] >= 1
         harness.push((0, "c"))
-        harness.settle()
+        harness.run_until_idle()
         assert sum(count for (_, name, _), count in counted().items() if name == "c") == 4
 
 
@@ -239,10 +239,10 @@ def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.Monk
     with new_harness(Faults(), AT_ONCE) as harness:
         before = harness.snapshot()
         harness.push_all([(0, str(number)) for number in range(8)])
-        harness.settle()
+        harness.run_until_idle()
         harness.restore(before)
         harness.push((0, "new"))
-        harness.settle()
+        harness.run_until_idle()
         assert list(heads(harness.snapshot())["i0"].overtaken) == [5, 6, 7]
         assert harness.run_metrics["runs_given_up"] == 5
 
@@ -252,13 +252,13 @@ def test_pruning_leaves_what_was_overtaken() -> None:
     with new_harness(faults, AT_ONCE) as harness:
         outputs = recorded_then_overtaken(harness, harness.snapshot())
         harness.push((0, "a"))
-        harness.settle()
+        harness.run_until_idle()
         snapshot = harness.snapshot()
         assert heads(snapshot)["i0"].settled_through == 0
         asyncio.run(prune(faults, snapshot))
         harness.restore(snapshot)
         harness.push_all([(0, "c"), (0, "b")])
-        assert sorted(harness.settle()) == outputs[1:]
+        assert sorted(harness.run_until_idle()) == outputs[1:]
     assert set(counted().values()) == {1}
 
 

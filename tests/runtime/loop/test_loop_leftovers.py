@@ -111,14 +111,14 @@ def test_an_action_that_goes_on_when_the_attempt_ends_records_nothing() -> None:
     REACHED.clear()
     faults = Faults()
     agent = Agent(name="late").add_action("ask", [InputEvent], go_on_anyway)
-    with OperatorHarness(agent, store=faults.store, settle=False, forced_serialization=False) as harness:
+    with OperatorHarness(agent, store=faults.store, auto_run=False, forced_serialization=False) as harness:
         before = harness.snapshot()
         harness.push("first")
         assert REACHED.wait(60)
         harness.restore(before)
         assert [asked for asked in faults.appends if asked[2] is None] == []
         harness.push("second")
-        harness.settle(60)
+        harness.run_until_idle(60)
         assert harness.outputs == ["called again"]
 
 
@@ -144,12 +144,12 @@ def test_a_coroutine_that_comes_when_nobody_waits_for_it_is_closed(end: str) -> 
     MADE.clear()
     options: dict[str, Any] = {"timeout": 0.05, "on_error": "dead-letter"} if end == "timeout" else {}
     agent = Agent(name="late").add_action("return_late", [InputEvent], return_late, **options)
-    with OperatorHarness(agent, config={"run.inline": False}, settle=False) as harness:
+    with OperatorHarness(agent, config={"run.inline": False}, auto_run=False) as harness:
         before = harness.snapshot()
         harness.push("first")
         assert REACHED.wait(60)
         if end == "timeout":
-            harness.settle(60)
+            harness.run_until_idle(60)
             assert [letter.error_type for letter in harness.dead_letters] == ["ActionTimeoutError"]
         else:
             threading.Timer(0.1, GO_ON.set).start()

@@ -90,17 +90,17 @@ def with_new_ones(records: list[Any], chance: random.Random) -> list[Any]:
 def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]], keys: int) -> None:
     count = 1400
     records = [(number % keys, f"input {number}") for number in range(count)]
-    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, settle=False) as harness:
+    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
         before = harness.snapshot()
         harness.push_all(records)
-        expected = Counter(harness.settle())
+        expected = Counter(harness.run_until_idle())
         harness.restore(before)
         COUNTED.clear()
         again = order(records, random.Random(5))
         # Up to the first one of a key, all are held; later ones let others go.
         push_held(harness, again)
         assert harness.pending(0) > PER_KEY or order is shuffled
-        harness.settle()
+        harness.run_until_idle()
         new = Counter(record for record in again if record not in set(records))
         assert Counter(harness.outputs) == expected + new
         assert set(Counter(EFFECTS).values()) == {1}
@@ -112,14 +112,14 @@ def test_work_is_in_proportion_and_memory_bounded(order: Callable[..., list[Any]
 
 def test_many_keys_that_hold_one_input_each_stay_in_state() -> None:
     keys = range(200)
-    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, settle=False) as harness:
+    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
         before = harness.snapshot()
         harness.push_all([(key, name) for name in "ab" for key in keys])
-        expected = Counter(harness.settle())
+        expected = Counter(harness.run_until_idle())
         harness.restore(before)
         push_held(harness, [(key, "b") for key in keys])
         harness.push_all([(key, "a") for key in keys])
-        harness.settle()
+        harness.run_until_idle()
         assert Counter(harness.outputs) == expected
     assert set(Counter(EFFECTS).values()) == {1}
 
@@ -127,33 +127,33 @@ def test_many_keys_that_hold_one_input_each_stay_in_state() -> None:
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_what_is_held_in_state_is_found_after_a_restart(parallelism: int) -> None:
     records = [(0, number) for number in range(300)]
-    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, settle=False) as harness:
+    with OperatorHarness(one_action(pay), lambda record: record[0], config=LIMITS, auto_run=False) as harness:
         before = harness.snapshot()
         harness.push_all(records)
-        expected = Counter(harness.settle())
+        expected = Counter(harness.run_until_idle())
         harness.restore(before)
         push_held(harness, records[:150:-1])
         harness.push((0, 0))
         while harness.sequence_number(0) < 1:
-            harness.advance(1)
+            harness.advance_time(1)
         harness.restore(harness.snapshot(), parallelism)
         harness.push_all(records[1:151])
-        harness.settle()
+        harness.run_until_idle()
         assert Counter(harness.outputs) == expected
     assert set(Counter(EFFECTS).values()) == {1}
 
 
 def test_what_waits_too_long_goes_on_from_state() -> None:
     config = {**LIMITS, "action-state.reorder-timeout": timedelta(milliseconds=50)}
-    with OperatorHarness(one_action(pay), lambda record: record[0], config=config, settle=False) as harness:
+    with OperatorHarness(one_action(pay), lambda record: record[0], config=config, auto_run=False) as harness:
         before = harness.snapshot()
         harness.push_all([(0, number) for number in range(100)])
-        harness.settle()
+        harness.run_until_idle()
         harness.restore(before)
         harness.push_all([(0, number) for number in range(1, 100)])
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 99
         harness.push((0, 0))
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 100
     assert set(Counter(EFFECTS).values()) == {1}

@@ -76,18 +76,18 @@ def test_a_replay_reads_what_was_read(
     """Whatever the order in which the inputs of several sources come again."""
     inputs = [*BEFORE, ("read", "x"), *BEHIND]
     faults = Faults(at_record(kind, Fault.UNACKNOWLEDGED))
-    harness = OperatorHarness(agent, store=faults.store, settle=False)
+    harness = OperatorHarness(agent, store=faults.store, auto_run=False)
     before = harness.snapshot()
     with crash():
         for one in inputs:
             harness.push(one)
             if committed:
-                harness.settle()
-        harness.settle()
+                harness.run_until_idle()
+        harness.run_until_idle()
     harness.restore(before)
     for at in order:
         harness.push(inputs[at])
-    harness.settle()
+    harness.run_until_idle()
     assert ("x", "b") in SEEN
     assert EFFECTS.count(("x", "b")) == 1
     assert [effect for effect in EFFECTS if effect[0] == "x"] == [("x", "b")]

@@ -57,7 +57,7 @@ def blocked(agent: Any, reports: Reports, config: dict[str, Any] | None = None) 
         GATE.open.set()
         (end,) = reports(1, logging.INFO)
         assert ": the agent loop turns again, after " in end
-        harness.settle()
+        harness.run_until_idle()
         assert reports(1) == [text]
 
 
@@ -161,7 +161,7 @@ def test_client_that_blocks_at_its_end_is_named(reports: Reports) -> None:
 
     with harness_with(Blocking, BLOCKED) as harness:
         harness.push("k")
-        harness.settle()
+        harness.run_until_idle()
         opener = threading.Thread(target=lambda: (reports(1), GATE.open.set()))
         opener.start()
     opener.join()
@@ -198,7 +198,7 @@ def test_many_that_keep_the_loop_busy(reports: Reports, caplog: pytest.LogCaptur
     with harness_of(act, {"run.stuck-after": "0 s", "loop.blocked-after": "100 ms"}) as harness:
         harness.push_all(range(count))
         (text,) = reports(1)
-        harness.settle()
+        harness.run_until_idle()
     assert ", is one of many that keep the agent loop busy, which has not turned for " in text
 
 
@@ -213,6 +213,6 @@ def test_loop_that_turns_is_not_reported(reports: Reports) -> None:
         reports(1)
         until(lambda: harness.run_metrics["loop_lag_ms"])
         GATE.open.set()
-        harness.settle()
+        harness.run_until_idle()
         assert harness.run_metrics["loop_blocked"] == 0
         assert harness.run_metrics["runs_stuck"] == 1

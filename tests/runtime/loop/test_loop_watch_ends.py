@@ -67,7 +67,7 @@ def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch
 
     with harness_of(act, STUCK) as harness:
         harness.push("quick")
-        harness.settle()
+        harness.run_until_idle()
         until(lambda: harness.run_metrics["loop_lag_ms"])
         monkeypatch.setattr(watch, "WINDOW_SECONDS", 0.01)
         until(lambda: not asked[0]._busy.is_set())

@@ -76,7 +76,7 @@ def test_run_that_ends_after_all_is_told(reports: Reports) -> None:
         first, second = reports(2)
         leave.set()
         ends = reports(2, logging.INFO)
-        assert harness.settle() == ["k", "k"]
+        assert harness.run_until_idle() == ["k", "k"]
         assert harness.run_metrics["runs_stuck"] == 2
     assert "key 'k', sequence 0, event" in first and "key 'k', sequence 1, event" in second
     assert "waits for asyncio.sleep(0.001)" in first
@@ -309,7 +309,7 @@ def test_stack_of_the_thread_of_a_def_action(options: dict[str, Any], reports: R
             harness.push("b")
             first, second = reports(2)
             leave.set()
-            harness.settle()
+            harness.run_until_idle()
     finally:
         leave.set()
     seen_at(first, "act", "leave.wait(30)")
@@ -336,7 +336,7 @@ def test_limit_of_a_tool_that_a_thread_waits_for_is_named(reports: Reports) -> N
             harness.push("b")
             _, text = reports(2)
             leave.set()
-            harness.settle()
+            harness.run_until_idle()
     finally:
         leave.set()
     assert text.splitlines()[0].endswith(
@@ -356,7 +356,7 @@ def test_other_threads_are_named(reports: Reports) -> None:
             harness.push("k")
             (text,) = reports(1)
             leave.set()
-            harness.settle()
+            harness.run_until_idle()
     finally:
         leave.set()
     assert text.splitlines()[0].endswith("waits for asyncio.to_thread(Event.wait)")

@@ -84,7 +84,7 @@ class Gated(Agent):
 def gated(config: dict[str, int]) -> Iterator[OperatorHarness]:
     """Records are pairs of a key and a number."""
     Gated.gate = threading.Event()
-    options: Any = {"config": config, "forced_serialization": False, "settle": False}
+    options: Any = {"config": config, "forced_serialization": False, "auto_run": False}
     with OperatorHarness(Gated, lambda record: record[0], **options) as harness:
         try:
             yield harness
@@ -104,7 +104,7 @@ def test_where_runs_are() -> None:
         assert metrics["runs_queued"] == 2
         assert metrics["runs_parked"] == 3
         Gated.gate.set()
-        harness.settle()
+        harness.run_until_idle()
         metrics = harness.run_metrics
         assert metrics["events"] == 7
         assert [metrics[f"runs_{where}"] for where in ("in_flight", "queued", "parked")] == [0, 0, 0]
@@ -117,7 +117,7 @@ def test_backpressure_is_timed() -> None:
         threading.Timer(0.05, Gated.gate.set).start()
         harness.push(("c", 3))  # waits for one of them to end
         assert harness.run_metrics["backpressure_ms"] > 0
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == [("a", 1), ("b", 2), ("c", 3)]
 
 

@@ -18,7 +18,7 @@ def hold_harness(
     """Makes a harness of ``hold_tools.Caller``, all of whose calls may return."""
 
     def with_hold(**options: Any) -> OperatorHarness:
-        options = {"event_time": HOLD, "settle": False, "heartbeat": request.param, **options}
+        options = {"event_time": HOLD, "auto_run": False, "heartbeat": request.param, **options}
         return agent_harness(Caller, lambda record: record[0], **options)
 
     CLOSED.clear()

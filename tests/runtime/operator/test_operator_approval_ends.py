@@ -10,7 +10,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.approvals import Decision
-from flink_agents.api.signals import StrayReason
+from flink_agents.api.signals import UnmatchedReason
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -69,7 +69,7 @@ class Asks(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Asked, event.input))
+        return OutputEvent(output=await ctx.call_agent(Asked, event.input))
 
 
 class Opaque:
@@ -94,12 +94,12 @@ def test_a_request_that_nobody_waits_for_any_more_ends(agent: type[Agent]) -> No
     harness = OperatorHarness(agent, crash="everywhere")
     harness.push("a")
     [request] = harness.approvals
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert harness.approvals == []
     harness.approve(request)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert [one.decision for one in harness.approval_outcomes] == [Decision.ENDED]
-    assert [stray.reason for stray in harness.strays] == [StrayReason.DUPLICATE]
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.DUPLICATE]
 
 
 def test_an_answer_brings_bytes_as_the_request_shows_them(agent_harness: Make) -> None:
@@ -115,7 +115,7 @@ def test_an_answer_that_changes_what_json_says_nothing_of_is_a_stray(agent_harne
     harness.push(Opaque(3))
     [request] = harness.approvals
     assert harness.approve(request, {"input": {"value": 4}}) == []
-    assert [stray.reason for stray in harness.strays] == [StrayReason.INVALID]
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.INVALID]
     [shown] = harness.approve(request)
     assert shown.value == 3
 
@@ -130,7 +130,7 @@ def test_an_answer_to_what_a_lost_run_asked_approves_nothing_else(agent_harness:
     harness.push("a large refund")
     [request] = harness.approvals
     assert harness.approve(lost) == []
-    assert [stray.reason for stray in harness.strays] == [StrayReason.INVALID]
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.INVALID]
     assert harness.approve(request) == ["a large refund"]
 
 
@@ -159,4 +159,4 @@ class AsksMade(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(MADE, event.input))
+        return OutputEvent(output=await ctx.call_agent(MADE, event.input))

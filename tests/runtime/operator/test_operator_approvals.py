@@ -146,7 +146,7 @@ def test_arguments_that_do_not_fit_are_a_stray_and_the_run_waits_on(
     harness = agent_harness(agent)
     harness.push(KETTLE)
     assert harness.approve(harness.approvals[0], wrong) == []
-    assert [str(one.reason) for one in harness.strays] == ["invalid"]
+    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
     assert harness.approve(harness.approvals[0]) == ["kettle: paid 40"]
 
 
@@ -172,9 +172,9 @@ def test_a_denied_tool_raises_with_the_reason() -> None:
 def test_what_nobody_answers_is_denied_with_that_reason(agent: type[Agent]) -> None:
     harness = OperatorHarness(agent, crash="everywhere")
     harness.push(KETTLE)
-    harness.advance(59_999)
+    harness.advance_time(59_999)
     assert harness.approval_outcomes == []
-    harness.advance(1)
+    harness.advance_time(1)
     [outcome] = harness.approval_outcomes
     assert (outcome.decision, outcome.reason) == (Decision.EXPIRED, "nobody answered within 60 s")
     assert effects == []
@@ -193,7 +193,7 @@ def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
     [request] = harness.approvals
     harness.approve(request)
     assert harness.deny(request) == []
-    assert [str(one.reason) for one in harness.strays] == ["duplicate"]
+    assert [str(one.reason) for one in harness.unmatched_signals] == ["duplicate"]
     assert len(harness.approval_outcomes) == 1
 
 
@@ -208,7 +208,7 @@ def test_an_answer_to_the_request_of_another_job_does_not_fit(agent_harness: Mak
     assert old.id != new.id
     assert old.id.rpartition("|")[0] == new.id.rpartition("|")[0]
     assert harness.approve(old) == []
-    assert [str(one.reason) for one in harness.strays] == ["invalid"]
+    assert [str(one.reason) for one in harness.unmatched_signals] == ["invalid"]
     assert harness.approve(new) == ["kettle: paid 40"]
 
 
@@ -217,7 +217,7 @@ def test_the_id_of_a_request_is_the_same_after_a_crash(agent_harness: Make) -> N
     before = harness.snapshot()
     harness.push(KETTLE)
     [first] = harness.approvals
-    harness.advance(5_000)
+    harness.advance_time(5_000)
     harness.recover(before)
     [again] = harness.approvals
     assert again.id == first.id
@@ -362,5 +362,5 @@ def test_500_approvals_are_answered_in_random_order_across_a_restart(agent_harne
     expected = [f"{one}: paid {one}" if one % 3 else f"{one}: no {one}" for one in range(ANSWERS)]
     assert sorted(harness.outputs) == sorted(expected)
     assert sorted(effects) == sorted((str(one), one) for one in range(ANSWERS) if one % 3)
-    assert harness.approvals == [] and harness.strays == []
+    assert harness.approvals == [] and harness.unmatched_signals == []
     assert len(harness.approval_outcomes) == ANSWERS

@@ -66,7 +66,7 @@ def gated(gates: Gates) -> Agent:
 def make(agent_harness: MakeHarness, gates: Gates) -> MakeHarness:
     def make_(**options: Any) -> OperatorHarness:
         return agent_harness(
-            gated(gates), lambda record: record[0], settle=False, forced_serialization=False, **options
+            gated(gates), lambda record: record[0], auto_run=False, forced_serialization=False, **options
         )
 
     return make_
@@ -80,7 +80,7 @@ def test_keys_do_not_wait_for_each_other(make: MakeHarness, gates: Gates) -> Non
     gates.open("c1")
     harness.push("d1")
     gates.open("a1", "b1", "d1")
-    assert sorted(harness.settle()) == [("a1", 0, 0), ("b1", 0, 0), ("c1", 0, 0), ("d1", 0, 0)]
+    assert sorted(harness.run_until_idle()) == [("a1", 0, 0), ("b1", 0, 0), ("c1", 0, 0), ("d1", 0, 0)]
 
 
 @pytest.mark.executes_once
@@ -93,7 +93,7 @@ def test_runs_of_a_key_follow_each_other_before_they_are_committed(make: MakeHar
     # The second run has begun on the memory of the first, and nothing is committed.
     assert (harness.sequence_number("a"), harness.pending("a"), harness.memory("a")) == (0, 3, {})
     gates.open("a2", "a3")
-    assert harness.settle() == [("a1", 0, 0), ("a2", 1, 1), ("a3", 2, 2)]
+    assert harness.run_until_idle() == [("a1", 0, 0), ("a2", 1, 1), ("a3", 2, 2)]
     assert (harness.sequence_number("a"), harness.pending("a"), harness.memory("a")) == (3, 0, {"count": 3})
 
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_in_the_middle_holds_what_is_not_committed(make: MakeHarnes
     snapshot = harness.snapshot()
     harness.restore(snapshot, parallelism=3)
     gates.open("a2", "b1")
-    assert sorted(harness.settle()) == [("a1", 0, 0), ("a2", 1, 1), ("b1", 0, 0)]
+    assert sorted(harness.run_until_idle()) == [("a1", 0, 0), ("a2", 1, 1), ("b1", 0, 0)]
 
 
 @pytest.mark.executes_once
@@ -115,7 +115,7 @@ def test_one_slot_is_enough(make: MakeHarness, gates: Gates) -> None:
     harness.push_all(["a1", "b1", "a2", "c1"])
     assert gates.wait_for(1) == ["a1"]
     gates.open("a1", "b1", "a2", "c1")
-    assert len(harness.settle()) == 4
+    assert len(harness.run_until_idle()) == 4
     assert gates.begun[0] == "a1" and gates.begun.index("a2") > gates.begun.index("a1")
 
 
@@ -125,7 +125,7 @@ def test_what_does_not_fit_into_memory_waits_in_state(make: MakeHarness, gates: 
     harness.push_all(records)
     assert harness.pending("a") == 20
     gates.open(*records)
-    assert harness.settle() == [(record, place, place) for place, record in enumerate(records)]
+    assert harness.run_until_idle() == [(record, place, place) for place, record in enumerate(records)]
 
 
 @pytest.mark.executes_once
@@ -202,10 +202,10 @@ class Jittery(Agent):
 @pytest.mark.parametrize("replay", [False, True])
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_order_of_each_key_under_random_durations(replay: bool, parallelism: int) -> None:
-    options: dict[str, Any] = {"forced_replay": replay, "settle": replay, "parallelism": parallelism}
+    options: dict[str, Any] = {"forced_replay": replay, "auto_run": replay, "parallelism": parallelism}
     with OperatorHarness(Jittery, lambda number: number % 7, **options) as harness:
         harness.push_all(range(140))
-        harness.settle()
+        harness.run_until_idle()
         outputs = harness.outputs
     for key in range(7):
         mine = [(number, total) for k, number, total in outputs if k == key]
@@ -223,7 +223,7 @@ def test_closing_ends_what_runs(make: MakeHarness, gates: Gates) -> None:
 
     agent = Agent(name="endless").add_action("act", [InputEvent], act)
     before = set(threading.enumerate())
-    harness = OperatorHarness(agent, forced_serialization=False, settle=False)
+    harness = OperatorHarness(agent, forced_serialization=False, auto_run=False)
     harness.push(1)
     gates.wait_for(1)
     harness.close()

@@ -10,8 +10,8 @@ import pytest
 from pydantic import AfterValidator
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.errors import ActionFailedError, ContextMisuseError, InvalidDelayError
-from flink_agents.api.signals import StrayReason
+from flink_agents.api.errors import ActionFailedError, ContextMisuseError, InvalidDurationError
+from flink_agents.api.signals import UnmatchedReason
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -30,7 +30,7 @@ class Listens(Agent):
 
     @action(InputEvent)
     async def listen(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.wait_for("said"))
+        return OutputEvent(output=await ctx.wait_for_signal("said"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_signal_with_a_name_or_id_that_is_no_text_is_a_stray(agent_harness: Ma
     harness.push("a")
     given = {"name": "said", **bad}
     harness.signal(0, given.pop("name"), "bad", **given)
-    assert [stray.reason for stray in harness.strays] == [StrayReason.INVALID]
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.INVALID]
     assert harness.signal(0, "said", "good", id="1") == ["good"]
 
 
@@ -62,29 +62,31 @@ def test_a_signal_that_a_validator_breaks_at_is_a_stray(agent_harness: Make) -> 
     class Checks(Agent):
         @action(InputEvent)
         async def check(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            return OutputEvent(output=await ctx.wait_for("said", Annotated[int, AfterValidator(refuses)]))
+            return OutputEvent(
+                output=await ctx.wait_for_signal("said", Annotated[int, AfterValidator(refuses)])
+            )
 
     harness = agent_harness(Checks)
     harness.signal(0, "said", 1)
     harness.push("a")
     assert harness.signal(0, "said", 2) == []
-    assert [stray.reason for stray in harness.strays] == [StrayReason.INVALID] * 2
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.INVALID] * 2
     assert harness.signal(0, "said", 20) == [20]
 
 
 @pytest.mark.parametrize("time", OF_NO_TIME, ids=lambda time: repr(time)[:30])
-@pytest.mark.parametrize("method", ["sleep", "wait_for", "request_approval"])
+@pytest.mark.parametrize("method", ["sleep", "wait_for_signal", "request_approval"])
 def test_a_time_that_is_none_is_refused_where_it_is_given(
     agent_harness: Make, method: str, time: Any
 ) -> None:
     class Waits(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            with pytest.raises(InvalidDelayError, match=f"ctx.{method} is given a time that is none"):
+            with pytest.raises(InvalidDurationError, match=f"ctx.{method} is given a time that is none"):
                 if method == "sleep":
                     await ctx.sleep(time)
-                elif method == "wait_for":
-                    await ctx.wait_for("said", timeout=time)
+                elif method == "wait_for_signal":
+                    await ctx.wait_for_signal("said", timeout=time)
                 else:
                     await ctx.request_approval("pay", {}, timeout=time)
             return OutputEvent(output="refused")
@@ -107,9 +109,9 @@ def test_a_wait_needs_a_name(agent_harness: Make, name: Any) -> None:
     class Waits(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> None:
-            await ctx.wait_for(name)
+            await ctx.wait_for_signal(name)
 
-    with pytest.raises(ActionFailedError, match="ctx.wait_for needs the name of a signal") as failed:
+    with pytest.raises(ActionFailedError, match="ctx.wait_for_signal needs the name of a signal") as failed:
         agent_harness(Waits, crash=None).push("a")
     assert "test_operator_bad_signals.py" in str(failed.value).splitlines()[0]
 
@@ -126,7 +128,7 @@ def test_a_wait_for_a_type_that_nothing_can_check_is_refused_before_it_begins(
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
             with pytest.raises(ContextMisuseError, match="a type that no value can be checked against"):
-                await ctx.wait_for("said", kind)
+                await ctx.wait_for_signal("said", kind)
             return OutputEvent(output="refused")
 
     assert agent_harness(Waits).push("a") == ["refused"]

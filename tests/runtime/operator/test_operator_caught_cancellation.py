@@ -24,7 +24,7 @@ class Catches(Agent):
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
         ctx.emit_to("asides", "asked")
         try:
-            return OutputEvent(output=await ctx.wait_for("said"))
+            return OutputEvent(output=await ctx.wait_for_signal("said"))
         except BaseException as error:
             return OutputEvent(output=repr(error))
 
@@ -37,7 +37,7 @@ class Suppresses(Agent):
         ctx.emit_to("asides", "asked")
         said: Any = "nothing"
         with contextlib.suppress(asyncio.CancelledError):
-            said = await ctx.wait_for("said")
+            said = await ctx.wait_for_signal("said")
         return [OutputEvent(output=said)]
 
 
@@ -48,7 +48,7 @@ class Yields(Agent):
     async def work(self, event: InputEvent, ctx: Any) -> AsyncIterator[OutputEvent]:
         ctx.emit_to("asides", "asked")
         try:
-            said = await ctx.wait_for("said")
+            said = await ctx.wait_for_signal("said")
         except asyncio.CancelledError:
             said = "cancelled"
         yield OutputEvent(output=said)
@@ -59,7 +59,7 @@ class AsksOneThatCatches(Agent):
 
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(Catches, event.input))
+        return OutputEvent(output=await ctx.call_agent(Catches, event.input))
 
 
 class AsksForApproval(Agent):
@@ -75,7 +75,7 @@ class AsksForApproval(Agent):
 class AsksOneForApproval(Agent):
     @action(InputEvent)
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.ask(AsksForApproval, event.input))
+        return OutputEvent(output=await ctx.call_agent(AsksForApproval, event.input))
 
 
 @pytest.mark.parametrize("agent", [Catches, Suppresses, Yields, AsksOneThatCatches])

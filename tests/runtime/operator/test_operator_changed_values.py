@@ -48,15 +48,15 @@ class Journal(Agent):
     @action(InputEvent)
     async def call(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         value = await ctx.durable_execute_async(make)
-        await ctx.wait_for("go")
+        await ctx.wait_for_signal("go")
         return OutputEvent(output=plain(value))
 
 
 class Signals(Agent):
     @action(InputEvent)
     async def wait(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        await ctx.wait_for("go")
-        return OutputEvent(output=plain(await ctx.wait_for("value")))
+        await ctx.wait_for_signal("go")
+        return OutputEvent(output=plain(await ctx.wait_for_signal("value")))
 
 
 class Delayed(Agent):
@@ -78,7 +78,11 @@ PLACES: dict[str, tuple[type[Agent], Callable[[OperatorHarness], Any], Callable[
     "memory": (Memory, lambda harness: harness.push("keep"), lambda harness: harness.push("read")),
     "journal": (Journal, lambda harness: harness.push("x"), lambda harness: harness.signal(0, "go", 1)),
     "signals": (Signals, begin_signals, lambda harness: harness.signal(0, "go", 1)),
-    "delayed events": (Delayed, lambda harness: harness.push("x"), lambda harness: harness.advance(61_000)),
+    "delayed events": (
+        Delayed,
+        lambda harness: harness.push("x"),
+        lambda harness: harness.advance_time(61_000),
+    ),
 }
 
 
@@ -86,16 +90,16 @@ def outputs_after(place: str, kind: str, change: str, upgrade: str = "") -> list
     """Let a program store a value, edit the class, and let the new program go on with the state."""
     agent, begin, resume = PLACES[place]
     define(MODULE, OLD[kind])
-    with OperatorHarness(agent, config={"run.waits": "true"}, **PLAIN) as harness:
+    with OperatorHarness(agent, config={"run.may-suspend": "true"}, **PLAIN) as harness:
         begin(harness)
         assert harness.outputs == []
         before = harness.snapshot()
         edit(kind, change, upgrade)
         harness.restore(before)
         resume(harness)
-        if harness.strays:
+        if harness.unmatched_signals:
             # A signal that does not fit ends no wait: it leaves as a stray, with the reason.
-            raise AgentsError(harness.strays[0].detail or "")
+            raise AgentsError(harness.unmatched_signals[0].detail or "")
         return list(harness.outputs)
 
 
@@ -146,7 +150,7 @@ def agent_of_events(delay: float | None) -> Agent:
 
     async def take(event: Any, ctx: RunnerContext) -> OutputEvent:
         if delay is None:
-            await ctx.wait_for("go")
+            await ctx.wait_for_signal("go")
         return OutputEvent(output=plain(event))
 
     return Agent(name="Events").add_action("send", [InputEvent], send).add_action("take", [thing], take)
@@ -175,7 +179,7 @@ EVENT_UPGRADES = {
 def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
     define(MODULE, EVENT + "    name: str\n    count: int\n")
     delay = 60 if delayed else None
-    config, store = {"run.waits": "true"}, Faults().store
+    config, store = {"run.may-suspend": "true"}, Faults().store
     with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as former:
         former.push("x")
         before = former.snapshot()
@@ -183,7 +187,7 @@ def events_after(change: str, delayed: bool, upgrade: str = "") -> list[Any]:
         with OperatorHarness(agent_of_events(delay), config=config, store=store, **PLAIN) as harness:
             harness.restore(before)
             if delayed:
-                harness.advance(61_000)
+                harness.advance_time(61_000)
             else:
                 harness.signal(0, "go")
             return list(harness.outputs)

@@ -22,11 +22,11 @@ from flink_agents import (
     RetryPolicy,
     action,
 )
-from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryDifferenceError
+from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryMismatchError
+from flink_agents.api.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.forced import VARIABLE
 from flink_agents.testing.outside import Answer, Outside
 
 COUNT = itertools.count()
@@ -140,7 +140,7 @@ DEFECTIVE: list[tuple[type[Agent], str, str]] = [
 )
 def test_agents_that_a_crash_changes_are_found(agent: type[Agent], what: str, where: str) -> None:
     with OperatorHarness(agent, crash="everywhere", forced_serialization=False) as harness:
-        with pytest.raises(RecoveryDifferenceError) as found:
+        with pytest.raises(RecoveryMismatchError) as found:
             harness.push_all(["a", "b"])
     assert found.value.difference == what
     assert where in found.value.crash_point
@@ -154,7 +154,7 @@ def test_the_first_run_that_differs_is_named() -> None:
     """The first input gives nothing that can differ."""
     with OperatorHarness(Second, lambda word: "k", crash="everywhere", forced_serialization=False) as harness:
         assert harness.push("a") == [0]
-        with pytest.raises(RecoveryDifferenceError, match="key 'k', from sequence 1 on") as found:
+        with pytest.raises(RecoveryMismatchError, match="key 'k', from sequence 1 on") as found:
             harness.push("b")
     assert (found.value.key, found.value.sequence_number) == ("k", 1)
 
@@ -279,11 +279,11 @@ def test_agents_that_no_crash_changes_pass(agent: type[Agent]) -> None:
 
 
 def test_all_that_is_in_flight_is_crashed_together() -> None:
-    with OperatorHarness(Straight, lambda word: word[0], crash="everywhere", settle=False) as harness:
+    with OperatorHarness(Straight, lambda word: word[0], crash="everywhere", auto_run=False) as harness:
         harness.push_all(["ab", "ba", "ac"])
-        assert len(harness.settle()) == 3
+        assert len(harness.run_until_idle()) == 3
         assert harness.push_all(["bb"]) == []
-        assert len(harness.settle()) == 1
+        assert len(harness.run_until_idle()) == 1
         assert harness.sequence_number("b") == 2
 
 
@@ -310,7 +310,7 @@ def test_calls_that_are_recorded_and_made_again_are_an_error(
 
     monkeypatch.setattr(MemoryStore, "scan", forgetful)
     with OperatorHarness(agent, crash="everywhere") as harness:
-        with pytest.raises(RecoveryDifferenceError, match="fetch_async was called again") as found:
+        with pytest.raises(RecoveryMismatchError, match="fetch_async was called again") as found:
             harness.push("a")
     assert found.value.difference == "effects"
     assert "after append 0" in found.value.crash_point
@@ -382,9 +382,9 @@ def test_recover_brings_inputs_again_in_their_order_or_another() -> None:
 
 
 def test_the_word_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "crash")
+    monkeypatch.setenv(TEST_MODE_VARIABLE, "crash")
     with OperatorHarness(GlobalState, forced_serialization=False) as harness:
-        with pytest.raises(RecoveryDifferenceError):
+        with pytest.raises(RecoveryMismatchError):
             harness.push("a")
     with OperatorHarness(GlobalState, crash=None, forced_serialization=False) as harness:
         assert len(harness.push("a")) == 1

@@ -25,9 +25,9 @@ class Steps(Agent):
     async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
         seen: list[Any] = [event.input]
         try:
-            seen.append(await ctx.wait_for("first"))
+            seen.append(await ctx.wait_for_signal("first"))
             await ctx.sleep(1800)
-            seen.append(await ctx.wait_for("second"))
+            seen.append(await ctx.wait_for_signal("second"))
         except RunDeadlineError:
             seen.append("too late")
         return OutputEvent(output=seen)
@@ -36,30 +36,30 @@ class Steps(Agent):
 def test_a_wait_ends_at_the_deadline_of_its_run(agent_harness: Make) -> None:
     harness = agent_harness(Steps, config=HOUR)
     harness.push("a")
-    assert harness.advance(3_599_999) == []
-    assert harness.advance(1) == [["a", "too late"]]
+    assert harness.advance_time(3_599_999) == []
+    assert harness.advance_time(1) == [["a", "too late"]]
     assert harness.state().pending == {}
 
 
 def test_the_deadline_counts_from_the_begin_of_the_run(agent_harness: Make) -> None:
     harness = agent_harness(Steps, config=HOUR)
     harness.push_all(["a", "b"])
-    harness.advance(1_200_000)
+    harness.advance_time(1_200_000)
     harness.signal(0, "first", 1)
-    harness.advance(1_800_000)
+    harness.advance_time(1_800_000)
     harness.restore(harness.snapshot())
-    assert harness.advance(599_999) == []
-    assert harness.advance(1) == [["a", 1, "too late"]]
+    assert harness.advance_time(599_999) == []
+    assert harness.advance_time(1) == [["a", 1, "too late"]]
     # The run behind it has begun now.
-    assert harness.advance(3_599_999) == []
-    assert harness.advance(1) == [["b", "too late"]]
+    assert harness.advance_time(3_599_999) == []
+    assert harness.advance_time(1) == [["b", "too late"]]
 
 
 def test_a_pause_is_cut_off_by_the_deadline_and_ends_by_it(agent_harness: Make) -> None:
     harness = agent_harness(Steps, config={"run.deadline": "20 min"})
     harness.push("a")
     harness.signal(0, "first", 1)
-    assert harness.advance(1_200_000) == [["a", 1, "too late"]]
+    assert harness.advance_time(1_200_000) == [["a", 1, "too late"]]
 
 
 def test_what_is_there_in_time_is_taken(agent_harness: Make) -> None:
@@ -67,8 +67,8 @@ def test_what_is_there_in_time_is_taken(agent_harness: Make) -> None:
     harness.push("a")
     harness.signal(0, "first", 1)
     harness.signal(0, "second", 2)
-    assert harness.advance(1_800_000) == [["a", 1, 2]]
-    harness.advance(3_600_000)
+    assert harness.advance_time(1_800_000) == [["a", 1, 2]]
+    harness.advance_time(3_600_000)
     assert len(harness.outputs) == 1
 
 
@@ -86,7 +86,7 @@ def test_waits_behind_the_deadline_end_at_once(agent_harness: Make) -> None:
 
     harness = agent_harness(Stubborn, config={"run.deadline": "1 min"})
     harness.push("a")
-    assert harness.advance(60_000) == [3]
+    assert harness.advance_time(60_000) == [3]
 
 
 def test_a_run_that_does_not_catch_it_fails(agent_harness: Make) -> None:
@@ -98,7 +98,7 @@ def test_a_run_that_does_not_catch_it_fails(agent_harness: Make) -> None:
     harness = agent_harness(Sleeps, config=HOUR)
     harness.push("a")
     with pytest.raises(ActionFailedError, match="taken for too long"):
-        harness.advance(3_600_000)
+        harness.advance_time(3_600_000)
 
 
 def test_a_request_for_an_approval_expires_with_its_run(agent_harness: Make) -> None:
@@ -116,7 +116,7 @@ def test_a_request_for_an_approval_expires_with_its_run(agent_harness: Make) -> 
     harness.push("a")
     [request] = harness.side_output(APPROVALS_TAG)
     assert request.expires_at == begun + 3_600_000
-    assert harness.advance(3_600_000) == ["given up"]
+    assert harness.advance_time(3_600_000) == ["given up"]
     assert [str(one.decision) for one in harness.side_output(APPROVALS_TAG)[1:]] == ["expired"]
 
 
@@ -126,5 +126,5 @@ def test_another_deadline_counts_for_runs_that_go_on(agent_harness: Make) -> Non
     snapshot = harness.snapshot()
     longer = agent_harness(Steps, config={"run.deadline": "2 h"})
     longer.restore(snapshot)
-    assert longer.advance(3_600_000) == []
-    assert longer.advance(3_600_000) == [["a", "too late"]]
+    assert longer.advance_time(3_600_000) == []
+    assert longer.advance_time(3_600_000) == [["a", "too late"]]

@@ -149,9 +149,9 @@ class Forgets(Agent):
 def test_an_event_comes_at_its_time_and_once(make: Make) -> None:
     harness = make(Plain)
     assert harness.push(("a", 10)) == ["a"]
-    assert harness.advance(9_999) == []
-    assert harness.advance(1) == ["a0"]
-    assert harness.advance(100_000) == []
+    assert harness.advance_time(9_999) == []
+    assert harness.advance_time(1) == ["a0"]
+    assert harness.advance_time(100_000) == []
     assert harness.sequence_number() == 2
     state = harness.state()
     assert (state.pending, state.delayed, harness.delayed()) == ({}, {}, [])
@@ -170,23 +170,23 @@ def test_what_is_to_come_can_be_listed(make: Make) -> None:
 def test_events_come_in_the_order_of_their_times_and_then_as_they_were_sent(make: Make) -> None:
     harness = make(Plain)
     harness.push_all([("a", 20, 10), ("b", 10, 10, 5)])
-    assert harness.advance(60_000) == ["b2", "a1", "b0", "b1", "a0"]
+    assert harness.advance_time(60_000) == ["b2", "a1", "b0", "b1", "a0"]
     assert harness.memory()["seen"] == ["b2", "a1", "b0", "b1", "a0"]
 
 
 def test_keys_have_their_own_events(make: Make) -> None:
     harness = make(Plain, lambda record: record[0], parallelism=2)
     harness.push_all([("a", 10), ("b", 20), ("c", 10)])
-    assert sorted(harness.advance(10_000)) == ["a0", "c0"]
+    assert sorted(harness.advance_time(10_000)) == ["a0", "c0"]
     assert [len(harness.delayed(key)) for key in "abc"] == [0, 1, 0]
-    assert harness.advance(10_000) == ["b0"]
+    assert harness.advance_time(10_000) == ["b0"]
     assert harness.memory("b") == {"seen": ["b0"]}
 
 
 def test_many_events_that_are_due_together_come_in_order(make: Make) -> None:
     harness = make(Plain, crash=None)
     harness.push(("a", *[10] * 450))
-    assert harness.advance(10_000) == [f"a{number}" for number in range(450)]
+    assert harness.advance_time(10_000) == [f"a{number}" for number in range(450)]
     assert harness.state().delayed == {}
 
 
@@ -195,9 +195,9 @@ def test_an_event_comes_behind_the_inputs_that_wait(make: Make) -> None:
     harness.push("first")
     harness.push("second")
     # The first run sleeps until 10 s; its event is due at 5 s, and waits behind the second input.
-    assert harness.advance(5_000) == []
+    assert harness.advance_time(5_000) == []
     assert (harness.pending(), harness.delayed()) == (3, [])
-    assert harness.advance(60_000) == ["first", "second", "before", "behind", "before", "behind"]
+    assert harness.advance_time(60_000) == ["first", "second", "before", "behind", "before", "behind"]
 
 
 def test_what_a_run_sent_before_it_was_suspended_is_sent_once(make: Make) -> None:
@@ -205,9 +205,9 @@ def test_what_a_run_sent_before_it_was_suspended_is_sent_once(make: Make) -> Non
     harness.push("a")
     assert [one.event for one in harness.delayed()] == [Later(what="before")]
     harness.restore(harness.snapshot())
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert harness.outputs == ["a", "before"]
-    assert harness.advance(5_000) == ["behind"]
+    assert harness.advance_time(5_000) == ["behind"]
     assert harness.sequence_number() == 3
 
 
@@ -215,20 +215,20 @@ def test_what_a_run_sent_before_it_was_suspended_is_sent_once(make: Make) -> Non
 def test_events_survive_a_restore_at_another_parallelism(make: Make, parallelism: int) -> None:
     harness = make(Plain, lambda record: record[0], parallelism=2)
     harness.push_all([(name, 10, 20) for name in "abcdef"])
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     harness.restore(harness.snapshot(), parallelism=parallelism)
-    assert sorted(harness.advance(10_000)) == [f"{name}1" for name in "abcdef"]
-    assert harness.advance(100_000) == []
+    assert sorted(harness.advance_time(10_000)) == [f"{name}1" for name in "abcdef"]
+    assert harness.advance_time(100_000) == []
 
 
 def test_a_restore_behind_the_time_of_an_event_delivers_it(make: Make) -> None:
     harness = make(Plain)
     harness.push(("a", 10))
     before = harness.snapshot()
-    assert harness.advance(10_000) == ["a0"]
+    assert harness.advance_time(10_000) == ["a0"]
     harness.restore(before)
     assert harness.outputs == ["a"]
-    assert harness.advance(0) == ["a0"]
+    assert harness.advance_time(0) == ["a0"]
     assert harness.sequence_number() == 2
 
 
@@ -238,9 +238,9 @@ def test_an_event_exists_only_with_the_commit_of_the_run_that_sent_it(make: Make
     harness.push(("a", 10))
     harness.restore(start)
     assert harness.delayed() == []
-    assert harness.advance(100_000) == []
+    assert harness.advance_time(100_000) == []
     harness.push(("b", 10))
-    assert harness.advance(10_000) == ["b0"]
+    assert harness.advance_time(10_000) == ["b0"]
 
 
 CASES: list[tuple[type[Agent], list[Any], list[Any]]] = [
@@ -259,7 +259,7 @@ def test_a_crash_at_any_moment_makes_no_difference(
     harness = make(agent, crash="everywhere")
     harness.push_all(inputs)
     for _ in range(6):
-        harness.advance(5_000)
+        harness.advance_time(5_000)
     assert harness.outputs == outputs
     assert harness.state().delayed == {}
 
@@ -269,11 +269,11 @@ def test_calls_that_a_dead_attempt_recorded_are_not_made_again(make: Make, agent
     harness = make(agent, crash=None, forced_replay=False, forced_restart=False)
     begin = harness.snapshot()
     harness.push(1)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     outputs, made = list(harness.outputs), list(calls)
     # The checkpoint is older than the run that sent the event, and both were recorded.
     harness.recover(begin)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert harness.outputs == outputs
     assert calls == made
 
@@ -283,7 +283,7 @@ def test_the_time_of_an_event_is_that_of_the_record_of_its_action(make: Make) ->
     begin = harness.snapshot()
     harness.push(1)
     [sent] = harness.delayed()
-    harness.advance(4_000)
+    harness.advance_time(4_000)
     harness.recover(begin)
     assert [one.due for one in harness.delayed()] == [sent.due]
 
@@ -302,7 +302,7 @@ def test_an_action_that_fails_has_sent_nothing(make: Make) -> None:
     harness = make(Fails)
     harness.push("a")
     assert harness.delayed() == []
-    assert harness.advance(10_000) == []
+    assert harness.advance_time(10_000) == []
 
 
 def test_an_action_that_is_tried_again_has_sent_once(make: Make) -> None:
@@ -321,7 +321,7 @@ def test_an_action_that_is_tried_again_has_sent_once(make: Make) -> None:
     harness = make(Flaky)
     harness.push("a")
     assert len(harness.delayed()) == 1
-    assert harness.advance(10_000) == ["a"]
+    assert harness.advance_time(10_000) == ["a"]
 
 
 def test_the_content_of_an_event_is_that_of_when_it_was_sent(make: Make) -> None:
@@ -338,7 +338,7 @@ def test_the_content_of_an_event_is_that_of_when_it_was_sent(make: Make) -> None
 
     harness = make(Changes)
     harness.push("a")
-    assert harness.advance(10_000) == [["a"]]
+    assert harness.advance_time(10_000) == [["a"]]
 
 
 def test_no_delay_belongs_to_the_run_and_a_delay_of_zero_does_not(make: Make) -> None:
@@ -367,7 +367,7 @@ def test_an_output_can_leave_later_as_a_run_of_its_own(make: Make) -> None:
 
     harness = make(Out)
     assert harness.push(1) == []
-    assert harness.advance(10_000) == [1]
+    assert harness.advance_time(10_000) == [1]
     assert harness.sequence_number() == 2
     with pytest.raises(ActionFailedError, match="output_type"):
         harness.push("no number")
@@ -392,7 +392,7 @@ class Shows(Agent):
 def test_lineage_says_which_run_sent_an_event(make: Make) -> None:
     harness = make(Shows, lineage=True)
     harness.push("a")
-    harness.advance(20_000)
+    harness.advance_time(20_000)
     first, second, third = harness.outputs
     assert second.value[:3] == (first.value, "take", 0)
     assert third.value[:3] == (second.value[3], "later", 1)
@@ -431,7 +431,7 @@ def test_a_delay_that_is_none_is_refused_by_the_authors_line(make: Make, delay: 
     with pytest.raises(ActionFailedError) as caught:
         harness.push("a")
     text = str(caught.value)
-    assert "InvalidDelayError" in text and found in text and "delay=None" in text
+    assert "InvalidDurationError" in text and found in text and "delay=None" in text
     assert text.startswith("tests/runtime/operator/test_operator_delayed.py:") and "Bad.take" in text
 
 
@@ -461,7 +461,7 @@ def test_an_asked_agent_cannot_send_later(make: Make) -> None:
     class Asks(Agent):
         @action(InputEvent)
         async def take(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            return OutputEvent(output=await ctx.ask(Plain, (event.input, 10)))
+            return OutputEvent(output=await ctx.call_agent(Plain, (event.input, 10)))
 
     with pytest.raises(ActionFailedError, match="with a delay"):
         make(Asks).push("a")
@@ -481,7 +481,7 @@ def test_an_agent_whose_new_code_sends_nothing_later_gets_what_was_sent(make: Ma
     before.push(("a", 10))
     after = make(Newer)
     after.restore(before.snapshot())
-    assert after.advance(before.current_time - after.current_time + 10_000) == [("newer", "a0")]
+    assert after.advance_time(before.current_time - after.current_time + 10_000) == [("newer", "a0")]
 
 
 # -- the end of a bounded input -----------------------------------------------------------------
@@ -510,22 +510,22 @@ def test_the_end_of_the_input_waits_for_events_of_all_keys(make: Make) -> None:
 def test_the_end_of_the_input_skips_the_time_of_events(make: Make, agent: type[Agent]) -> None:
     # Flink takes no checkpoint between the begin of the end and what is sent behind it, and no timer in
     # processing time fires there, by which a harness settles.
-    undisturbed = {"crash": None, "forced_replay": False, "forced_restart": False, "settle": False}
+    undisturbed = {"crash": None, "forced_replay": False, "forced_restart": False, "auto_run": False}
     conditions: dict[str, Any] = {} if agent is Plain else undisturbed
-    harness = make(agent, config={"run.sleeps-at-end": "skip"}, **conditions)
+    harness = make(agent, config={"run.timers-at-end": "skip"}, **conditions)
     if agent is Plain:
         harness.push(("a", 10, 3_600))
         assert harness.end_input() == ["a0", "a1"]
     elif agent is Chained:
         harness.push(1)
-        harness.settle()
+        harness.run_until_idle()
         # What is sent behind the end stays in state.
         assert harness.end_input() == [(1, 1)]
         assert [one.event for one in harness.delayed()] == [Later(what=1)]
         assert harness.run_metrics["delayed_events_left"] >= 1
     else:
         harness.push("a")
-        harness.settle()
+        harness.run_until_idle()
         assert harness.end_input() == ["a", "before"]
         assert [one.event for one in harness.delayed()] == [Later(what="behind")]
 
@@ -535,24 +535,24 @@ def test_the_end_of_the_input_skips_the_time_of_events(make: Make, agent: type[A
 
 @pytest.mark.parametrize("late", ["emit", "side", "drop"])
 def test_a_pending_event_holds_no_watermark_and_its_run_is_a_straggler(make: Make, late: str) -> None:
-    hold = EventTime.hold(hold_timeout=timedelta(days=1), idle_timeout="9 s", late=late)
+    hold = EventTime.hold_watermarks(max_hold=timedelta(days=1), idle_timeout="9 s", late=late)
     # An operator that begins anew has told no watermark yet, so that nothing is late for it.
     harness = make(Plain, event_time=hold, crash=None)
     harness.push(("a", 10), timestamp=1_000)
     harness.watermark(2_000)
-    harness.advance(5_000)
-    assert harness.low_watermark == 2_000
-    harness.advance(5_000)
+    harness.advance_time(5_000)
+    assert harness.output_watermark == 2_000
+    harness.advance_time(5_000)
     expected = {"emit": [("a", 1_000), ("a0", 1_000)]}.get(late, [("a", 1_000)])
     assert list(zip(harness.outputs, harness.timestamps, strict=True)) == expected
     assert harness.late_outputs == (["a0"] if late == "side" else [])
 
 
 def test_an_event_that_comes_in_time_is_on_time(make: Make) -> None:
-    harness = make(Plain, event_time=EventTime.hold(idle_timeout="9 s"))
+    harness = make(Plain, event_time=EventTime.hold_watermarks(idle_timeout="9 s"))
     harness.watermark(500)
     harness.push(("a", 10), timestamp=1_000)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert list(zip(harness.outputs, harness.timestamps, strict=True)) == [("a", 1_000), ("a0", 1_000)]
     assert all(at is not None and at > low for at, low in zip(harness.timestamps, harness.lows, strict=True))
 
@@ -561,12 +561,12 @@ def test_an_event_that_comes_in_time_is_on_time(make: Make) -> None:
 
 
 def test_a_key_is_not_forgotten_while_an_event_is_to_come(make: Make) -> None:
-    harness = make(Forgets, config={"state.forget-settled-after": "1 min"})
+    harness = make(Forgets, config={"state.idle-key-ttl": "1 min"})
     harness.push("a")
-    harness.advance(timedelta(hours=1))
+    harness.advance_time(timedelta(hours=1))
     assert len(harness.delayed()) == 1 and harness.sequence_number() > 0
-    assert harness.advance(timedelta(hours=1)) == ["a"]
-    harness.advance(timedelta(hours=1))
+    assert harness.advance_time(timedelta(hours=1)) == ["a"]
+    harness.advance_time(timedelta(hours=1))
     assert harness.state().head is None
 
 
@@ -581,7 +581,7 @@ def test_a_run_of_a_delayed_event_is_replayed_for_debugging(make: Make) -> None:
     place = MemoryPlace()
     harness = make(Calls, store=lambda: MemoryStore(place))
     harness.push(1)
-    assert harness.advance(10_000) == [(10, 1010)]
+    assert harness.advance_time(10_000) == [(10, 1010)]
     [(key, journal)] = [one for one in place.journals.items() if 1 in one[1].runs]
     found = replay_run(Calls, key, journal.runs[1])
     assert found.outputs == [(10, 1010)]

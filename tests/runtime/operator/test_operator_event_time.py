@@ -32,14 +32,14 @@ def test_the_watermark_behind_stays_behind_what_is_not_committed(hold_harness: M
     for number in range(10):
         harness.push((number % 3, number), timestamp=100 * number)
     CLOSED.update(range(3, 10))
-    assert harness.low_watermark is None
+    assert harness.output_watermark is None
     harness.watermark(450)
     assert look(harness) in (-1, 99, 199, 299)
     while len(harness.outputs) < 3:
-        harness.advance(1000)
+        harness.advance_time(1000)
     assert look(harness) == 299
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert look(harness) == 450
     harness.watermark(2000)
     assert look(harness) == 2000
@@ -55,10 +55,10 @@ def test_outputs_that_are_younger_pass_the_run_that_is_waited_for(hold_harness: 
     harness.push(("b", "quick"), timestamp=5000)
     harness.watermark(6000)
     while not harness.outputs:
-        harness.advance(10)
+        harness.advance_time(10)
     assert (left(harness), look(harness)) == ([("quick", 5000)], 999)
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert (left(harness)[1:], look(harness), on_time(harness)) == ([("slow", 1000)], 6000, True)
 
 
@@ -80,13 +80,13 @@ def test_each_output_has_the_timestamp_of_its_own_input(hold_harness: MakeHarnes
     for record, at in inputs:
         harness.push(("a", record), timestamp=at)
     harness.watermark(3000)
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == inputs
     assert on_time(harness)
     assert look(harness) == 3000
     harness.push(("a", "late"), timestamp=500)
     harness.push(("a", "none"))
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness)[5:] == [("late", 500), ("none", None)]
     assert harness.run_metrics[STRAGGLERS] == 0
 
@@ -117,7 +117,7 @@ def test_inline_runs_side_outputs_and_dead_letters(hold_harness: MakeHarness) ->
 
 
 def test_without_hold_there_are_no_timers_of_it(hold_harness: MakeHarness) -> None:
-    harness = hold_harness(event_time=EventTime.none())
+    harness = hold_harness(event_time=EventTime.ignore())
     CLOSED.add(1)
     harness.push(("a", 1), timestamp=5)
     assert not [at for at in harness.state("a").event_timers if at < 2**62]
@@ -128,7 +128,7 @@ def test_without_hold_there_are_no_timers_of_it(hold_harness: MakeHarness) -> No
 
 
 @pytest.mark.parametrize(
-    "event_time", [EventTime.none(), EventTime.hold(hold_timeout=IMPATIENT, late="drop")]
+    "event_time", [EventTime.ignore(), EventTime.hold_watermarks(max_hold=IMPATIENT, late="drop")]
 )
 def test_the_end_of_the_input_waits_for_all(hold_harness: MakeHarness, event_time: EventTime) -> None:
     """However long it takes: nothing is late before the last watermark has gone on."""
@@ -144,7 +144,7 @@ def test_the_end_of_the_input_waits_for_all(hold_harness: MakeHarness, event_tim
 @pytest.mark.executes_once
 def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: MakeHarness) -> None:
     """Else the streams behind would go on without it."""
-    harness = hold_harness(event_time=EventTime.hold(idle_timeout="0.1 s"))
+    harness = hold_harness(event_time=EventTime.hold_watermarks(idle_timeout="0.1 s"))
     CLOSED.add("slow")
     harness.push(("a", "slow"), timestamp=1)
     [task] = harness._subtasks
@@ -153,7 +153,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
 
     def wait_for_progress(seen: int, seconds: float) -> bool:
         rounds.append(seen)
-        harness.advance(0)
+        harness.advance_time(0)
         if len(rounds) == 20:
             CLOSED.clear()
         return wait(seen, seconds)
@@ -179,7 +179,7 @@ def test_at_the_end_of_the_input_a_subtask_that_waits_gives_signs(hold_harness: 
 def test_progress_needs_no_output(hold_harness: MakeHarness) -> None:
     harness = hold_harness()
     harness.push(("a", 1), timestamp=10)
-    harness.settle()
+    harness.run_until_idle()
     for at in (100, 200, 300):
         harness.watermark(at)
         assert look(harness) == at
@@ -198,8 +198,8 @@ def test_watermarks_of_each_record_are_told_together(hold_harness: MakeHarness) 
     for at in range(100):
         harness.watermark(at)
     assert len(looks) <= 2
-    harness.advance(PROGRESS_MS)
-    assert harness.low_watermark == 99
+    harness.advance_time(PROGRESS_MS)
+    assert harness.output_watermark == 99
 
 
 @pytest.mark.executes_once
@@ -220,7 +220,7 @@ def test_a_subtask_that_had_a_key_is_never_silent(hold_harness: MakeHarness, par
 
         behind.row = row
     begin = harness.current_time
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     for times in heard.values():
         gaps = [after - before for before, after in zip([begin, *times], times, strict=False)]
         assert gaps
@@ -261,15 +261,15 @@ def test_event_times_of_the_future_delay_no_commit(hold_harness: MakeHarness) ->
     harness = hold_harness()
     future = harness.current_time + 100 * 365 * 86_400_000
     harness.push(("a", 1), timestamp=future)
-    harness.advance(HELD_MS)
+    harness.advance_time(HELD_MS)
     harness.watermark(future + 10)
     harness.watermark(future + 20)
-    harness.settle()
+    harness.run_until_idle()
     look(harness)
     harness.push(("b", 2), timestamp=future + 30)
     soon = harness.current_time + ALIVE_MS // 3
     assert [at for key in "ab" for at in harness.state(key).processing_timers if at < soon]
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == [(1, future), (2, future + 30)]
     assert on_time(harness)
 
@@ -293,21 +293,16 @@ def test_how_far_the_watermark_is_behind_is_measured(hold_harness: MakeHarness) 
     look(harness)
     assert harness.run_metrics[BEHIND] == 91
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     look(harness)
     assert harness.run_metrics[BEHIND] == 0
 
 
 def test_options_are_checked() -> None:
-    assert EventTime.hold() == EventTime.hold(
-        hold_timeout=timedelta(seconds=30), late="emit", idle_timeout="10 s"
+    assert EventTime.hold_watermarks() == EventTime.hold_watermarks(
+        max_hold=timedelta(seconds=30), late="emit", idle_timeout="10 s"
     )
-    assert not EventTime.none().holds
-    for wrong in ({"hold_timeout": "0 s"}, {"late": "lose"}, {"idle_timeout": "1 ms"}):
+    assert not EventTime.ignore().holds
+    for wrong in ({"max_hold": "0 s"}, {"late": "lose"}, {"idle_timeout": "1 ms"}):
         with pytest.raises(OptionError, match=next(iter(wrong))):
-            EventTime.hold(**wrong)
-
-
-def test_the_expected_latency_is_not_needed_any_more() -> None:
-    with pytest.warns(DeprecationWarning, match="Leave it out"):
-        assert EventTime.hold("2 s") == EventTime.hold()
+            EventTime.hold_watermarks(**wrong)

@@ -78,7 +78,7 @@ class World:
 
     def advance(self) -> None:
         """Let time pass."""
-        self.harness.advance(self.chance.choice((1, 20, 60, 500)))
+        self.harness.advance_time(self.chance.choice((1, 20, 60, 500)))
 
     def progress(self) -> None:
         """Let the watermark move."""
@@ -114,7 +114,7 @@ class World:
         for number, at, low in rows:
             assert at == self.inputs[number]
             assert at is None or at > low or number in self.late, f"output {number} of {at} is behind {low}"
-        low = harness.low_watermark
+        low = harness.output_watermark
         missing = set(self.inputs) - set(harness.outputs) - self.late
         waiting = [at for number in missing if (at := self.inputs[number]) is not None]
         assert low is None or not waiting or low < min(waiting)
@@ -127,8 +127,8 @@ def test_no_output_is_late(seed: int, heartbeat: bool, agent_harness: MakeHarnes
     harness = agent_harness(
         Waiter,
         lambda record: record[0],
-        event_time=EventTime.hold(hold_timeout=ENOUGH, idle_timeout="3 s"),
-        settle=False,
+        event_time=EventTime.hold_watermarks(max_hold=ENOUGH, idle_timeout="3 s"),
+        auto_run=False,
         heartbeat=heartbeat,
         parallelism=chance.choice((1, 2)),
         max_parallelism=16,
@@ -141,18 +141,18 @@ def test_no_output_is_late(seed: int, heartbeat: bool, agent_harness: MakeHarnes
         step()
         world.check()
     OPEN.update(range(world.number + 10))
-    harness.settle()
+    harness.run_until_idle()
     for key in range(6):
         world.number += 1
         world.inputs[world.number] = world.watermark + 1
         harness.push((key, world.number, True), timestamp=world.watermark + 1)
-    harness.settle()
-    harness.advance(HELD_MS)
+    harness.run_until_idle()
+    harness.advance_time(HELD_MS)
     world.progress()
-    harness.advance(HELD_MS)
+    harness.advance_time(HELD_MS)
     world.check()
     assert sorted(harness.outputs) == sorted(world.inputs)
-    assert harness.low_watermark == world.watermark
+    assert harness.output_watermark == world.watermark
     world.push()
     harness.end_input()
     world.check()

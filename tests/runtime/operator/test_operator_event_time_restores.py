@@ -44,11 +44,11 @@ def test_what_waits_holds_after_a_restore(hold_harness: MakeHarness, parallelism
         harness.restore(snapshot, parallelism)
         assert harness.outputs == harness.timestamps == []
         harness.watermark(500)
-        harness.advance(10 * ALIVE_MS)
-        assert harness.low_watermark is not None
-        assert harness.low_watermark == 99
+        harness.advance_time(10 * ALIVE_MS)
+        assert harness.output_watermark is not None
+        assert harness.output_watermark == 99
         CLOSED.clear()
-        harness.settle()
+        harness.run_until_idle()
         assert look(harness) == 500
         assert sorted(filter(None, harness.timestamps)) == everything
         assert on_time(harness)
@@ -76,12 +76,12 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
     [task] = harness._subtasks
     while len(harness.outputs) < 3:
         ended = task.processor.ended
-        harness.advance(1000)
+        harness.advance_time(1000)
         task.processor.wait_for_progress(ended - 1, 60)
     harness.watermark(4)
     assert look(harness) == 2
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
     assert harness.run_metrics[STRAGGLERS] == 0
 
@@ -89,11 +89,11 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
 @pytest.mark.parametrize("inline", [True, False])
 def test_replay_gives_the_same_outputs_and_timestamps(hold_harness: MakeHarness, inline: bool) -> None:
     def drive(**options: Any) -> list[tuple[Any, int | None]]:
-        harness = hold_harness(settle=True, config={"run.inline": inline}, **options)
+        harness = hold_harness(auto_run=True, config={"run.inline": inline}, **options)
         for number in range(12):
             at = None if number == 7 else 10 * (number ^ 1)
             harness.push((number % 2, "now" if number == 4 else number), timestamp=at)
-            harness.advance(5)
+            harness.advance_time(5)
             harness.watermark(10 * number - 40)
         harness.end_input()
         return left(harness)
@@ -113,10 +113,10 @@ def test_inputs_beyond_the_queue_hold_too(hold_harness: MakeHarness) -> None:
     harness.push(("a", 30), timestamp=30)
     harness.watermark(30)
     while len(harness.outputs) < 20:
-        harness.advance(100)
+        harness.advance_time(100)
     assert look(harness) == 19
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert look(harness) == 30
     assert left(harness) == [(number, number) for number in range(31)]
     assert on_time(harness)
@@ -132,25 +132,25 @@ def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
     agent_harness: MakeHarness, parallelism: int
 ) -> None:
     """Keys are found one by one, by their timers, and the watermark is there before the first of them."""
-    options = {"event_time": HOLD, "settle": False, "heartbeat": False, "max_parallelism": 16}
+    options = {"event_time": HOLD, "auto_run": False, "heartbeat": False, "max_parallelism": 16}
     harness = agent_harness(Caller, lambda record: record[0], **options)
     CLOSED.add("blocked")
     for number in range(20, 0, -1):
         for place, record in enumerate(("blocked", number)):
             harness.push((number, record), timestamp=100 * number + place)
         # Their timers are not all of one time.
-        harness.advance(number)
+        harness.advance_time(number)
     harness.watermark(3000)
     snapshot = harness.snapshot()
     harness.current_watermark = NO_TIMESTAMP
     harness.restore(snapshot, parallelism)
     harness.watermark(3000)
     for _ in range(0, 2 * SETTLING_MS, STEP_MS):
-        harness.advance(STEP_MS)
-        assert harness.low_watermark in (None, 99)
-    assert harness.low_watermark == 99
+        harness.advance_time(STEP_MS)
+        assert harness.output_watermark in (None, 99)
+    assert harness.output_watermark == 99
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert look(harness) == 3000
     everything = [100 * number + place for number in range(1, 21) for place in (0, 1)]
     assert sorted(filter(None, harness.timestamps)) == everything
@@ -161,9 +161,11 @@ def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
 @pytest.mark.executes_once
 def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_harness: MakeHarness) -> None:
     """Nothing waits, and one record comes: the watermark is told once all timers would have fired."""
-    harness = agent_harness(Caller, lambda record: record[0], event_time=HOLD, settle=False, heartbeat=False)
+    harness = agent_harness(
+        Caller, lambda record: record[0], event_time=HOLD, auto_run=False, heartbeat=False
+    )
     harness.push(("a", "now"), timestamp=10)
     harness.watermark(20)
     assert look(harness) is None
-    harness.advance(SETTLING_MS)
+    harness.advance_time(SETTLING_MS)
     assert look(harness) == 20

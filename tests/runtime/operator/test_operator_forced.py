@@ -1,4 +1,4 @@
-"""Harder conditions for harnesses: what they do, and how ``AGENT_HARNESS`` sets them."""
+"""Harder conditions for harnesses: what they do, and how ``FLINK_AGENTS_TEST_MODE`` sets them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import OptionError
+from flink_agents.api.options import TEST_MODE_VARIABLE
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.forced import VARIABLE
 
 EXECUTED: list[Any] = []
 
@@ -36,7 +36,7 @@ def drive(**options: Any) -> OperatorHarness:
     EXECUTED.clear()
     with OperatorHarness(Recording, **options) as harness:
         harness.push_all([1, 2, 3])
-        harness.settle()
+        harness.run_until_idle()
         assert (harness.sequence_number(), harness.pending()) == (3, 0)
         assert harness.metrics == {"executed": 3, "last": 3}
         return harness
@@ -54,7 +54,7 @@ def drive(**options: Any) -> OperatorHarness:
 def test_words_of_the_variable(
     monkeypatch: pytest.MonkeyPatch, words: str, executed: list[int], seen: list[int]
 ) -> None:
-    monkeypatch.setenv(VARIABLE, words)
+    monkeypatch.setenv(TEST_MODE_VARIABLE, words)
     harness = drive()
     assert executed == EXECUTED
     # How many of them one operator has seen, which lives as long as nothing starts it anew.
@@ -62,30 +62,30 @@ def test_words_of_the_variable(
 
 
 def test_arguments_go_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "replay,restart")
+    monkeypatch.setenv(TEST_MODE_VARIABLE, "replay,restart")
     assert drive(forced_replay=False, forced_restart=False).outputs == [1, 2, 3]
     assert EXECUTED == [1, 2, 3]
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(TEST_MODE_VARIABLE)
     drive(forced_replay=True)
     assert EXECUTED == [1, 1, 2, 2, 3, 3]
 
 
 def test_unknown_word_is_a_named_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "replay,resart")
+    monkeypatch.setenv(TEST_MODE_VARIABLE, "replay,resart")
     with pytest.raises(OptionError, match="resart"):
         drive()
 
 
 @pytest.mark.parametrize("words", ["replay", "restart", "replay,restart"])
-@pytest.mark.parametrize("end", ["settle", "end_input", "advance"])
+@pytest.mark.parametrize("end", ["run_until_idle", "end_input", "advance_time"])
 def test_what_is_in_flight_ends_all_the_same(monkeypatch: pytest.MonkeyPatch, words: str, end: str) -> None:
-    """Without ``settle`` each push throws away what runs; each way to the end gets there."""
-    monkeypatch.setenv(VARIABLE, words)
+    """Without ``auto_run`` each push throws away what runs; each way to the end gets there."""
+    monkeypatch.setenv(TEST_MODE_VARIABLE, words)
     EXECUTED.clear()
-    with OperatorHarness(Recording, lambda record: record % 5, settle=False) as harness:
+    with OperatorHarness(Recording, lambda record: record % 5, auto_run=False) as harness:
         harness.push_all(range(20))
         while len(harness.outputs) < 20:
-            harness.advance(1000) if end == "advance" else getattr(harness, end)()
+            harness.advance_time(1000) if end == "advance_time" else getattr(harness, end)()
         assert [harness.sequence_number(key) for key in range(5)] == [4] * 5
     assert len(EXECUTED) >= 20
 
@@ -94,7 +94,7 @@ def test_what_is_in_flight_ends_all_the_same(monkeypatch: pytest.MonkeyPatch, wo
 def test_tests_that_look_at_executions_are_skipped(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, words: str, outcome: dict[str, int]
 ) -> None:
-    monkeypatch.setenv(VARIABLE, words)
+    monkeypatch.setenv(TEST_MODE_VARIABLE, words)
     pytester.makepyfile("import pytest\n\n@pytest.mark.executes_once\ndef test_counts():\n    pass\n")
     result = pytester.runpytest_subprocess("--strict-markers", "-p", "no:cacheprovider")
     result.assert_outcomes(**outcome)
@@ -102,7 +102,7 @@ def test_tests_that_look_at_executions_are_skipped(
 
 
 def test_unknown_word_ends_a_test_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "replya")
+    monkeypatch.setenv(TEST_MODE_VARIABLE, "replya")
     pytester.makepyfile("def test_nothing():\n    pass\n")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     assert result.ret != 0

@@ -35,7 +35,7 @@ class ForgetsASignal(Agent):
     @action(InputEvent)
     async def sell(self, event: InputEvent, ctx: Any) -> OutputEvent:
         await ctx.sleep(60)
-        ctx.wait_for("paid", int)
+        ctx.wait_for_signal("paid", int)
         return OutputEvent(output=event.input)
 
 
@@ -44,7 +44,7 @@ class AwaitsLater(Agent):
 
     @action(InputEvent)
     async def order(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        first, second = ctx.wait_for("first", int), ctx.wait_for("second", int)
+        first, second = ctx.wait_for_signal("first", int), ctx.wait_for_signal("second", int)
         booked = await ctx.durable_execute_async(book, event.input)
         return OutputEvent(output=(booked, await first, await second))
 
@@ -54,7 +54,7 @@ class SwallowsTheSuspension(Agent):
 
     @action(InputEvent)
     async def order(self, event: InputEvent, ctx: Any) -> OutputEvent | None:
-        first, second = ctx.wait_for("first", int), ctx.wait_for("second", int)
+        first, second = ctx.wait_for_signal("first", int), ctx.wait_for_signal("second", int)
         try:
             return OutputEvent(output=(await first, await second))
         except asyncio.CancelledError:
@@ -69,7 +69,7 @@ class GivesUp(Agent):
         pause = asyncio.ensure_future(ctx.sleep(60))
         booked = await ctx.durable_execute_async(book, event.input)
         pause.cancel()
-        return OutputEvent(output=(booked, ctx.wait_for("told").id))
+        return OutputEvent(output=(booked, ctx.wait_for_signal("told").id))
 
 
 class CancelsAtOnce(Agent):
@@ -88,10 +88,10 @@ class CancelsAtOnce(Agent):
 @pytest.mark.parametrize("agent", [ForgetsAPause, ForgetsASignal])
 def test_a_forgotten_await_of_a_wait_fails_its_action(agent_harness: Make, agent: type[Agent]) -> None:
     harness = agent_harness(agent)
-    called = r"ctx.sleep\(60\)" if agent is ForgetsAPause else r"ctx.wait_for\('paid'\)"
-    with pytest.raises(ActionFailedError, match=f"ForgottenAwaitError: .* without awaiting {called}"):
+    called = r"ctx.sleep\(60\)" if agent is ForgetsAPause else r"ctx.wait_for_signal\('paid'\)"
+    with pytest.raises(ActionFailedError, match=f"MissingAwaitError: .* without awaiting {called}"):
         harness.push("tea")
-        harness.advance(timedelta(minutes=1))
+        harness.advance_time(timedelta(minutes=1))
     assert harness.outputs == []
 
 
@@ -99,7 +99,7 @@ def test_a_forgotten_await_is_tried_again_by_no_policy(agent_harness: Make) -> N
     harness = agent_harness(ForgetsAPause, config={"actions.on-error": "dead-letter"})
     harness.push("tea")
     [letter] = harness.dead_letters
-    assert (letter.error_type, letter.attempts) == ("ForgottenAwaitError", ())
+    assert (letter.error_type, letter.attempts) == ("MissingAwaitError", ())
 
 
 def test_a_wait_may_be_awaited_behind_others(agent_harness: Make) -> None:

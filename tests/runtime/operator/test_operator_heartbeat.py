@@ -56,22 +56,22 @@ def expected(rounds: int, begin: int = 0) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_either_takes_over_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=before)
+    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
     one.push_all(KEYS * 2)
     snapshot = one.snapshot()
-    other = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=after, parallelism=3)
+    other = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=3)
     other.restore(snapshot)
-    assert sorted(other.settle()) == expected(2)
+    assert sorted(other.run_until_idle()) == expected(2)
     other.push_all(KEYS)
-    assert sorted(other.settle()) == expected(3, 2)
+    assert sorted(other.run_until_idle()) == expected(3, 2)
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 def test_either_drains_what_waits(agent_harness: MakeHarness, before: bool, after: bool) -> None:
-    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=before)
+    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=before)
     one.push_all(KEYS * 2)
-    other = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=after, parallelism=2)
+    other = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=after, parallelism=2)
     other.restore(one.snapshot())
     assert sorted(other.end_input()) == expected(2)
     assert all(other.pending(key) == 0 for key in KEYS)
@@ -86,11 +86,11 @@ def timers_of(harness: OperatorHarness) -> Counter[str]:
 
 
 def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> None:
-    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True, **UNFORCED)
     # A further one comes before it where a run ends sooner than was expected.
     harness.push_all(KEYS)
     assert timers_of(harness)["event"] == 1 and timers_of(harness)["processing"] in (1, 2)
-    harness.settle()
+    harness.run_until_idle()
     assert timers_of(harness) == {"processing": 0, "event": 1}
     harness.push_all(KEYS)
     assert timers_of(harness)["event"] == 1 and timers_of(harness)["processing"] in (1, 2)
@@ -98,28 +98,28 @@ def test_one_timer_of_each_kind_serves_all_keys(agent_harness: MakeHarness) -> N
 
 def test_timers_of_an_older_savepoint_do_nothing_twice(agent_harness: MakeHarness) -> None:
     """Those of each key fire besides the heartbeat, before and after what waited is committed."""
-    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=False)
+    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=False)
     one.push_all(KEYS * 2)
-    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True, **UNFORCED)
     harness.restore(one.snapshot())
     assert timers_of(harness)["processing"] > len(KEYS)
     for _ in range(3):
         for key in KEYS:
             for at in sorted(harness.state(key).processing_timers):
                 harness._fire(encode_key(key), "processing_timers", at)
-    harness.settle()
+    harness.run_until_idle()
     harness.end_input()
     assert sorted(harness.outputs) == expected(2)
     assert {harness.sequence_number(key) for key in KEYS} == {2}
 
 
 def test_an_input_of_a_restored_key_does_not_pass_what_waits(agent_harness: MakeHarness) -> None:
-    one = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    one = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
     one.push_all(KEYS)
-    harness = agent_harness(CountingAgent, by_itself, settle=False, heartbeat=True)
+    harness = agent_harness(CountingAgent, by_itself, auto_run=False, heartbeat=True)
     harness.restore(one.snapshot())
     harness.push_all(KEYS)  # before any beat has woken the keys
-    harness.settle()
+    harness.run_until_idle()
     assert sorted(harness.outputs) == expected(2)
     assert {harness.pending(key) for key in KEYS} == {0}
 
@@ -128,12 +128,12 @@ def test_a_run_that_does_not_end_holds_no_other_key_back(agent_harness: MakeHarn
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(OnceAgent, by_first, auto_run=False, heartbeat=True, **UNFORCED)
     harness.push_all([("endless", True), ("a", False), ("b", False)])
     subtask = harness._subtasks[0]
     while len(harness.outputs) < 2:
         seen = subtask.processor.ended
-        harness.advance(10)
+        harness.advance_time(10)
         if len(harness.outputs) < 2 and subtask.processor.ended == seen:
             subtask.processor.wait_for_progress(seen, 60)
     assert sorted(harness.outputs) == [("a", False), ("b", False)]
@@ -153,9 +153,9 @@ class LookingHarness(OperatorHarness):
 
 @pytest.mark.parametrize("heartbeat", [True, False])
 def test_nothing_leaves_before_its_run_is_committed(heartbeat: bool) -> None:
-    with LookingHarness(CountingAgent, by_itself, settle=False, heartbeat=heartbeat) as harness:
+    with LookingHarness(CountingAgent, by_itself, auto_run=False, heartbeat=heartbeat) as harness:
         harness.push_all(KEYS * 3)
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == expected(3)
 
 
@@ -165,7 +165,7 @@ def test_a_beat_registers_no_timer_that_fires_in_it(agent_harness: MakeHarness) 
     def by_first(record: Any) -> Any:
         return record[0]
 
-    harness = agent_harness(OnceAgent, by_first, settle=False, heartbeat=True, **UNFORCED)
+    harness = agent_harness(OnceAgent, by_first, auto_run=False, heartbeat=True, **UNFORCED)
     harness.push(("endless", True))
     for _ in range(20):
         (at,) = harness.state("endless").processing_timers
@@ -205,11 +205,11 @@ class TellingAgent(Agent):
 @pytest.mark.parametrize("heartbeat", [True, False])
 def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarness, heartbeat: bool) -> None:
     """Behind a restart, the first input of a key looks for records. It does not keep those behind it."""
-    options = {"settle": False, "heartbeat": heartbeat, "observers": [Listener], **UNFORCED}
+    options = {"auto_run": False, "heartbeat": heartbeat, "observers": [Listener], **UNFORCED}
     harness = agent_harness(TellingAgent, lambda record: record[0], **options)
     snapshot = harness.snapshot()
     harness.push(("a", "ask"))
-    harness.settle()
+    harness.run_until_idle()
     harness.restore(snapshot)
     processor, (listener,) = harness._subtasks[0].processor, harness.observers
     assert isinstance(listener, Listener)
@@ -223,7 +223,7 @@ def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarne
     assert harness.push(("a", "ask")) == []
     wait_until(processor._actors[encode_key("a")], "is_done")
     assert harness.push(("a", 3)) == []
-    assert harness.settle() == ["a", ("a", 3)]
+    assert harness.run_until_idle() == ["a", ("a", 3)]
 
 
 def wait_until(owner: Any, name: str) -> None:

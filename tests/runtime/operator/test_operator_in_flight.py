@@ -43,16 +43,16 @@ class Half(Agent):
 
 def test_what_a_call_did_so_far_is_in_no_checkpoint() -> None:
     agent = fresh(Half, begun=threading.Event(), go_on=threading.Event())
-    with OperatorHarness(agent, forced_serialization=False, settle=False) as harness:
+    with OperatorHarness(agent, forced_serialization=False, auto_run=False) as harness:
         harness.push_all(["a", "b"])
         assert agent.begun.wait(WAIT_SECONDS)
-        harness.advance(5000)
+        harness.advance_time(5000)
         snapshot = harness.snapshot()
         [state] = snapshot.keys.values()
         assert (state.memory, sorted(state.pending)) == ({}, [0, 1])
         assert (harness.outputs, harness.side_output("audit")) == ([], [])
         agent.go_on.set()
-        harness.settle()
+        harness.run_until_idle()
         once = (list(harness.outputs), harness.memory(), list(harness.side_output("audit")))
         assert once == ([("a", 1, 1), ("b", 2, 2)], {"before": 2, "after": 2}, ["a", "b"])
         # From there, everything comes as if the first attempt had never begun.
@@ -84,9 +84,9 @@ class Own(Agent):
 
 def test_each_call_sees_its_own_key_and_memory() -> None:
     keys = 50
-    with OperatorHarness(Own, lambda number: number, settle=False) as harness:
+    with OperatorHarness(Own, lambda number: number, auto_run=False) as harness:
         harness.push_all(list(range(keys)) * 2)
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == sorted([(key, {key}) for key in range(keys)] * 2)
         assert all(harness.memory(key) == {"seen": [key, key]} for key in range(keys))
 
@@ -109,7 +109,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
     agent = fresh(Door, opened=threading.Event())
     config = {"run.max-in-flight": 2, "queue.max-total": 3, "run.inline": inline}
     with OperatorHarness(
-        agent, lambda number: number, config=config, forced_serialization=False, settle=False
+        agent, lambda number: number, config=config, forced_serialization=False, auto_run=False
     ) as harness:
         [task] = harness._subtasks
         waits = task.processor._waits
@@ -126,7 +126,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
         assert full == []
         harness.push_all(range(5, 20))
         assert full[0] == 5
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == list(range(20))
 
 
@@ -144,9 +144,9 @@ class Barrier(Agent):
 @pytest.mark.executes_once
 def test_blocking_actions_of_different_keys_overlap() -> None:
     agent = fresh(Barrier, barrier=threading.Barrier(8, timeout=WAIT_SECONDS))
-    with OperatorHarness(agent, lambda n: n, forced_serialization=False, settle=False) as harness:
+    with OperatorHarness(agent, lambda n: n, forced_serialization=False, auto_run=False) as harness:
         harness.push_all(range(8))
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs) == list(range(8))
 
 

@@ -213,8 +213,8 @@ class EndsAtOnce(Agent):
 
 
 def test_more_keys_end_at_once_than_a_beat_looks_at() -> None:
-    with OperatorHarness(EndsAtOnce, lambda number: number, settle=False, hang_after=60) as harness:
+    with OperatorHarness(EndsAtOnce, lambda number: number, auto_run=False, hang_after=60) as harness:
         for number in range(2 * MOST_COMMITS + 1):
             harness.push(number)
-        harness.settle()
+        harness.run_until_idle()
         assert len(harness.outputs) == 2 * MOST_COMMITS + 1

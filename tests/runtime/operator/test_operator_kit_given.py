@@ -52,12 +52,12 @@ def test_a_side_output_that_is_not_declared_is_named() -> None:
 @pytest.mark.parametrize("time", ["1 d", 1.5, None, True])
 def test_a_time_that_is_none_is_named(time: Any) -> None:
     with OperatorHarness(Desk) as harness:
-        for act in (harness.advance, harness.watermark):
+        for act in (harness.advance_time, harness.watermark):
             with pytest.raises(HarnessUseError) as caught:
                 act(time)
             check_place(caught.value)
-        harness.advance(timedelta(seconds=1))
-        harness.advance(1)
+        harness.advance_time(timedelta(seconds=1))
+        harness.advance_time(1)
 
 
 def test_an_answer_to_no_request_is_named() -> None:
@@ -77,10 +77,10 @@ def test_a_harness_that_was_closed_says_so() -> None:
         lambda: harness.push("b"),
         lambda: harness.push_all(["b"]),
         lambda: harness.signal(0, "x"),
-        lambda: harness.advance(1),
+        lambda: harness.advance_time(1),
         lambda: harness.watermark(1),
         lambda: harness.end_input(),
-        lambda: harness.settle(),
+        lambda: harness.run_until_idle(),
         lambda: harness.memory(),
         lambda: harness.waits(),
         lambda: harness.restore(snapshot),

@@ -207,7 +207,7 @@ EXPECTED = {
 
 
 def make(agent: type[Agent], **options: Any) -> OperatorHarness:
-    return OperatorHarness(agent, lambda number: number % KEYS, config=TIGHT, settle=False, **options)
+    return OperatorHarness(agent, lambda number: number % KEYS, config=TIGHT, auto_run=False, **options)
 
 
 def by_key(outputs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int]]]:
@@ -222,7 +222,7 @@ def by_key(outputs: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int
 def test_all_come_to_their_end(agent: type[Agent], parallelism: int) -> None:
     with make(agent, parallelism=parallelism) as harness:
         harness.push_all(range(KEYS * ROUNDS))
-        harness.settle()
+        harness.run_until_idle()
         assert by_key(harness.outputs) == EXPECTED
 
 
@@ -235,7 +235,7 @@ def test_all_come_to_their_end_after_a_restore_in_the_middle(agent: type[Agent])
         harness.restore(snapshot, parallelism=2)
         harness.push_all(range(KEYS * ROUNDS // 2, KEYS * ROUNDS))
         harness.restore(harness.snapshot(), parallelism=1)
-        harness.settle()
+        harness.run_until_idle()
         assert by_key(harness.outputs) == EXPECTED
 
 
@@ -253,7 +253,7 @@ def test_all_come_to_their_end_with_that_of_the_input(agent: type[Agent], restor
 @pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("agent", AGENTS)
 def test_all_come_to_their_end_where_watermarks_wait(agent: type[Agent], restored: bool) -> None:
-    with make(agent, event_time=EventTime.hold(hold_timeout="100 s")) as harness:
+    with make(agent, event_time=EventTime.hold_watermarks(max_hold="100 s")) as harness:
         for number in range(KEYS * ROUNDS):
             harness.push(number, timestamp=number)
             if number % KEYS == KEYS // 2:
@@ -261,7 +261,7 @@ def test_all_come_to_their_end_where_watermarks_wait(agent: type[Agent], restore
         if restored:
             harness.restore(harness.snapshot())
         harness.watermark(KEYS * ROUNDS)
-        harness.settle()
+        harness.run_until_idle()
         assert by_key(harness.outputs) == EXPECTED
         assert sorted(filter(None, harness.timestamps)) == list(range(1, KEYS * ROUNDS))
 

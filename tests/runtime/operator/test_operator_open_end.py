@@ -51,7 +51,7 @@ class Asks(Agent):
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
         try:
-            answer = await ctx.wait_for("answer")
+            answer = await ctx.wait_for_signal("answer")
         except Exception as error:
             answer = type(error).__name__
         return OutputEvent(output=(event.input, answer))
@@ -84,10 +84,10 @@ def _wait_until_it_rests(harness: OperatorHarness) -> None:
     harness.watermark(START)
     for _ in range(50):
         with harness._clock.flying(harness._next_due), harness._pauses.settling():  # pyright: ignore[reportPrivateUsage]
-            harness.settle()
+            harness.run_until_idle()
         if _rests(harness):
             return
-        harness.advance(100_000)
+        harness.advance_time(100_000)
     raise AssertionError("it never rests")
 
 
@@ -96,13 +96,13 @@ CASES = [
     for agent, config in [
         (Waits, {}),
         (Sends, {}),
-        (Sends, {"run.sleeps-at-end": "skip"}),
+        (Sends, {"run.timers-at-end": "skip"}),
         (Asks, {}),
         (Sleeps, {}),
-        (Sleeps, {"run.sleeps-at-end": "skip"}),
+        (Sleeps, {"run.timers-at-end": "skip"}),
         (Quick, {}),
     ]
-    for event_time in (EventTime.none(), EventTime.hold())
+    for event_time in (EventTime.ignore(), EventTime.hold_watermarks())
 ]
 
 
@@ -116,7 +116,7 @@ def test_what_an_open_end_puts_out(agent_harness: Make, restores: bool) -> None:
     """It is what the end puts out that waits at the last watermark, with a restart in the middle or not."""
 
     def harness_of(agent: type[Agent], config: dict[str, Any], event_time: EventTime) -> OperatorHarness:
-        options = {"config": config, "event_time": event_time, "heartbeat": True, "settle": False}
+        options = {"config": config, "event_time": event_time, "heartbeat": True, "auto_run": False}
         options |= PLAIN
         harness = agent_harness(agent, lambda value: value % 3, parallelism=2, **options)
         for value in range(4):
@@ -148,11 +148,11 @@ def test_what_an_open_end_puts_out(agent_harness: Make, restores: bool) -> None:
 
 @pytest.mark.own_conditions
 def test_it_rests_only_at_the_end(agent_harness: Make) -> None:
-    harness = agent_harness(Waits, lambda value: value, heartbeat=True, settle=False, **PLAIN)
+    harness = agent_harness(Waits, lambda value: value, heartbeat=True, auto_run=False, **PLAIN)
     assert _rests(harness)
     harness.push(1)
     assert not _rests(harness)
-    harness.settle()
+    harness.run_until_idle()
     harness.watermark(START - 1)
     assert not _rests(harness)
     _wait_until_it_rests(harness)

@@ -1,4 +1,4 @@
-"""Inputs that overtake a suspended run of their key: ``on_suspend = "overtake"``."""
+"""Inputs that overtake a suspended run of their key: ``on_suspend = "interleave"``."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ def note(ctx: Any, name: str, part: int, seen: list[int]) -> OutputEvent:
 class Plain(Agent):
     """Waits as often as its input says: ``r2`` is named r and waits twice."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         name, seen = event.input[0], list[int]()
         for part in range(int(event.input[1:]) + 1):
             if part:
-                await ctx.wait_for(f"{name}:{part}", str)
+                await ctx.wait_for_signal(f"{name}:{part}", str)
             yield note(ctx, name, part, seen)
 
 
 class Calling(Agent):
     """The same, with a durable call in each part."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         name, seen = event.input[0], list[int]()
         for part in range(int(event.input[1:]) + 1):
             if part:
-                await ctx.wait_for(f"{name}:{part}", str)
+                await ctx.wait_for_signal(f"{name}:{part}", str)
             await ctx.durable_execute_async(call, f"{name} {part}")
             yield note(ctx, name, part, seen)
 
@@ -87,7 +87,7 @@ def drive(harness: OperatorHarness, steps: list[str], settles: bool = False) -> 
         else:
             harness.push(step)
         if settles:
-            harness.settle()
+            harness.run_until_idle()
 
 
 def expected_of(steps: list[str]) -> list[tuple[str, int, tuple[int, ...]]]:
@@ -110,7 +110,7 @@ def check(harness: OperatorHarness, steps: list[str]) -> None:
     assert memory["log"] == [f"{name}{part}" for name, part, _ in expected]
     own = {f"own.{name}": seen[-1] for name, _, seen in expected}
     assert {path: n for path, n in memory.items() if path.startswith("own.")} == own
-    assert harness.waits(0) == [] and harness.strays == []
+    assert harness.waits(0) == [] and harness.unmatched_signals == []
 
 
 RUNS = ["a1", "b1", "c0"]
@@ -150,14 +150,14 @@ def test_a_run_waits_several_times(agent: type[Agent]) -> None:
 @pytest.mark.parametrize("at", range(1, 6))
 def test_nothing_is_repeated_behind_an_older_checkpoint(steps: list[str], at: int) -> None:
     """All that came behind a checkpoint comes again, signals first, and takes the turns that it had."""
-    with OperatorHarness(Calling, settle=False) as harness:
+    with OperatorHarness(Calling, auto_run=False) as harness:
         drive(harness, steps[:at], settles=True)
         snapshot = harness.snapshot()
         drive(harness, steps[at:], settles=True)
         check(harness, steps)
         harness.restore(snapshot)
         drive(harness, sorted(steps[at:], key=lambda step: ":" not in step))
-        harness.settle()
+        harness.run_until_idle()
         check(harness, steps)
     assert CALLED == [f"{name} {part}" for name, part, _ in expected_of(steps)]
 
@@ -170,23 +170,23 @@ def test_several_runs_of_a_key_wait_for_one_name() -> None:
     harness.push("c")
     first, second = harness.waits(0)
     assert harness.signal(0, "answer", 2) == []
-    assert [str(stray.reason) for stray in harness.strays] == ["ambiguous"]
+    assert [str(stray.reason) for stray in harness.unmatched_signals] == ["ambiguous"]
     assert harness.signal(0, "answer", 3, wait=second.id) == [("c", 3)]
     assert harness.signal(0, "answer", 4) == [("b", 4)]
     assert harness.signal(0, "answer", 5, wait=first.id) == []
-    assert [str(stray.reason) for stray in harness.strays] == ["ambiguous", "duplicate"]
+    assert [str(stray.reason) for stray in harness.unmatched_signals] == ["ambiguous", "duplicate"]
 
 
 class OneName(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
-        return OutputEvent(output=(event.input, await ctx.wait_for("answer")))
+        return OutputEvent(output=(event.input, await ctx.wait_for_signal("answer")))
 
 
 class Sleeps(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
     side_outputs = {"began": str}
 
     @action(InputEvent)
@@ -203,9 +203,9 @@ def test_pauses_end_each_at_its_time() -> None:
     for name, seconds in (("a", 30), ("b", 10), ("c", 20), ("d", 0)):
         harness.push((name, seconds))
     assert harness.outputs == ["d"]
-    assert harness.advance(9_999) == []
-    assert harness.advance(1) == ["b"]
-    assert harness.advance(20_000) == ["c", "a"]
+    assert harness.advance_time(9_999) == []
+    assert harness.advance_time(1) == ["b"]
+    assert harness.advance_time(20_000) == ["c", "a"]
     assert harness.memory(0)["log"] == ["d", "b", "c", "a"]
     assert harness.side_output("began") == ["a", "b", "c", "d"]
 
@@ -218,12 +218,12 @@ def test_the_end_of_the_input_ends_all_waits() -> None:
 
 
 class AtEnd(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         try:
-            await ctx.wait_for("never", timeout=60)
+            await ctx.wait_for_signal("never", timeout=60)
         except NoMoreSignalsError:
             return OutputEvent(output=f"{event.input} ended")
         except SignalTimeoutError:
@@ -231,7 +231,7 @@ class AtEnd(Agent):
 
 
 def test_behind_so_many_runs_inputs_wait() -> None:
-    with OperatorHarness(Plain, config={"run.set-aside-per-key": 2}) as harness:
+    with OperatorHarness(Plain, config={"run.max-suspended-per-key": 2}) as harness:
         drive(harness, ["a1", "b1", "c1", "d0"])
         assert [output[:2] for output in harness.outputs] == [("a", 0), ("b", 0)]
         drive(harness, ["b:1"])
@@ -243,7 +243,7 @@ def test_behind_so_many_runs_inputs_wait() -> None:
 
 
 class Waiting(Plain):
-    on_suspend = "wait"
+    on_suspend = "block"
 
 
 @pytest.mark.parametrize(("first", "then"), [(Waiting, Plain), (Plain, Waiting)])
@@ -272,7 +272,7 @@ def test_a_rescale_takes_runs_along() -> None:
 class Failing(Agent):
     """Fails behind its wait."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
     on_error = "dead-letter"
 
     @action(InputEvent, retry=RetryPolicy(max_attempts=2, initial_interval=0.001))
@@ -282,7 +282,7 @@ class Failing(Agent):
         memory.set("n", n + 1)
         yield OutputEvent(output=("before", event.input, n))
         if event.input == "fails":
-            await ctx.wait_for("go")
+            await ctx.wait_for_signal("go")
             CALLED.append(f"{n} {memory.get('n')}")
             memory.set("n", 100)
             raise ValueError("behind the wait")
@@ -313,7 +313,7 @@ class Done(Event):
 class Chain(Agent):
     """Three actions, each of which writes; the one in the middle waits in two tasks."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     def first(self, event: Any, ctx: Any) -> Any:
@@ -333,7 +333,7 @@ class Chain(Agent):
         return Done(n=event.n)
 
     async def half(self, ctx: Any, name: str) -> int:
-        await ctx.wait_for(name)
+        await ctx.wait_for_signal(name)
         n: int = ctx.short_term_memory.get("n")
         ctx.short_term_memory.set("n", n + 10)
         return n
@@ -356,13 +356,13 @@ def test_parts_of_several_actions_and_tasks() -> None:
 
 
 class Late(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         try:
             if event.input == "waits":
-                await ctx.wait_for("never")
+                await ctx.wait_for_signal("never")
         except RunDeadlineError:
             return OutputEvent(output="late")
         return OutputEvent(output=event.input)
@@ -372,21 +372,21 @@ def test_the_deadline_of_a_run_ends_its_wait() -> None:
     with OperatorHarness(Late, config={"run.deadline": "10 s"}) as harness:
         harness.push("waits")
         assert harness.push("b") == ["b"]
-        assert harness.advance(9_999) == []
-        assert harness.advance(1) == ["late"]
+        assert harness.advance_time(9_999) == []
+        assert harness.advance_time(1) == ["late"]
 
 
 @pytest.mark.executes_once
 def test_runs_that_are_set_aside_hold_no_watermark() -> None:
-    with OperatorHarness(Late, event_time=EventTime.hold()) as harness:
+    with OperatorHarness(Late, event_time=EventTime.hold_watermarks()) as harness:
         harness.push("waits", 1_000)
         harness.push("b", 2_000)
         harness.watermark(1_500)
-        harness.advance(1_000)
-        assert harness.low_watermark == 1_500
+        harness.advance_time(1_000)
+        assert harness.output_watermark == 1_500
         harness.watermark(5_000)
-        harness.advance(1_000)
-        assert harness.low_watermark == 5_000
+        harness.advance_time(1_000)
+        assert harness.output_watermark == 5_000
         harness.signal(0, "never")
         assert harness.outputs == ["b", "waits"]
         assert harness.timestamps == [2_000, 1_000]
@@ -396,11 +396,11 @@ def test_runs_that_are_set_aside_hold_no_watermark() -> None:
 def test_memory_that_expires_while_runs_are_set_aside() -> None:
     with OperatorHarness(Calling, crash="everywhere", config={"memory.short-term.ttl": "10 s"}) as harness:
         drive(harness, ["c0", "a2", "b1"])
-        harness.advance(6_000)
+        harness.advance_time(6_000)
         drive(harness, ["a:1"])
-        harness.advance(6_000)
+        harness.advance_time(6_000)
         drive(harness, ["b:1", "a:2"])
         # What a run read before its wait is as it was; what it reads behind that has expired, or has not.
         assert harness.outputs[3:] == [("a", 1, (1, 3)), ("b", 1, (2, 4)), ("a", 2, (1, 3, 5))]
-        harness.advance(11_000)
+        harness.advance_time(11_000)
         assert harness.push("d0") == [("d", 0, (0,))]

@@ -52,7 +52,7 @@ class Later(Event):
 class Sending(Agent):
     """Sends delayed events before and behind its wait; ``plain`` does not wait."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
@@ -61,7 +61,7 @@ class Sending(Agent):
         await ctx.durable_execute_async(call, name)
         if name != "plain":
             ctx.send_event(Later(what=f"{name} before"), delay=10)
-            await ctx.wait_for(name)
+            await ctx.wait_for_signal(name)
             await ctx.durable_execute_async(call, f"{name} behind")
             ctx.send_event(Later(what=f"{name} behind"), delay=10)
         return OutputEvent(output=(name, count(ctx, f"{name} end")))
@@ -82,16 +82,16 @@ def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
         harness.push_all(["a", "b", "plain"])
         assert harness.outputs == [("plain", 3)]
         assert [getattr(one.event, "what", None) for one in harness.delayed()] == ["a before", "b before"]
-        harness.advance(10_000)
+        harness.advance_time(10_000)
         assert harness.outputs[1:] == [("a before", 4, 5)]
         harness.signal(0, "b", 1)
         assert harness.outputs[2:] == [("b", 7)]
-        harness.advance(10_000)
+        harness.advance_time(10_000)
         assert harness.outputs[3:] == [("b behind", 8, 9)]
         harness.signal(0, "a", 1)
-        harness.advance(10_000)
+        harness.advance_time(10_000)
         assert harness.outputs[4:] == [("a", 10), ("a behind", 11, 12)]
-        harness.advance(10_000)
+        harness.advance_time(10_000)
         assert harness.outputs[6:] == [("b before", 6, 13)]
         assert harness.waits() == harness.delayed() == []
         assert len(harness.memory()["log"]) == harness.memory()["n"] == 14
@@ -101,10 +101,10 @@ def test_delayed_events_overtake_and_are_overtaken(heartbeat: bool) -> None:
 @BEATS
 @pytest.mark.executes_once
 def test_delayed_events_wait_behind_too_many_runs(heartbeat: bool) -> None:
-    config = {"run.set-aside-per-key": 1}
+    config = {"run.max-suspended-per-key": 1}
     with OperatorHarness(Sending, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
         harness.push("a")
-        harness.advance(20_000)
+        harness.advance_time(20_000)
         assert (harness.outputs, harness.delayed()) == ([], [])
         harness.push("plain")
         harness.signal(0, "a", 1)
@@ -122,13 +122,13 @@ def test_the_end_of_the_input_ends_waits_and_delayed_events(heartbeat: bool) -> 
 
 
 class Ends(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         ctx.send_event(Later(what=event.input), delay=5)
         try:
-            await ctx.wait_for("never")
+            await ctx.wait_for_signal("never")
         except NoMoreSignalsError:
             count(ctx, "ended")
             return OutputEvent(output=f"{event.input} ended")
@@ -143,7 +143,7 @@ class Ends(Agent):
 class Approved(Agent):
     """Asks before it does what an input with a capital says."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent, needs_approval=lambda event: event.input.isupper(), approval_timeout=60)
     async def act(self, event: Any, ctx: Any) -> Any:
@@ -169,7 +169,7 @@ def test_what_needs_an_approval_is_overtaken() -> None:
 def test_approvals_that_nobody_gives_end_while_others_go_on() -> None:
     with OperatorHarness(Approved, crash="everywhere") as harness:
         harness.push_all(["A", "b", "C"])
-        harness.advance(60_000)
+        harness.advance_time(60_000)
         assert [outcome.decision.value for outcome in harness.approval_outcomes] == ["expired", "expired"]
         harness.push("d")
         assert [output[:2] for output in harness.outputs] == [("b", 0), ("d", 1)]
@@ -183,17 +183,17 @@ class Clerk(Agent):
     async def act(self, event: Any, ctx: Any) -> Any:
         asked = count(ctx, event.input)
         await ctx.durable_execute_async(call, f"clerk {event.input}")
-        said = await ctx.wait_for(event.input)
+        said = await ctx.wait_for_signal(event.input)
         return OutputEvent(output=(asked, said, count(ctx, "said")))
 
 
 class Asking(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         before = count(ctx, event.input)
-        answer = None if event.input == "plain" else await ctx.ask(Clerk(), event.input)
+        answer = None if event.input == "plain" else await ctx.call_agent(Clerk(), event.input)
         return OutputEvent(output=(event.input, before, answer, count(ctx, "end")))
 
 
@@ -217,15 +217,15 @@ def failing(policy: str) -> Agent:
         yield OutputEvent(output=(name, 0, count(ctx, name)))
         if name == "plain":
             return
-        await ctx.wait_for("one")
+        await ctx.wait_for_signal("one")
         yield OutputEvent(output=(name, 1, count(ctx, f"{name} one")))
-        await ctx.wait_for("two")
+        await ctx.wait_for_signal("two")
         ctx.short_term_memory.set("n", 1_000)
         yield OutputEvent(output=(name, 2, await ctx.durable_execute_async(call, name)))
         raise ValueError("behind the wait")
 
     class Fails(Agent):
-        on_suspend = "overtake"
+        on_suspend = "interleave"
 
     retry = RetryPolicy(max_attempts=2, initial_interval=0.001) if policy == "retry" else None
     return Fails().add_action("act", [InputEvent], act, on_error=policy, retry=retry)
@@ -248,12 +248,12 @@ def test_an_action_that_fails_in_a_later_part(policy: str) -> None:
         assert harness.push("plain") == [("plain", 0, 3)]
         assert len(harness.dead_letters) == (policy == "dead-letter")
         assert harness.memory() == {"n": 4, "log": ["a", "plain", "a one", "plain"]}
-        assert harness.state().pending == {} and harness.strays == []
+        assert harness.state().pending == {} and harness.unmatched_signals == []
     assert CALLED == ["a"]
 
 
 class Limited(Agent):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
     seconds: float | None = None
 
     @action(InputEvent)
@@ -261,7 +261,7 @@ class Limited(Agent):
         name, seen = event.input, [count(ctx, event.input)]
         try:
             for part in "12":
-                await ctx.wait_for(f"{name}{part}", timeout=self.seconds)
+                await ctx.wait_for_signal(f"{name}{part}", timeout=self.seconds)
                 seen.append(count(ctx, f"{name}{part}"))
                 await ctx.durable_execute_async(call, f"{name}{part}")
         except RunDeadlineError:
@@ -281,19 +281,19 @@ def test_a_deadline_counts_from_the_begin_of_the_first_part(heartbeat: bool) -> 
     config = {"run.deadline": "10 s"}
     with OperatorHarness(Hurried, crash="everywhere", heartbeat=heartbeat, config=config) as harness:
         harness.push_all("ab")
-        harness.advance(6_000)
+        harness.advance_time(6_000)
         harness.signal(0, "b1")
-        harness.advance(1_999)
+        harness.advance_time(1_999)
         assert harness.outputs == []
-        harness.advance(1)
+        harness.advance_time(1)
         assert harness.outputs == [("a timed out", 0, 3)]
-        harness.advance(2_000)
+        harness.advance_time(2_000)
         assert harness.outputs[1:] == [("b late", 1, 2, 4)]
         assert harness.state().pending == {}
 
 
 @pytest.mark.executes_once
-@pytest.mark.parametrize("policy", ["overtake", "wait"])
+@pytest.mark.parametrize("policy", ["interleave", "block"])
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_deadline_that_has_passed_at_a_restore(policy: str, parallelism: int) -> None:
     class Changed(Limited):
@@ -307,14 +307,14 @@ def test_a_deadline_that_has_passed_at_a_restore(policy: str, parallelism: int) 
         snapshot = before.snapshot()
     with OperatorHarness(Changed, **options) as behind:
         behind.restore(snapshot, parallelism=parallelism)
-        behind.advance(20_000)
+        behind.advance_time(20_000)
         assert sorted(output[0] for output in behind.outputs) == ["a late", "b late"]
         assert behind.memory()["n"] == 5
 
 
 @pytest.mark.executes_once
 @pytest.mark.parametrize(
-    "order", [("wait", "overtake"), ("overtake", "wait"), ("overtake", "wait", "overtake")]
+    "order", [("block", "interleave"), ("interleave", "block"), ("interleave", "block", "interleave")]
 )
 @pytest.mark.parametrize("store", ["memory", "sqlite", "none"])
 def test_the_policy_changes_from_savepoint_to_savepoint(
@@ -345,7 +345,7 @@ def test_the_policy_changes_from_savepoint_to_savepoint(
     last = made[-1]
     assert last.memory()["n"] == 6
     assert sorted(last.memory()["log"]) == ["a0", "a1", "a2", "b0", "b1", "b2"]
-    assert last.state().pending == {} and last.strays == []
+    assert last.state().pending == {} and last.unmatched_signals == []
     for harness in made:
         harness.close()
     if store != "none":
@@ -360,7 +360,7 @@ class Calling(Agent):
         name = event.input
         count(ctx, f"{name}0")
         for part in "12":
-            await ctx.wait_for(f"{name}{part}")
+            await ctx.wait_for_signal(f"{name}{part}")
             await ctx.durable_execute_async(call, f"{name}{part}")
             count(ctx, f"{name}{part}")
         return OutputEvent(output=(name, 3))
@@ -374,7 +374,7 @@ class Pausing(Agent):
         name = event.input
         count(ctx, f"{name}0")
         for part in "12":
-            await ctx.wait_for(f"{name}{part}")
+            await ctx.wait_for_signal(f"{name}{part}")
             count(ctx, f"{name}{part}")
         return OutputEvent(output=(name, 3))
 
@@ -382,14 +382,14 @@ class Pausing(Agent):
 class Two(Agent):
     """``both`` waits for two signals side by side, ``right`` for one of them."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         if event.input == "both":
-            found = await ctx.gather(ctx.wait_for("left"), ctx.wait_for("right"))
+            found = await ctx.gather(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
         elif event.input == "right":
-            found = await ctx.wait_for("right")
+            found = await ctx.wait_for_signal("right")
         else:
             found = await ctx.durable_execute_async(GATE.wait)
         return OutputEvent(output=(event.input, found))
@@ -416,31 +416,31 @@ def test_a_signal_is_for_the_run_that_waited_when_it_came(heartbeat: bool) -> No
     """A run that has a wake-up, and its turn behind others, loses no signal to these."""
     opened: list[bool] = []
     GATE.opens = lambda: bool(opened)
-    with OperatorHarness(Two, settle=False, heartbeat=heartbeat, crash=None) as harness:
+    with OperatorHarness(Two, auto_run=False, heartbeat=heartbeat, crash=None) as harness:
         harness.push("both")
-        harness.settle()
+        harness.run_until_idle()
         harness.push("gate")
         harness.push("right")
         harness.signal(0, "left", 1)
         harness.signal(0, "right", 2)
         harness.signal(0, "right", 3)
         opened.append(True)
-        harness.settle()
+        harness.run_until_idle()
         assert sorted(harness.outputs, key=str) == [("both", [1, 2]), ("gate", "open"), ("right", 3)]
-        assert harness.strays == []
+        assert harness.unmatched_signals == []
 
 
 class Drawing(Agent):
     """Calls with what it draws before and behind its wait."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def act(self, event: Any, ctx: Any) -> Any:
         drawn = [str(ctx.uuid4())]
         await ctx.durable_execute_async(call, drawn[0])
         if event.input != "plain":
-            await ctx.wait_for(event.input)
+            await ctx.wait_for_signal(event.input)
             drawn.append(str(ctx.uuid4()))
             await ctx.durable_execute_async(call, drawn[1])
         return OutputEvent(output=(event.input, *drawn))
@@ -455,7 +455,7 @@ def test_a_fork_goes_on_with_what_a_run_has_drawn() -> None:
         origin.push_all(["a", "plain"])
         snapshot = origin.snapshot()
         expected = origin.signal(0, "a", 1)
-    config = {"job-identifier": "two", "action-state.on-other-job": "fork"}
+    config = {"job-identifier": "two", "action-state.on-job-change": "fork"}
     with OperatorHarness(Drawing, name="one", crash=None, store=store, job_id="two", config=config) as fork:
         fork.restore(snapshot)
         assert fork.signal(0, "a", 1) == expected

@@ -52,7 +52,7 @@ def drive(**options: Any) -> OperatorHarness:
     harness = OperatorHarness(Ledger, by_parity, **options)
     for record in range(20):
         harness.push(record, timestamp=record)
-        harness.advance(7)
+        harness.advance_time(7)
     harness.end_input()
     return harness
 
@@ -90,7 +90,7 @@ def test_forced_replay_does_run_everything_twice(config: Any) -> None:
     ALWAYS.clear()
     harness = OperatorHarness(Impure, forced_replay=True, crash=None, config=config)
     harness.push_all(["a", "b"])
-    harness.advance(10)
+    harness.advance_time(10)
     assert ALWAYS in (["a", "a", "b", "b"], ["a", "b", "a", "b"])
     assert len(harness.outputs) == 2
 
@@ -128,7 +128,7 @@ def test_restore_and_replay_give_what_no_crash_gives(crash_after: int, config: A
             harness.push(1000)
             harness.restore(snapshot)
             harness.push(record, timestamp=record)
-        harness.advance(7)
+        harness.advance_time(7)
     harness.end_input()
     assert observed(harness) == observed(drive(config=config))
 
@@ -174,7 +174,7 @@ def test_rescaling_keeps_each_key_whole() -> None:
 
 def test_rescaling_keeps_what_waits() -> None:
     keys = [f"key {number}" for number in range(20)]
-    harness = probe(count, key_selector=lambda record: record, config=WAITING, settle=False)
+    harness = probe(count, key_selector=lambda record: record, config=WAITING, auto_run=False)
     harness.push_all(keys * 3)
     harness.restore(harness.snapshot(), parallelism=4)
     harness.push_all(keys)
@@ -189,14 +189,14 @@ def test_rescaling_keeps_what_waits() -> None:
 
 @pytest.fixture
 def waiting(agent_harness: Callable[..., OperatorHarness]) -> OperatorHarness:
-    return agent_harness(Ledger, by_parity, config=WAITING, settle=False)
+    return agent_harness(Ledger, by_parity, config=WAITING, auto_run=False)
 
 
 def test_inputs_wait_in_state_until_their_commit(waiting: OperatorHarness) -> None:
     assert waiting.push_all([1, 3, 2]) == []
     assert (waiting.pending("odd"), waiting.pending("even")) == (2, 1)
     assert waiting.sequence_number("odd") == 0
-    assert len(waiting.settle()) == 6
+    assert len(waiting.run_until_idle()) == 6
     assert (waiting.pending("odd"), waiting.pending("even")) == (0, 0)
     assert waiting.memory("odd")["total"] == 4
     state = waiting.state("odd")
@@ -210,18 +210,18 @@ def test_inputs_keep_order_number_and_event_time(agent_harness: Callable[..., Op
         return OutputEvent(output=(event.input, ctx.sequence_number, ctx.timestamp))
 
     agent = Agent(name="a").add_action("act", [InputEvent], body)
-    harness = agent_harness(agent, config=WAITING, settle=False)
+    harness = agent_harness(agent, config=WAITING, auto_run=False)
     for record in "abc":
         harness.push(record, timestamp=ord(record))
     harness.push("d")
-    assert harness.settle() == [("a", 0, 97), ("b", 1, 98), ("c", 2, 99), ("d", 3, None)]
+    assert harness.run_until_idle() == [("a", 0, 97), ("b", 1, 98), ("c", 2, 99), ("d", 3, None)]
 
 
 def test_end_of_input_drains_what_waits(waiting: OperatorHarness) -> None:
     waiting.push_all([1, 2, 3])
     assert waiting.watermark(2**62) == []
     assert len(waiting.end_input()) == 6
-    assert waiting.advance(timedelta(days=1)) == []
+    assert waiting.advance_time(timedelta(days=1)) == []
     assert waiting.state("odd").event_timers == set()
 
 
@@ -234,7 +234,7 @@ def test_inline_runs_need_no_timer() -> None:
 
 def test_input_behind_waiting_ones_waits_too() -> None:
     """After a restart with other options, what waits goes first."""
-    harness = probe(lambda record, ctx: (record, ctx.sequence_number), config=WAITING, settle=False)
+    harness = probe(lambda record, ctx: (record, ctx.sequence_number), config=WAITING, auto_run=False)
     harness.push_all("ab")
     inline = probe(lambda record, ctx: (record, ctx.sequence_number))
     inline.restore(harness.snapshot())
@@ -259,23 +259,23 @@ def test_failure_of_a_waiting_input_fails_the_job_and_loses_nothing() -> None:
             raise ValueError(record)
         return record
 
-    harness = probe(body, config=WAITING, settle=False, forced_serialization=False)
+    harness = probe(body, config=WAITING, auto_run=False, forced_serialization=False)
     harness.push_all(["good", "bad", "later"])
     ALL_THERE.set()
     snapshot = harness.snapshot()
     for _ in range(2):
         with pytest.raises(ActionFailedError, match="sequence 1"):
-            harness.settle()
+            harness.run_until_idle()
         harness.restore(snapshot)
     assert harness.pending() == 3
     assert harness.memory() == {}
 
 
 def test_failure_of_a_waiting_input_by_policy() -> None:
-    harness = OperatorHarness(Ledger, config=WAITING, settle=False)
+    harness = OperatorHarness(Ledger, config=WAITING, auto_run=False)
     harness.push_all([1, "text", 2])
     with pytest.raises(ActionFailedError):
-        harness.settle()
+        harness.run_until_idle()
     tolerant = OperatorHarness(Ledger, config={**WAITING, "actions.on-error": "dead-letter"})
     assert len(tolerant.push_all([1, "text", 2])) == 4
     assert [letter.event.input for letter in tolerant.dead_letters] == ["text"]

@@ -94,12 +94,12 @@ def clean() -> None:
 
 @factors(name=MADE, action=ACTIONS, busy=[False, True])
 def test_it_becomes_a_dead_letter(name: str, action: str, busy: bool) -> None:
-    with new_harness(action, name, "dead-letter", settle=False) as harness:
+    with new_harness(action, name, "dead-letter", auto_run=False) as harness:
         if busy:
             harness.push("before")
         harness.push(MADE[name]())
         harness.push("behind")
-        harness.settle()
+        harness.run_until_idle()
         assert harness.outputs == ["done"] * (2 if busy else 1)
         (letter,) = harness.dead_letters
         assert letter.error_type == "UnserializableValueError" and letter.error_message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.errors import ActionFailedError, DurableCallMismatchError
+from flink_agents.api.errors import ActionFailedError, NonDeterminismError
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -47,11 +47,11 @@ class Versions(Agent):
         if Code.version == 5:
             # In a task of its own, so that the waits behind it have the numbers that they had.
             await asyncio.create_task(_nap(ctx))
-        first = await ctx.wait_for("first")
+        first = await ctx.wait_for_signal("first")
         if Code.version == 3:
             await ctx.durable_execute_async(call, "more")
             await ctx.sleep(60)
-        second = await ctx.wait_for("second" if Code.version != 4 else "third")
+        second = await ctx.wait_for_signal("second" if Code.version != 4 else "third")
         return OutputEvent(output=(before, first, second))
 
 
@@ -62,7 +62,7 @@ async def _nap(ctx: Any) -> None:
 class Overtaken(Versions):
     """The same, with inputs that overtake its runs."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 @pytest.fixture(params=[Versions, Overtaken])
@@ -83,7 +83,7 @@ def test_a_signal_is_taken_once_more_where_its_taking_is_void(
     Code.version = version
     harness.restore(harness.snapshot())
     harness.signal(0, "second", 2, id="s2")
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     if version == 4:
         harness.signal(0, "third", 3)
     assert harness.outputs == [(version, 1, 3 if version == 4 else 2)]
@@ -92,7 +92,7 @@ def test_a_signal_is_taken_once_more_where_its_taking_is_void(
     assert [wait.name for wait in harness.waits()] == ["first"]
     # Both ids are known, though one was taken twice.
     harness.signal(0, "first", 1, id="s1")
-    assert [(one.signal.id, str(one.reason)) for one in harness.strays] == [("s1", "duplicate")]
+    assert [(one.signal.id, str(one.reason)) for one in harness.unmatched_signals] == [("s1", "duplicate")]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -107,10 +107,10 @@ def test_a_crash_behind_a_rerun_neither_loses_nor_repeats_its_signal(
     # The store has the new begin of the execution; state has what was recorded before.
     harness.restore(before)
     harness.signal(0, "second", 2, id="s2")
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     assert harness.outputs == [(version, 1, 2)]
     assert calls == ([1, 3, "more"] if version == 3 else [1, version])
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
     harness.push("b")
     assert [wait.name for wait in harness.waits()] == ["first"]
 
@@ -127,7 +127,7 @@ def test_code_that_changes_while_its_run_is_suspended_once_more(suspended: Opera
     for _ in range(2):
         # The store has the second new begin, the second time; state has the first one.
         harness.restore(before)
-        harness.advance(60_000)
+        harness.advance_time(60_000)
         assert [wait.name for wait in harness.waits()] == ["second"]
         assert calls == [1, 3, "more", 2]
     harness.signal(0, "second", 2, id="s2")
@@ -135,7 +135,7 @@ def test_code_that_changes_while_its_run_is_suspended_once_more(suspended: Opera
     assert calls == [1, 3, "more", 2]
 
 
-@pytest.mark.parametrize("policy", ["wait", "overtake"])
+@pytest.mark.parametrize("policy", ["block", "interleave"])
 def test_what_the_new_code_does_not_take_is_kept_for_others(agent_harness: Make, policy: str) -> None:
     class Stops(Agent):
         on_suspend = policy
@@ -146,8 +146,8 @@ def test_what_the_new_code_does_not_take_is_kept_for_others(agent_harness: Make,
                 await ctx.durable_execute_async(call, "other")
                 return OutputEvent(output="none")
             await ctx.durable_execute_async(call, event.input)
-            first = await ctx.wait_for("first", int)
-            return OutputEvent(output=(first, await ctx.wait_for("second")))
+            first = await ctx.wait_for_signal("first", int)
+            return OutputEvent(output=(first, await ctx.wait_for_signal("second")))
 
     harness = agent_harness(Stops, config=RERUN)
     harness.push("a")
@@ -167,8 +167,8 @@ def test_a_value_that_no_longer_fits_is_a_stray(agent_harness: Make) -> None:
         @action(InputEvent)
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
             await ctx.durable_execute_async(call, Code.version)
-            first = await ctx.wait_for("first", int if Code.version == 1 else str)
-            return OutputEvent(output=(first, await ctx.wait_for("second")))
+            first = await ctx.wait_for_signal("first", int if Code.version == 1 else str)
+            return OutputEvent(output=(first, await ctx.wait_for_signal("second")))
 
     harness = agent_harness(Types, config=RERUN)
     harness.push("a")
@@ -176,7 +176,7 @@ def test_a_value_that_no_longer_fits_is_a_stray(agent_harness: Make) -> None:
     Code.version = 2
     harness.restore(harness.snapshot())
     harness.signal(0, "second", 2)
-    assert [(one.signal.value, str(one.reason)) for one in harness.strays] == [(1, "invalid")]
+    assert [(one.signal.value, str(one.reason)) for one in harness.unmatched_signals] == [(1, "invalid")]
     assert harness.signal(0, "first", "one") == [("one", 2)]
     assert harness.state().pending == {}
 
@@ -186,8 +186,8 @@ def test_a_wait_for_another_signal_than_was_recorded_is_a_mismatch(agent_harness
     class Names(Agent):
         @action(InputEvent)
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            first = await ctx.wait_for("a" if Code.version == 1 else "b")
-            return OutputEvent(output=(first, await ctx.wait_for("c")))
+            first = await ctx.wait_for_signal("a" if Code.version == 1 else "b")
+            return OutputEvent(output=(first, await ctx.wait_for_signal("c")))
 
     harness = agent_harness(Names, config={"action-state.on-mismatch": policy})
     harness.push("x")
@@ -216,7 +216,7 @@ def test_signals_without_ids_count_each_time(agent_harness: Make, restored: str)
         harness.push("a")
         harness.signal(0, "first", 1)
     harness.signal(0, "second", 2)
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     assert harness.outputs == [(2, 1, 2)]
     harness.push("b")
     harness.signal(0, "first", 1)
@@ -232,8 +232,8 @@ def test_a_signal_that_names_its_wait_is_not_taken_for_a_second_one(agent_harnes
     harness.restore(harness.snapshot())
     harness.signal(0, "second", 2)
     assert [wait.name for wait in harness.waits()] == [None]
-    assert harness.advance(60_000) == [(5, 1, 2)]
-    assert harness.strays == []
+    assert harness.advance_time(60_000) == [(5, 1, 2)]
+    assert harness.unmatched_signals == []
 
 
 class Typed(Agent):
@@ -243,7 +243,9 @@ class Typed(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=(await ctx.wait_for("first", self.kind), await ctx.wait_for("second")))
+        return OutputEvent(
+            output=(await ctx.wait_for_signal("first", self.kind), await ctx.wait_for_signal("second"))
+        )
 
 
 @pytest.mark.parametrize(
@@ -263,4 +265,4 @@ def test_another_type_for_a_signal_that_was_taken(
         return
     with pytest.raises(ActionFailedError, match="of another type") as raised:
         harness.signal(0, "second", 2)
-    assert isinstance(raised.value.__cause__, DurableCallMismatchError)
+    assert isinstance(raised.value.__cause__, NonDeterminismError)

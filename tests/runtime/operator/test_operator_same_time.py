@@ -30,7 +30,7 @@ class Diary(Agent):
             if kind == "both":
                 ctx.send_event(Later(name=f"own later {days}"), delay=timedelta(days=days))
             try:
-                await ctx.wait_for("never", timeout=timedelta(days=days))
+                await ctx.wait_for_signal("never", timeout=timedelta(days=days))
             except SignalTimeoutError:
                 pass
         return self.write(f"{kind} {days}", ctx)
@@ -47,7 +47,7 @@ class Diary(Agent):
 
 
 class Overtaken(Diary):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 KINDS = ("later", "sleep", "wait", "both")
@@ -60,5 +60,5 @@ def test_what_is_due_together_has_one_order(first: str, second: str, agent: Any,
         # Each crash is compared with what came out without it.
         with OperatorHarness(agent, lambda _: "ada", heartbeat=beats, crash="everywhere") as harness:
             harness.push_all(inputs)
-            outputs = harness.advance(timedelta(days=9))
+            outputs = harness.advance_time(timedelta(days=9))
         assert len(outputs[-1]) == len(inputs) + [first, second].count("both")

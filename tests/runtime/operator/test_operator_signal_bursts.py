@@ -28,30 +28,30 @@ class Unrecorded(Agent):
         return OutputEvent(output=await ctx.gather(*(self.one(part, ctx) for part in parts)))
 
     async def one(self, part: str, ctx: RunnerContext) -> str:
-        return await pay(part, await ctx.wait_for("ok"))
+        return await pay(part, await ctx.wait_for_signal("ok"))
 
 
 class Recorded(Unrecorded):
     async def one(self, part: str, ctx: RunnerContext) -> str:
-        return await ctx.durable_execute_async(pay, part, await ctx.wait_for("ok"))
+        return await ctx.durable_execute_async(pay, part, await ctx.wait_for_signal("ok"))
 
 
 class UnrecordedAside(Agent):
     """Asks one question for each input, and lets inputs overtake it."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def order(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=await self.one(event.input, ctx))
 
     async def one(self, part: str, ctx: RunnerContext) -> str:
-        return await pay(part, await ctx.wait_for("ok"))
+        return await pay(part, await ctx.wait_for_signal("ok"))
 
 
 class RecordedAside(UnrecordedAside):
     async def one(self, part: str, ctx: RunnerContext) -> str:
-        return await ctx.durable_execute_async(pay, part, await ctx.wait_for("ok"))
+        return await ctx.durable_execute_async(pay, part, await ctx.wait_for_signal("ok"))
 
 
 AGENTS = [Unrecorded, Recorded, UnrecordedAside, RecordedAside]
@@ -74,7 +74,7 @@ def asked(agent: type[Agent], **options: Any) -> tuple[OperatorHarness, Callable
     harness = OperatorHarness(agent, **{**PLAIN, **options})
     for order in ("tea", "rice") if agent in (UnrecordedAside, RecordedAside) else ("tea",):
         harness.push(order)
-        harness.settle()
+        harness.run_until_idle()
     waits: dict[str, str] = dict(zip(SIGNALS, (one.id for one in harness.waits(0)), strict=False))
 
     def send(which: str) -> None:
@@ -85,14 +85,14 @@ def asked(agent: type[Agent], **options: Any) -> tuple[OperatorHarness, Callable
 
 def outcome(harness: OperatorHarness) -> Outcome:
     """What has come of the signals, and what becomes of a later order and an answer to it."""
-    harness.settle()
-    strays = sorted((one.signal.value, one.reason.value) for one in harness.strays)
+    harness.run_until_idle()
+    strays = sorted((one.signal.value, one.reason.value) for one in harness.unmatched_signals)
     found = sorted(map(str, harness.outputs)), strays, len(harness.waits(0))
     seen = len(harness.outputs)
     harness.push("milk")
-    harness.settle()
+    harness.run_until_idle()
     harness.signal(0, "ok", "any")
-    harness.settle()
+    harness.run_until_idle()
     return *found, harness.outputs[seen:]
 
 
@@ -107,7 +107,7 @@ def one_by_one(agent: type[Agent], order: tuple[str, ...]) -> Outcome:
 @factors(strength=1, order=ORDERS, agent=AGENTS, ids={"order": "-".join})
 def test_all_at_once_is_as_one_by_one(agent: type[Agent], order: tuple[str, ...]) -> None:
     expected = one_by_one(agent, order)
-    harness, send = asked(agent, settle=False)
+    harness, send = asked(agent, auto_run=False)
     with harness:
         for which in order:
             send(which)
@@ -145,7 +145,7 @@ def test_what_was_recorded_holds_in_another_order_of_signals(
         before = harness.snapshot()
         for which in ("second", "any"):
             send(which)
-        harness.settle()
+        harness.run_until_idle()
         harness.restore(before)
         harness.outputs.clear()
         for which in again:
@@ -159,18 +159,18 @@ def test_a_signal_that_nobody_has_decided_about_survives_another_restart(
     agent: type[Agent], parallelism: int
 ) -> None:
     expected = one_by_one(agent, ("second", "any"))
-    harness, send = asked(agent, settle=False)
+    harness, send = asked(agent, auto_run=False)
     with harness:
-        harness.settle()
+        harness.run_until_idle()
         before = harness.snapshot()
         for which in ("second", "any"):
             send(which)
-            harness.settle()
+            harness.run_until_idle()
         harness.restore(before)
         send("any")
         undecided = harness.snapshot()
-        harness.settle()
+        harness.run_until_idle()
         harness.restore(undecided, parallelism)
-        harness.settle()
+        harness.run_until_idle()
         send("second")
         assert outcome(harness) == expected

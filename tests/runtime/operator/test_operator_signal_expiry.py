@@ -12,14 +12,14 @@ import pytest
 from waiting_agents import behind_a_door, opened
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.signals import StrayReason
+from flink_agents.api.signals import UnmatchedReason
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
 
-UNDISTURBED = {"settle": False, "crash": None, "forced_replay": False, "forced_restart": False}
+UNDISTURBED = {"auto_run": False, "crash": None, "forced_replay": False, "forced_restart": False}
 """The test says when time passes, and looks at a run that goes on."""
 
 TIMERS = pytest.mark.parametrize("heartbeat", [True, False], ids=["heartbeat", "timers"])
@@ -30,8 +30,8 @@ class Hears(Agent):
 
     @action(InputEvent)
     async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        heard, _ = await asyncio.gather(ctx.wait_for("said"), ctx.durable_execute_async(behind_a_door))
-        return OutputEvent(output=[heard, await ctx.wait_for("said")])
+        heard, _ = await asyncio.gather(ctx.wait_for_signal("said"), ctx.durable_execute_async(behind_a_door))
+        return OutputEvent(output=[heard, await ctx.wait_for_signal("said")])
 
 
 class Collects(Agent):
@@ -40,7 +40,7 @@ class Collects(Agent):
     @action(InputEvent)
     async def collect(self, event: InputEvent, ctx: Any) -> OutputEvent:
         async def listen() -> list[Any]:
-            return [await ctx.wait_for("said") for _ in range(event.input)]
+            return [await ctx.wait_for_signal("said") for _ in range(event.input)]
 
         heard, _ = await asyncio.gather(listen(), ctx.durable_execute_async(behind_a_door))
         return OutputEvent(output=heard)
@@ -51,7 +51,7 @@ class Listens(Agent):
 
     @action(InputEvent)
     async def listen(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.wait_for("said"))
+        return OutputEvent(output=await ctx.wait_for_signal("said"))
 
 
 @pytest.fixture(autouse=True)
@@ -81,16 +81,16 @@ def test_a_signal_that_a_run_has_taken_does_not_expire(agent_harness: Make, hear
     wait_until(lambda: names(harness) == ["said"])
     harness.signal(0, "said", "yes")
     wait_until(lambda: names(harness) == [])
-    harness.advance(6_000)
-    assert harness.strays == []
+    harness.advance_time(6_000)
+    assert harness.unmatched_signals == []
     opened.set()
-    harness.settle()
+    harness.run_until_idle()
     assert names(harness) == ["said"]
     # It says the same as the one before, and is another one.
     harness.signal(0, "said", "yes")
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [["yes", "yes"]]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
     assert harness.state().pending == {}
 
 
@@ -106,8 +106,8 @@ def test_a_signal_that_no_run_has_taken_expires_while_one_goes_on(
     # What the run has not been offered yet stays, until somebody looks again.
     mail = harness._subtasks[0].processor._actors[encode_key(0)].mail
     wait_until(lambda: mail is not None and mail._offered == 2)
-    harness.advance(6_000)
-    assert [stray.reason for stray in harness.strays] == [StrayReason.EXPIRED] * 2
+    harness.advance_time(6_000)
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.EXPIRED] * 2
     opened.set()
 
 
@@ -117,18 +117,18 @@ def test_what_expired_before_a_restart_came_to_its_end_leaves_once(
 ) -> None:
     harness = agent_harness(Listens, config={"signals.ttl": "5 s"}, heartbeat=heartbeat, **UNDISTURBED)
     harness.push("a")
-    harness.settle()
+    harness.run_until_idle()
     harness.signal(0, "said", "yes")
     snapshot = harness.snapshot()
     harness.restore(snapshot)
-    harness.advance(6_000)
-    harness.settle()
-    harness.advance(1_000)
+    harness.advance_time(6_000)
+    harness.run_until_idle()
+    harness.advance_time(1_000)
     taken = len(harness.outputs)
-    assert taken + len(harness.strays) == 1
+    assert taken + len(harness.unmatched_signals) == 1
     if not taken:
         harness.signal(0, "said", "yes")
-        harness.settle()
+        harness.run_until_idle()
     assert harness.outputs == ["yes"]
 
 
@@ -142,8 +142,8 @@ def test_signals_that_a_run_has_taken_take_no_place_of_others(agent_harness: Mak
         harness.signal(0, "said", number)
         wait_until(partial(moved, harness, before.id))
     opened.set()
-    harness.settle()
-    assert harness.strays == []
+    harness.run_until_idle()
+    assert harness.unmatched_signals == []
     assert harness.outputs == [[0, 1, 2, 3, 4, 5]]
 
 
@@ -152,12 +152,12 @@ def test_signals_that_a_run_has_taken_take_no_place_of_others(agent_harness: Mak
 def test_nothing_is_left_of_a_key_that_got_signals_only(
     agent_harness: Make, heartbeat: bool, forgets: bool
 ) -> None:
-    config = {"signals.ttl": "5 s", **({"state.forget-settled-after": "10 s"} if forgets else {})}
+    config = {"signals.ttl": "5 s", **({"state.idle-key-ttl": "10 s"} if forgets else {})}
     harness = agent_harness(Listens, lambda key: key, config=config, heartbeat=heartbeat)
     harness.signal("a", "said", 1)
     assert harness.state("a").head is not None
-    harness.advance(6_000)
-    assert [stray.reason for stray in harness.strays] == [StrayReason.EXPIRED]
+    harness.advance_time(6_000)
+    assert [stray.reason for stray in harness.unmatched_signals] == [UnmatchedReason.EXPIRED]
     left = harness.state("a")
     assert (left.head, left.pending, left.processing_timers) == (None, {}, set())
 

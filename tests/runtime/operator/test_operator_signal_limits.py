@@ -22,12 +22,12 @@ class Asks(Agent):
     async def ask(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         if event.input == "approval":
             return OutputEvent(output=str((await ctx.request_approval("pay", {})).decision))
-        answers = await ctx.gather(*(ctx.wait_for("x", int) for _ in range(event.input)))
+        answers = await ctx.gather(*(ctx.wait_for_signal("x", int) for _ in range(event.input)))
         return OutputEvent(output=answers)
 
 
 class AsksAside(Asks):
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 @pytest.fixture(params=[Asks, AsksAside])
@@ -39,7 +39,7 @@ def fill(harness: OperatorHarness) -> None:
     """Send as many signals as may wait that no run has asked for."""
     for number in range(MOST):
         harness.signal(0, "other", number)
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 def test_an_answer_comes_through_where_others_fill_the_mailbox(agent: type[Agent]) -> None:
@@ -52,34 +52,34 @@ def test_an_answer_comes_through_where_others_fill_the_mailbox(agent: type[Agent
         harness.push("approval")
         assert harness.approve(harness.approvals[0]) == ["approved"]
         harness.signal(0, "x", 9)
-        assert [one.reason.value for one in harness.strays] == ["overflow"]
+        assert [one.reason.value for one in harness.unmatched_signals] == ["overflow"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_each_of_many_answers_comes_through_at_once(agent: type[Agent], restarts: bool) -> None:
-    with OperatorHarness(agent, config=LIMIT, settle=False, **PLAIN) as harness:
+    with OperatorHarness(agent, config=LIMIT, auto_run=False, **PLAIN) as harness:
         harness.push(4 * MOST)
-        harness.settle()
+        harness.run_until_idle()
         before = harness.snapshot()
         for number, wait in enumerate(harness.waits(0)):
             harness.signal(0, "x", number, wait=wait.id)
-        harness.settle()
+        harness.run_until_idle()
         if restarts:
             harness.recover(before)
-            harness.settle()
-        assert harness.outputs[-1:] == [list(range(4 * MOST))] and harness.strays == []
+            harness.run_until_idle()
+        assert harness.outputs[-1:] == [list(range(4 * MOST))] and harness.unmatched_signals == []
 
 
 def test_a_flood_of_answers_to_one_wait_is_bounded(agent: type[Agent]) -> None:
-    with OperatorHarness(agent, config=LIMIT, settle=False, **PLAIN) as harness:
+    with OperatorHarness(agent, config=LIMIT, auto_run=False, **PLAIN) as harness:
         harness.push(2)
-        harness.settle()
+        harness.run_until_idle()
         wait = harness.waits(0)[0].id
         for number in range(100):
             harness.signal(0, "x", number, wait=wait)
-        harness.settle()
-        reasons = {one.reason.value for one in harness.strays}
-        assert reasons <= {"overflow", "duplicate"} and len(harness.strays) == 99
+        harness.run_until_idle()
+        reasons = {one.reason.value for one in harness.unmatched_signals}
+        assert reasons <= {"overflow", "duplicate"} and len(harness.unmatched_signals) == 99
 
 
 def test_a_flood_of_answers_to_waits_to_come_is_bounded(agent: type[Agent]) -> None:
@@ -88,7 +88,7 @@ def test_a_flood_of_answers_to_waits_to_come_is_bounded(agent: type[Agent]) -> N
         wait = harness.waits(0)[0].id.rpartition("|")[0]
         for number in range(1, 100):
             harness.signal(0, "x", number, wait=f"{wait}|{number}")
-        assert 0 < [one.reason.value for one in harness.strays].count("overflow") < 99
+        assert 0 < [one.reason.value for one in harness.unmatched_signals].count("overflow") < 99
 
 
 class Panic(BaseException):
@@ -112,7 +112,7 @@ class AsksTyped(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
-        return OutputEvent(output=(await ctx.wait_for("n", Answer)).x)
+        return OutputEvent(output=(await ctx.wait_for_signal("n", Answer)).x)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_signal_whose_validator_raises_anything_is_a_stray(bad: str, detail: s
         harness.push(1)
         harness.signal(0, "n", {"x": bad})
         assert harness.signal(0, "n", {"x": 7}) == [7]
-        [stray] = harness.strays
+        [stray] = harness.unmatched_signals
         assert stray.reason.value == "invalid" and stray.detail is not None and detail in stray.detail
         assert harness.dead_letters == []
 
@@ -133,7 +133,7 @@ def test_a_stray_says_what_does_not_fit() -> None:
         harness.push("approval")
         request = harness.approvals[0]
         harness.signal(0, request.approve().name, {"id": "another"}, wait=request.approve().wait)
-        [stray] = harness.strays
+        [stray] = harness.unmatched_signals
         assert stray.reason.value == "invalid" and stray.detail is not None and "approved" in stray.detail
         assert len(harness.approvals) == 1
 
@@ -152,5 +152,5 @@ def test_an_outcome_is_true_where_it_may_be_done() -> None:
         assert harness.deny(harness.approvals[0], "no") == [
             ("not paid", "pay was not approved, but denied: no")
         ]
-        [(paid, text)] = harness.advance(60_000)
+        [(paid, text)] = harness.advance_time(60_000)
         assert paid == "not paid" and text.startswith("pay was not approved, but expired: nobody answered")

@@ -44,7 +44,7 @@ class Answers(Agent):
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
         try:
-            return OutputEvent(output=(event.input, await ctx.wait_for("answer", timeout=60)))
+            return OutputEvent(output=(event.input, await ctx.wait_for_signal("answer", timeout=60)))
         except SignalTimeoutError:
             return OutputEvent(output=(event.input, "nobody"))
 
@@ -54,7 +54,7 @@ class LastStep(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        answer = await ctx.wait_for("answer")
+        answer = await ctx.wait_for_signal("answer")
         await ctx.durable_execute_async(pass_gate)
         return OutputEvent(output=(event.input, answer))
 
@@ -66,14 +66,14 @@ class LateWait(Agent):
 
     @action(InputEvent)
     async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        answer = ctx.wait_for("answer")
+        answer = ctx.wait_for_signal("answer")
         ctx.emit_to("asked", answer.id)
         await ctx.sleep(10)
         return OutputEvent(output=(event.input, await answer))
 
 
 def reasons(harness: OperatorHarness) -> list[tuple[str, Any]]:
-    return [(str(one.reason), one.signal.value) for one in harness.strays]
+    return [(str(one.reason), one.signal.value) for one in harness.unmatched_signals]
 
 
 def test_a_signal_that_comes_before_its_wait_begins_is_kept_for_it(agent_harness: Make) -> None:
@@ -81,38 +81,38 @@ def test_a_signal_that_comes_before_its_wait_begins_is_kept_for_it(agent_harness
     harness.push("a")
     [wait] = harness.side_output("asked")
     assert harness.signal(0, "answer", "yes", wait=wait) == []
-    assert harness.advance(10_000) == [("a", "yes")]
-    assert harness.strays == []
+    assert harness.advance_time(10_000) == [("a", "yes")]
+    assert harness.unmatched_signals == []
     assert harness.state().pending == {}
 
 
 def test_a_signal_in_the_last_step_of_a_run_goes_to_the_next_run_that_waits(agent_harness: Make) -> None:
-    harness = agent_harness(LastStep, settle=False, **AS_IT_COMES)
+    harness = agent_harness(LastStep, auto_run=False, **AS_IT_COMES)
     harness.push_all(["a", "b"])
     harness.signal(0, "answer", 1)
     _until(lambda: begun, harness)
     harness.signal(0, "answer", 2)
     gate.set()
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [("a", 1), ("b", 2)]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
     assert harness.state().pending == {}
 
 
 def test_a_signal_in_the_last_step_for_that_very_run_is_a_stray(agent_harness: Make) -> None:
-    harness = agent_harness(LastStep, settle=False, **AS_IT_COMES)
+    harness = agent_harness(LastStep, auto_run=False, **AS_IT_COMES)
     harness.push("a")
-    harness.settle()
+    harness.run_until_idle()
     [wait] = harness.waits()
     harness.signal(0, "answer", 1, wait=wait.id)
     _until(lambda: begun, harness)
     harness.signal(0, "answer", 2, wait=wait.id)
     gate.set()
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [("a", 1)]
     assert reasons(harness) == [("duplicate", 2)]
     harness.push("b")
-    harness.settle()
+    harness.run_until_idle()
     assert len(harness.waits()) == 1
 
 
@@ -123,36 +123,38 @@ def test_a_signal_and_the_timeout_at_the_same_moment_settle_the_wait_once(
     harness = agent_harness(Answers)
     harness.push("a")
     [wait] = harness.waits()
-    harness.advance(59_999)
+    harness.advance_time(59_999)
     if signal_first:
         assert harness.signal(0, "answer", "yes", wait=wait.id) == [("a", "yes")]
-        harness.advance(1)
-        assert harness.strays == []
+        harness.advance_time(1)
+        assert harness.unmatched_signals == []
     else:
-        assert harness.advance(1) == [("a", "nobody")]
+        assert harness.advance_time(1) == [("a", "nobody")]
         harness.signal(0, "answer", "yes", wait=wait.id)
         assert reasons(harness) == [("duplicate", "yes")]
-    harness.advance(120_000)
+    harness.advance_time(120_000)
     assert len(harness.outputs) == 1
     assert harness.state().pending == {}
 
 
 def test_signals_and_timeouts_race_and_each_run_ends_once(agent_harness: Make) -> None:
-    harness = agent_harness(Answers, lambda key: key, settle=False, **AS_IT_COMES)
+    harness = agent_harness(Answers, lambda key: key, auto_run=False, **AS_IT_COMES)
     keys = range(60)
     harness.push_all(keys)
-    harness.settle()
+    harness.run_until_idle()
     waits = {key: harness.waits(key)[0].id for key in keys}
-    harness.advance(59_999)
+    harness.advance_time(59_999)
     for key in keys:
         # Timers of some keys fire between the signals of others.
         harness.signal(key, "answer", "yes", wait=waits[key])
         if key == 30:
-            harness.advance(1)
-    harness.settle()
+            harness.advance_time(1)
+    harness.run_until_idle()
     assert sorted(key for key, _ in harness.outputs) == list(keys)
     answered = {key for key, answer in harness.outputs if answer == "yes"}
-    assert {one.signal.wait for one in harness.strays} == {waits[key] for key in keys if key not in answered}
+    assert {one.signal.wait for one in harness.unmatched_signals} == {
+        waits[key] for key in keys if key not in answered
+    }
     assert all(harness.state(key).pending == {} for key in keys)
 
 
@@ -170,13 +172,13 @@ def test_signals_during_down_time_and_across_a_new_job_are_delivered_once(agent_
     for number, key in enumerate(keys):
         # The stream of signals is read again from its begin.
         second.signal(key, "answer", number, wait=waits[key], id=f"a{number}")
-    assert [one.reason for one in second.strays] == ["duplicate"]
-    second.advance(10_000)
+    assert [one.reason for one in second.unmatched_signals] == ["duplicate"]
+    second.advance_time(10_000)
     assert sorted(second.outputs) == [(key, number) for number, key in enumerate(keys)]
     for number, key in enumerate(keys):
         second.signal(key, "answer", number, wait=waits[key], id=f"a{number}")
     assert len(second.outputs) == len(keys)
-    assert len(second.strays) == 1 + len(keys)
+    assert len(second.unmatched_signals) == 1 + len(keys)
 
 
 def test_ids_of_a_suspended_run_are_the_same_in_a_job_that_is_submitted_again(agent_harness: Make) -> None:
@@ -196,7 +198,7 @@ def test_ids_of_a_suspended_run_are_the_same_in_a_job_that_is_submitted_again(ag
     asked = first.side_output("asked")
     second = agent_harness(Names, job_id="2" * 32, **AS_IT_COMES)
     second.restore(savepoint)
-    assert second.advance(1_000) == asked
+    assert second.advance_time(1_000) == asked
 
 
 def test_the_end_of_the_input_gives_signals_to_runs_first(agent_harness: Make) -> None:
@@ -204,7 +206,7 @@ def test_the_end_of_the_input_gives_signals_to_runs_first(agent_harness: Make) -
         @action(InputEvent)
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
             await ctx.sleep(1)
-            return OutputEvent(output=(event.input, await ctx.wait_for("answer")))
+            return OutputEvent(output=(event.input, await ctx.wait_for_signal("answer")))
 
     harness = agent_harness(Late, lambda key: key)
     harness.push_all(["a", "b"])
@@ -222,21 +224,21 @@ def test_a_key_whose_signals_have_expired_keeps_no_timer(agent_harness: Make) ->
     harness = agent_harness(Answers, heartbeat=False, config={"signals.ttl": "1 min"})
     harness.signal(0, "answer", 1)
     assert len(harness.state().event_timers) == 1
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     assert reasons(harness) == [("expired", 1)]
     assert harness.state().event_timers == set()
 
 
 def test_a_restored_key_that_only_has_signals_does_not_hold_the_low_watermark(agent_harness: Make) -> None:
-    harness = agent_harness(Answers, lambda key: key, event_time=EventTime.hold(), **AS_IT_COMES)
+    harness = agent_harness(Answers, lambda key: key, event_time=EventTime.hold_watermarks(), **AS_IT_COMES)
     harness.signal("a", "answer", 1)
     harness.restore(harness.snapshot())
     harness.watermark(5_000)
     harness.push("b", timestamp=6_000)
     harness.signal("b", "answer", 2)
-    harness.advance(100)
+    harness.advance_time(100)
     assert harness.outputs == [("b", 2)]
-    assert harness.low_watermark == 5_000
+    assert harness.output_watermark == 5_000
 
 
 def test_an_action_that_is_tried_again_keeps_the_signal_that_it_took(agent_harness: Make) -> None:
@@ -245,7 +247,7 @@ def test_an_action_that_is_tried_again_keeps_the_signal_that_it_took(agent_harne
     class Fails(Agent):
         @action(InputEvent, retry=RetryPolicy(initial_interval=0))
         async def ask(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            answer = await ctx.wait_for("answer")
+            answer = await ctx.wait_for_signal("answer")
             if next(tries) % 2 == 0:
                 raise ConnectionError("away")
             return OutputEvent(output=(event.input, answer))
@@ -255,7 +257,7 @@ def test_an_action_that_is_tried_again_keeps_the_signal_that_it_took(agent_harne
     assert harness.signal(0, "answer", 1) == [("a", 1)]
     assert len(harness.waits()) == 1
     assert harness.signal(0, "answer", 2) == [("b", 2)]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 def _until(reached: Callable[[], Any], harness: OperatorHarness) -> None:
@@ -263,5 +265,5 @@ def _until(reached: Callable[[], Any], harness: OperatorHarness) -> None:
     deadline = time.monotonic() + 30
     while not reached():
         assert time.monotonic() < deadline
-        harness.advance(1)
+        harness.advance_time(1)
         time.sleep(0.005)

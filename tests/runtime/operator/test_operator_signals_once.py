@@ -35,7 +35,7 @@ class Notes(Agent):
     @action(InputEvent)
     async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
         try:
-            heard = await ctx.wait_for("x", timeout=1)
+            heard = await ctx.wait_for_signal("x", timeout=1)
         except SignalTimeoutError:
             return OutputEvent(output=(event.input, None))
         return OutputEvent(output=(event.input, await ctx.durable_execute_async(note, heard)))
@@ -45,7 +45,7 @@ def consumed(harness: OperatorHarness) -> list[Any]:
     """What runs took, and what left as a stray."""
     return sorted(
         [value for _, value in harness.outputs if value is not None]
-        + [one.signal.value for one in harness.strays]
+        + [one.signal.value for one in harness.unmatched_signals]
     )
 
 
@@ -59,14 +59,14 @@ def test_a_run_that_is_executed_anew_takes_no_signal_of_a_recorded_one(
     harness.push(1)
     harness.push(2)
     for step in steps:
-        harness.advance(step)
+        harness.advance_time(step)
     harness.signal(0, "x", "S", id="s" if ids else None)
     assert harness.outputs == [(1, None), (2, "S")]
     assert harness.recover(first) == []
-    assert harness.advance(1000) == [(1, None), (2, "S")]
-    harness.advance(10_000)
+    assert harness.advance_time(1000) == [(1, None), (2, "S")]
+    harness.advance_time(10_000)
     assert harness.outputs == [(1, None), (2, "S")]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 @SAID
@@ -83,13 +83,13 @@ def test_signals_of_many_runs_are_each_consumed_once_after_a_crash(
                 if when[number]:
                     harness.signal(0, "x", "S", id=f"s{number}" if ids else None)
                 else:
-                    harness.advance(1000)
+                    harness.advance_time(1000)
             before = list(harness.outputs)
             recorded = [one for one in before if one[1] is not None]
             assert len(recorded) == sum(when[:crash])
             harness.recover(first)
             for _ in when:
-                harness.advance(1000)
+                harness.advance_time(1000)
             assert len(harness.outputs) == len(when)
             assert consumed(harness) == ["S"] * sum(when[:crash])
             assert set(recorded) <= set(harness.outputs)
@@ -107,21 +107,21 @@ class HangsUp(Agent):
             elif step == "nap":
                 await ctx.sleep(1)
             else:
-                heard.append(await ctx.wait_for(step, timeout=5))
+                heard.append(await ctx.wait_for_signal(step, timeout=5))
         return OutputEvent(output=heard)
 
 
 class OvertakenHangsUp(HangsUp):
     """Lets inputs overtake a run that waits."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 async def first_of(ctx: Any, names: Sequence[str]) -> Any:
     """Return the signal that comes first, and wait for no other."""
 
     async def listen(name: str) -> Any:
-        return await ctx.wait_for(name, timeout=100)
+        return await ctx.wait_for_signal(name, timeout=100)
 
     tasks = [asyncio.create_task(listen(name)) for name in names]
     done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -158,12 +158,12 @@ def test_a_signal_that_a_cancelled_wait_would_have_got_goes_to_the_next_run(
     for name in order:
         harness.signal(0, name, f"{name}!", id=f"id of {name}" if ids else None)
     harness.push(steps)
-    harness.advance(1000)
-    harness.advance(1000)
+    harness.advance_time(1000)
+    harness.advance_time(1000)
     assert harness.outputs == [["stop!"]]
     harness.push([])
     assert harness.outputs == [["stop!"], ["x!"]]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 @SAID
@@ -176,11 +176,11 @@ def test_a_later_wait_of_the_run_gets_the_signal_of_a_cancelled_one(
         harness.signal(0, name, f"{name}!", id=f"id of {name}" if ids else None)
     harness.push([*steps, "x", *steps])
     for _ in range(4):
-        harness.advance(1000)
+        harness.advance_time(1000)
     assert harness.outputs == [["stop!", "x!"]]
     harness.push([])
     assert len(harness.waits()) == 2
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 def test_signals_of_cancelled_waits_keep_their_order(agent_harness: Make) -> None:
@@ -189,13 +189,15 @@ def test_signals_of_cancelled_waits_keep_their_order(agent_harness: Make) -> Non
         async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
             heard = [await first_of(ctx, ("stop", "x", "x"))]
             await ctx.sleep(1)
-            return OutputEvent(output=[*heard, await ctx.wait_for("x"), await ctx.wait_for("x")])
+            return OutputEvent(
+                output=[*heard, await ctx.wait_for_signal("x"), await ctx.wait_for_signal("x")]
+            )
 
     harness = agent_harness(Three)
     for name, value in (("x", 1), ("x", 2), ("stop", 0)):
         harness.signal(0, name, value)
     harness.push("a")
-    harness.advance(1000)
+    harness.advance_time(1000)
     assert harness.outputs == [[0, 1, 2]]
 
 
@@ -209,10 +211,10 @@ def test_an_action_that_fails_at_the_same_moment_gets_the_signal_when_it_is_trie
         @action(InputEvent, retry=RetryPolicy(initial_interval=0))
         async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
             async def listen() -> Any:
-                return await ctx.wait_for("x")
+                return await ctx.wait_for_signal("x")
 
             task = asyncio.create_task(listen())
-            await ctx.wait_for("stop")
+            await ctx.wait_for_signal("stop")
             if next(tries) < failures:
                 raise ConnectionError("away")
             return OutputEvent(output=await task)
@@ -222,7 +224,7 @@ def test_an_action_that_fails_at_the_same_moment_gets_the_signal_when_it_is_trie
     harness.signal(0, "stop")
     harness.push("a")
     assert harness.outputs == ["x!"]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 def test_a_signal_for_a_wait_that_is_cancelled_at_the_same_moment_is_a_stray(agent_harness: Make) -> None:
@@ -231,21 +233,23 @@ def test_a_signal_for_a_wait_that_is_cancelled_at_the_same_moment_is_a_stray(age
     [_, wait] = harness.waits()
     assert wait.name == "x"
     first = harness.snapshot()
-    with agent_harness(HangsUp, **UNDISTURBED, settle=False) as other:
+    with agent_harness(HangsUp, **UNDISTURBED, auto_run=False) as other:
         other.restore(first)
         other.signal(0, "stop", "stop!")
         other.signal(0, "x", "x!", wait=wait.id)
-        other.settle()
-        other.advance(1000)
-        other.settle()
+        other.run_until_idle()
+        other.advance_time(1000)
+        other.run_until_idle()
         assert other.outputs[-1:] == [["stop!"]]
-        assert [(str(one.reason), one.signal.value) for one in other.strays] == [("duplicate", "x!")]
+        assert [(str(one.reason), one.signal.value) for one in other.unmatched_signals] == [
+            ("duplicate", "x!")
+        ]
 
 
 class OvertakenNotes(Notes):
     """Lets inputs overtake a run that waits."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
 
 @SAID
@@ -253,26 +257,26 @@ class OvertakenNotes(Notes):
 def test_a_run_that_is_set_aside_takes_no_signal_of_a_recorded_one(
     agent_harness: Make, ids: bool, aside: bool
 ) -> None:
-    harness = agent_harness(OvertakenNotes, settle=False, **UNDISTURBED)
+    harness = agent_harness(OvertakenNotes, auto_run=False, **UNDISTURBED)
     before = harness.snapshot()
     harness.push(1)
-    harness.settle()
+    harness.run_until_idle()
     if aside:
         before = harness.snapshot()
-    harness.advance(1000)
-    harness.settle()
+    harness.advance_time(1000)
+    harness.run_until_idle()
     harness.push(2)
     harness.signal(0, "x", "S", id="s" if ids else None)
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [(1, None), (2, "S")]
     harness.recover(before)
     # One that was set aside goes on at once: its time has come.
-    _until(lambda: (harness.advance(1), harness.waits() or harness.outputs)[1])
+    _until(lambda: (harness.advance_time(1), harness.waits() or harness.outputs)[1])
     # As was recorded, the second run goes on behind the end of the first one, which comes with time.
-    harness.advance(1000)
-    harness.settle()
+    harness.advance_time(1000)
+    harness.run_until_idle()
     assert harness.outputs == [(1, None), (2, "S")]
-    assert harness.strays == []
+    assert harness.unmatched_signals == []
 
 
 class Patient(Agent):
@@ -281,7 +285,7 @@ class Patient(Agent):
     @action(InputEvent)
     async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
         try:
-            heard = await ctx.wait_for("x", timeout=10)
+            heard = await ctx.wait_for_signal("x", timeout=10)
         except SignalTimeoutError:
             return OutputEvent(output=(event.input, None))
         return OutputEvent(output=(event.input, await ctx.durable_execute_async(note, heard)))
@@ -299,7 +303,7 @@ def test_a_signal_does_not_expire_while_a_run_that_has_taken_it_waits_for_its_tu
     first = harness.snapshot()
     harness.push(1)
     harness.push(2)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     harness.signal(0, "x", "S", id="s" if ids else None)
     assert harness.outputs == [(1, None), (2, "S")]
     harness.recover(first)
@@ -308,11 +312,11 @@ def test_a_signal_does_not_expire_while_a_run_that_has_taken_it_waits_for_its_tu
     if restored:
         harness.restore(harness.snapshot())
     for step in steps:
-        harness.advance(step)
+        harness.advance_time(step)
     assert harness.outputs == [(1, None), (2, "S")]
-    assert [(str(one.reason), one.signal.value) for one in harness.strays] == [("expired", "free")]
-    harness.advance(60_000)
-    assert len(harness.strays) == 1
+    assert [(str(one.reason), one.signal.value) for one in harness.unmatched_signals] == [("expired", "free")]
+    harness.advance_time(60_000)
+    assert len(harness.unmatched_signals) == 1
     assert harness.state().pending == {}
 
 
@@ -325,19 +329,21 @@ def test_a_signal_that_no_recorded_run_has_taken_expires_once_behind_a_suspended
     harness.push(2)
     harness.signal(0, "y", "free")
     harness.restore(harness.snapshot())
-    harness.advance(5_000)
-    assert [(str(one.reason), one.signal.value) for one in harness.strays] == [("expired", "free")]
+    harness.advance_time(5_000)
+    assert [(str(one.reason), one.signal.value) for one in harness.unmatched_signals] == [("expired", "free")]
     assert len(harness.waits()) == 1
 
 
 class HearsOneByOne(Agent):
     """Hears two signals, and records each."""
 
-    on_suspend = "overtake"
+    on_suspend = "interleave"
 
     @action(InputEvent)
     async def hear(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        heard = [await ctx.durable_execute_async(note, await ctx.wait_for(name)) for name in ("x", "y")]
+        heard = [
+            await ctx.durable_execute_async(note, await ctx.wait_for_signal(name)) for name in ("x", "y")
+        ]
         return OutputEvent(output=heard)
 
 
@@ -355,14 +361,14 @@ def test_a_signal_expires_only_where_no_run_that_was_set_aside_has_taken_it(
     if taken:
         assert harness.signal(0, "x", "X", id="x" if ids else None) == [["X", "Y"]]
     harness.restore(before)
-    harness.advance(10_000)
-    strays = [(str(one.reason), one.signal.value) for one in harness.strays]
+    harness.advance_time(10_000)
+    strays = [(str(one.reason), one.signal.value) for one in harness.unmatched_signals]
     assert strays == ([] if taken else [("expired", "Y")])
     assert harness.outputs == ([["X", "Y"]] if taken else [])
     # The one that was taken before comes again.
     harness.signal(0, "x", "X", id="x" if ids else None)
     assert harness.outputs == ([["X", "Y"]] if taken else [])
-    assert len(harness.strays) == len(strays)
+    assert len(harness.unmatched_signals) == len(strays)
 
 
 entered = threading.Event()
@@ -382,7 +388,7 @@ class HearsTwo(Agent):
             return OutputEvent(output=await ctx.durable_execute_async(enter))
 
         async def listen() -> Any:
-            return await ctx.wait_for("x")
+            return await ctx.wait_for_signal("x")
 
         # The nap alone lets the run go on, and come back to both waits.
         one, other, _ = await asyncio.gather(listen(), listen(), ctx.sleep(10))
@@ -396,22 +402,22 @@ def test_a_signal_without_a_wait_is_refused_also_while_the_run_of_two_waits_is_b
 ) -> None:
     opened.clear()
     entered.clear()
-    options: dict[str, Any] = {"settle": False, "config": {"run.max-in-flight": 1}, **UNDISTURBED}
+    options: dict[str, Any] = {"auto_run": False, "config": {"run.max-in-flight": 1}, **UNDISTURBED}
     harness = agent_harness(HearsTwo, lambda record: record[0], **options)
     harness.push(("a", "listen"))
-    harness.settle()
+    harness.run_until_idle()
     waits = [wait.id for wait in harness.waits("a") if wait.name == "x"]
     assert len(waits) == 2
     if resuming:
         harness.push(("b", "door"))
         _until(entered.is_set)
         # The run of "a" goes on, and does not come to its waits: there is no slot.
-        harness.advance(10_000)
+        harness.advance_time(10_000)
         _until(lambda: harness.waits("a") == [])
     harness.signal("a", "x", "which?", wait=waits[1] if by_id else None)
     opened.set()
-    harness.settle()
-    assert [str(one.reason) for one in harness.strays] == ([] if by_id else ["ambiguous"])
+    harness.run_until_idle()
+    assert [str(one.reason) for one in harness.unmatched_signals] == ([] if by_id else ["ambiguous"])
     assert [wait.id for wait in harness.waits("a") if wait.name == "x"] == waits[: 1 if by_id else 2]
 
 

@@ -24,17 +24,17 @@ def test_stragglers_follow_the_policy(
     hold_harness: MakeHarness, late: LateOutputs, caplog: pytest.LogCaptureFixture
 ) -> None:
     CLOSED.add("slow")
-    harness = hold_harness(event_time=EventTime.hold(hold_timeout="1 s", late=late))
+    harness = hold_harness(event_time=EventTime.hold_watermarks(max_hold="1 s", late=late))
     harness.push(("a", "slow"), timestamp=10)
     harness.push(("a", "behind"), timestamp=20)
     harness.push(("a", "after"), timestamp=90)
     harness.watermark(20)
-    harness.advance(900)
-    assert harness.low_watermark == 9
-    harness.advance(200)
-    assert harness.low_watermark == 20
+    harness.advance_time(900)
+    assert harness.output_watermark == 9
+    harness.advance_time(200)
+    assert harness.output_watermark == 20
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     everything = [("slow", 10), ("behind", 20), ("after", 90)]
     assert left(harness) == (everything if late is LateOutputs.EMIT else everything[2:])
     assert harness.late_outputs == (["slow", "behind"] if late is LateOutputs.SIDE else [])
@@ -46,43 +46,43 @@ def test_stragglers_follow_the_policy(
     (warning,) = [one for one in caplog.records if one.name == "flink_agents.event_time"]
     text = warning.getMessage()
     assert text.startswith("key 'a': a run with event time 10 came to its end behind the low watermark")
-    assert "waits for 1 s" in text and f"late={late.value!r}" in text and "Raise hold_timeout" in text
+    assert "waits for 1 s" in text and f"late={late.value!r}" in text and "Raise max_hold" in text
 
 
 @pytest.mark.executes_once
 def test_one_endless_run_costs_one_timeout(hold_harness: MakeHarness) -> None:
     CLOSED.add("endless")
-    harness = hold_harness(event_time=EventTime.hold(hold_timeout="50 ms"))
+    harness = hold_harness(event_time=EventTime.hold_watermarks(max_hold="50 ms"))
     harness.push(("a", "endless"), timestamp=0)
     harness.watermark(0)
-    harness.advance(50 + 2 * HELD_MS)
-    assert harness.low_watermark == 0
+    harness.advance_time(50 + 2 * HELD_MS)
+    assert harness.output_watermark == 0
     for at in range(1, 20):
         harness.push(("a", at), timestamp=at)
         harness.watermark(at)
-        harness.advance(PROGRESS_MS)
-        assert harness.low_watermark == at
+        harness.advance_time(PROGRESS_MS)
+        assert harness.output_watermark == at
     assert harness.outputs == []
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == [("endless", 0), *((at, at) for at in range(1, 20))]
 
 
 @pytest.mark.executes_once
 def test_after_a_straggler_a_key_holds_again(hold_harness: MakeHarness) -> None:
-    harness = hold_harness(event_time=EventTime.hold(hold_timeout="1 s", late="drop"))
+    harness = hold_harness(event_time=EventTime.hold_watermarks(max_hold="1 s", late="drop"))
     CLOSED.add("slow")
     harness.push(("a", "slow"), timestamp=1)
     harness.watermark(1)
-    harness.advance(2000)
+    harness.advance_time(2000)
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     CLOSED.add("slower")
     harness.push(("a", "slower"), timestamp=5)
     harness.watermark(10)
     assert look(harness) == 4
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == [("slower", 5)]
     assert harness.run_metrics[STRAGGLERS] == 1
 
@@ -90,20 +90,20 @@ def test_after_a_straggler_a_key_holds_again(hold_harness: MakeHarness) -> None:
 @pytest.mark.executes_once
 def test_what_another_run_keeps_in_time_is_no_straggler(hold_harness: MakeHarness) -> None:
     CLOSED.update(("endless", "other"))
-    harness = hold_harness(event_time=EventTime.hold(hold_timeout="60 s", late="drop"))
+    harness = hold_harness(event_time=EventTime.hold_watermarks(max_hold="60 s", late="drop"))
     harness.push(("a", "endless"), timestamp=5)
     harness.watermark(5)
-    harness.advance(61_000)
+    harness.advance_time(61_000)
     harness.push(("a", "behind"), timestamp=20)
     for record in (1, 2, "other"):
         harness.push(("b", record), timestamp=20)
     harness.watermark(30)
     while len(harness.outputs) < 2:
-        harness.advance(1)
+        harness.advance_time(1)
     assert look(harness) == 19
     CLOSED.discard("endless")
     while len(harness.outputs) < 3:
-        harness.advance(1)
+        harness.advance_time(1)
     assert left(harness) == [(1, 20), (2, 20), ("behind", 20)]
     assert harness.run_metrics[STRAGGLERS] == 1
 
@@ -135,14 +135,14 @@ def test_a_run_that_is_held_back_for_another_input_holds_nothing(
         Durable,
         lambda record: record[0],
         event_time=HOLD,
-        settle=False,
+        auto_run=False,
         heartbeat=heartbeat,
         config={"action-state.reorder-timeout": timedelta(days=100)},
     )
     before = harness.snapshot()
     for at, record in enumerate(("first", "second"), start=1):
         harness.push(("a", record), timestamp=at)
-    harness.settle()
+    harness.run_until_idle()
     harness.current_watermark = NO_TIMESTAMP
     harness.restore(before)
     CLOSED.add("first")
@@ -152,5 +152,5 @@ def test_a_run_that_is_held_back_for_another_input_holds_nothing(
         assert harness.outputs == []
     harness.push(("a", "first"), timestamp=1)
     CLOSED.clear()
-    harness.settle()
+    harness.run_until_idle()
     assert left(harness) == [("first", 1), ("second", 2)]

@@ -1,4 +1,4 @@
-"""Strays say whose they are: who reads the stream of strays knows the key of each."""
+"""UnmatchedSignals say whose they are: who reads the stream of strays knows the key of each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Listens(Agent):
 
     @action(InputEvent)
     async def listen(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.wait_for("said", int))
+        return OutputEvent(output=await ctx.wait_for_signal("said", int))
 
 
 def strays(harness: OperatorHarness) -> list[tuple[str, Any, Any]]:
-    return [(str(one.reason), one.signal.key, one.signal.value) for one in harness.strays]
+    return [(str(one.reason), one.signal.key, one.signal.value) for one in harness.unmatched_signals]
 
 
 def listening(agent_harness: Make, **config: Any) -> OperatorHarness:
@@ -49,7 +49,7 @@ def test_a_second_signal_names_its_key(agent_harness: Make) -> None:
 def test_a_signal_that_nobody_took_names_its_key(agent_harness: Make) -> None:
     harness = listening(agent_harness, **{"signals.ttl": "1 h"})
     harness.signal(ALAN, "shouted", 1)
-    harness.advance(timedelta(hours=1))
+    harness.advance_time(timedelta(hours=1))
     assert strays(harness) == [("expired", ALAN, 1)]
 
 

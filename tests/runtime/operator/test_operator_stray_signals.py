@@ -11,7 +11,7 @@ from core_values import Colour
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.api.signals import StrayReason
+from flink_agents.api.signals import UnmatchedReason
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -24,7 +24,7 @@ class Listens(Agent):
 
     @action(InputEvent)
     async def listen(self, event: InputEvent, ctx: Any) -> OutputEvent:
-        return OutputEvent(output=await ctx.wait_for("said", int))
+        return OutputEvent(output=await ctx.wait_for_signal("said", int))
 
 
 class Asks(Agent):
@@ -47,7 +47,7 @@ def test_each_stray_has_the_key_of_its_signal(agent_harness: Make, key: Any) -> 
     harness.signal(key, "other", 1)
     harness.signal(key, "other", 2)
     harness.signal(key, "other", 3)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     harness.push((key,))
     [wait] = harness.waits(key)
     harness.signal(key, "said", "no number")
@@ -55,15 +55,15 @@ def test_each_stray_has_the_key_of_its_signal(agent_harness: Make, key: Any) -> 
     harness.signal(key, "said", 5, wait=wait.id)
     harness.signal(key, "other", 6)
     harness.end_input()
-    strays = harness.strays
+    strays = harness.unmatched_signals
     assert sorted(stray.reason for stray in strays) == sorted(
         [
-            StrayReason.OVERFLOW,
-            StrayReason.EXPIRED,
-            StrayReason.EXPIRED,
-            StrayReason.INVALID,
-            StrayReason.DUPLICATE,
-            StrayReason.END_OF_INPUT,
+            UnmatchedReason.OVERFLOW,
+            UnmatchedReason.EXPIRED,
+            UnmatchedReason.EXPIRED,
+            UnmatchedReason.INVALID,
+            UnmatchedReason.DUPLICATE,
+            UnmatchedReason.END_OF_INPUT,
         ]
     )
     assert [(type(stray.signal.key), stray.signal.key) for stray in strays] == [(type(key), key)] * 6
@@ -95,7 +95,9 @@ def test_a_value_that_state_cannot_give_back_ends_no_run(agent_harness: Make, be
     harness.push("a")
     if not before:
         harness.signal(0, "said", changed())
-    assert [(stray.reason, stray.signal.value.number) for stray in harness.strays] == [("invalid", -1)]
+    assert [(stray.reason, stray.signal.value.number) for stray in harness.unmatched_signals] == [
+        ("invalid", -1)
+    ]
     assert harness.signal(0, "said", 7) == [7]
 
 

@@ -28,10 +28,10 @@ def test_a_run_sleeps_for_its_time_and_then_goes_on_once(agent_harness: Make) ->
     harness = agent_harness(Naps)
     assert harness.push("a") == []
     assert [wait.deadline for wait in harness.waits()] == [harness.current_time + 10_000]
-    assert harness.advance(9_999) == []
-    assert harness.advance(1) == [("a", 0)]
+    assert harness.advance_time(9_999) == []
+    assert harness.advance_time(1) == [("a", 0)]
     assert harness.waits() == []
-    assert harness.advance(100_000) == []
+    assert harness.advance_time(100_000) == []
     assert harness.state().pending == {}
 
 
@@ -39,9 +39,9 @@ def test_inputs_behind_a_run_that_sleeps_wait_in_their_order(agent_harness: Make
     harness = agent_harness(Naps)
     harness.push_all(["a", "b", "c"])
     assert harness.pending() == 3
-    assert harness.advance(10_000) == [("a", 0)]
-    assert harness.advance(10_000) == [("b", 1)]
-    assert harness.advance(10_000) == [("c", 2)]
+    assert harness.advance_time(10_000) == [("a", 0)]
+    assert harness.advance_time(10_000) == [("b", 1)]
+    assert harness.advance_time(10_000) == [("c", 2)]
 
 
 def test_other_keys_go_on_while_a_run_sleeps(agent_harness: Make) -> None:
@@ -54,24 +54,24 @@ def test_other_keys_go_on_while_a_run_sleeps(agent_harness: Make) -> None:
 
     harness = agent_harness(Some, key_selector=lambda number: number, config={"run.max-in-flight": 1})
     assert harness.push_all(range(6)) == [0, 2, 4]
-    assert sorted(harness.advance(60_000)) == [1, 3, 5]
+    assert sorted(harness.advance_time(60_000)) == [1, 3, 5]
 
 
 def test_what_a_sleeping_run_recorded_is_not_done_again(agent_harness: Make) -> None:
     harness = agent_harness(Charges)
     harness.push(1)
     assert len(harness.waits()) == 1
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert len(harness.waits()) == 1
-    assert harness.advance(1_000) == [30]
+    assert harness.advance_time(1_000) == [30]
 
 
 @pytest.mark.executes_once
 def test_each_call_beside_a_pause_is_made_once(agent_harness: Make) -> None:
     harness = agent_harness(Charges)
     harness.push(1)
-    harness.advance(10_000)
-    assert harness.advance(1_000) == [30]
+    harness.advance_time(10_000)
+    assert harness.advance_time(1_000) == [30]
     assert calls == [1, 2]
 
 
@@ -91,11 +91,11 @@ def test_pauses_side_by_side_end_each_at_its_time(agent_harness: Make) -> None:
     harness = agent_harness(Both)
     harness.push("a")
     assert len(harness.waits()) == 3
-    harness.advance(5_000)
+    harness.advance_time(5_000)
     assert len(harness.waits()) == 2
-    harness.advance(5_000)
+    harness.advance_time(5_000)
     assert len(harness.waits()) == 1
-    assert harness.advance(10_000) == [[5, 10, 20]]
+    assert harness.advance_time(10_000) == [[5, 10, 20]]
 
 
 def test_a_call_that_goes_on_keeps_its_run_from_being_suspended(agent_harness: Make) -> None:
@@ -112,7 +112,7 @@ def test_a_call_that_goes_on_keeps_its_run_from_being_suspended(agent_harness: M
     harness = agent_harness(Both)
     harness.push("a")
     assert len(harness.waits()) == 1
-    assert harness.advance(5_000) == [[1, None]]
+    assert harness.advance_time(5_000) == [[1, None]]
 
 
 def test_outputs_of_a_run_leave_when_it_waits_and_only_then(agent_harness: Make) -> None:
@@ -126,8 +126,8 @@ def test_outputs_of_a_run_leave_when_it_waits_and_only_then(agent_harness: Make)
 def test_a_wait_ends_by_its_timeout_where_no_signal_comes(agent_harness: Make) -> None:
     harness = agent_harness(Refunds)
     harness.push("tea")
-    assert harness.advance(59_999) == []
-    assert harness.advance(1) == [("tea", "nobody")]
+    assert harness.advance_time(59_999) == []
+    assert harness.advance_time(1) == [("tea", "nobody")]
 
 
 def test_a_signal_that_comes_before_its_run_waits_for_it(agent_harness: Make) -> None:
@@ -150,7 +150,9 @@ def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
     [wait] = harness.waits()
     harness.signal(0, "approval", {"granted": True}, wait=wait.id)
     assert harness.signal(0, "approval", {"granted": False}, wait=wait.id) == []
-    assert [(one.reason, one.signal.value) for one in harness.strays] == [("duplicate", {"granted": False})]
+    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals] == [
+        ("duplicate", {"granted": False})
+    ]
     harness.push("milk")
     assert len(harness.waits()) == 1
 
@@ -161,7 +163,7 @@ def test_a_second_signal_of_an_id_is_a_stray(agent_harness: Make) -> None:
     harness.signal(0, "approval", {"granted": True}, id="a1")
     harness.push("tea")
     harness.signal(0, "approval", {"granted": True}, id="a1")
-    assert [(one.reason, one.signal.id) for one in harness.strays] == [("duplicate", "a1")] * 2
+    assert [(one.reason, one.signal.id) for one in harness.unmatched_signals] == [("duplicate", "a1")] * 2
     assert harness.outputs == [("tea", True, "")]
     harness.push("milk")
     assert len(harness.waits()) == 1
@@ -172,9 +174,12 @@ def test_signals_that_nobody_takes_expire_and_do_not_grow_without_end(agent_harn
     harness = agent_harness(Refunds, config=config)
     for number in range(3):
         harness.signal(0, "other", number)
-    assert [(one.reason, one.signal.value) for one in harness.strays] == [("overflow", 2)]
-    harness.advance(60_000)
-    assert [(one.reason, one.signal.value) for one in harness.strays[1:]] == [("expired", 0), ("expired", 1)]
+    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals] == [("overflow", 2)]
+    harness.advance_time(60_000)
+    assert [(one.reason, one.signal.value) for one in harness.unmatched_signals[1:]] == [
+        ("expired", 0),
+        ("expired", 1),
+    ]
     assert harness.state().pending == {}
 
 
@@ -182,13 +187,13 @@ def test_a_signal_for_one_of_several_waits_has_to_name_it(agent_harness: Make) -
     class Two(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            return OutputEvent(output=await ctx.gather(ctx.wait_for("ok"), ctx.wait_for("ok")))
+            return OutputEvent(output=await ctx.gather(ctx.wait_for_signal("ok"), ctx.wait_for_signal("ok")))
 
     harness = agent_harness(Two)
     harness.push("a")
     first, second = harness.waits()
     harness.signal(0, "ok", "which?")
-    assert [one.reason for one in harness.strays] == ["ambiguous"]
+    assert [one.reason for one in harness.unmatched_signals] == ["ambiguous"]
     harness.signal(0, "ok", 2, wait=second.id)
     assert harness.signal(0, "ok", 1, wait=first.id) == [[1, 2]]
 
@@ -197,7 +202,7 @@ def test_a_value_of_another_type_is_a_stray_and_the_run_waits_on(agent_harness: 
     harness = agent_harness(Refunds)
     harness.push("tea")
     assert harness.signal(0, "approval", {"granted": "maybe"}) == []
-    assert [one.reason for one in harness.strays] == ["invalid"]
+    assert [one.reason for one in harness.unmatched_signals] == ["invalid"]
     assert harness.signal(0, "approval", {"granted": True}) == [("tea", True, "")]
 
 
@@ -209,12 +214,14 @@ def test_a_signal_is_delivered_to_a_run_that_goes_on(agent_harness: Make) -> Non
     class Both(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            return OutputEvent(output=await ctx.gather(ctx.durable_execute_async(slow), ctx.wait_for("go")))
+            return OutputEvent(
+                output=await ctx.gather(ctx.durable_execute_async(slow), ctx.wait_for_signal("go"))
+            )
 
-    harness = agent_harness(Both, settle=False, crash=None, forced_replay=False, forced_restart=False)
+    harness = agent_harness(Both, auto_run=False, crash=None, forced_replay=False, forced_restart=False)
     harness.push("a")
     harness.signal(0, "go", 1)
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [["slow", 1]]
     assert harness.state().pending == {}
 
@@ -230,7 +237,7 @@ def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make
     assert waiting.end_input() == [("a", 0), ("b", 1)]
     assert waiting.current_time >= begun + 20_000
 
-    skipping = agent_harness(Naps, config={"run.sleeps-at-end": "skip"})
+    skipping = agent_harness(Naps, config={"run.timers-at-end": "skip"})
     skipping.push("a")
     assert skipping.end_input() == [("a", 0)]
 
@@ -261,14 +268,14 @@ def test_an_action_that_waits_is_tried_again_without_waiting_again(agent_harness
 
     harness = agent_harness(Fails, crash=None, forced_serialization=False)
     harness.push("a")
-    assert harness.advance(1_000) == ["done"]
+    assert harness.advance_time(1_000) == ["done"]
 
 
 def test_a_run_that_takes_ends_as_they_come_is_suspended_meanwhile(agent_harness: Make) -> None:
     class Race(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            waits = [ctx.wait_for(name) for name in ("a", "b")]
+            waits = [ctx.wait_for_signal(name) for name in ("a", "b")]
             return OutputEvent(output=[answer async for answer in ctx.as_completed(waits)])
 
     harness = agent_harness(Race)
@@ -293,8 +300,8 @@ def test_a_parked_run_costs_little_state_and_nothing_in_the_process(agent_harnes
 def test_a_key_that_only_signals_came_for_leaves_nothing(agent_harness: Make) -> None:
     harness = agent_harness(Refunds, config={"signals.ttl": "1 min"})
     harness.signal(0, "approval", 1)
-    harness.advance(60_000)
-    assert [str(one.reason) for one in harness.strays] == ["expired"]
+    harness.advance_time(60_000)
+    assert [str(one.reason) for one in harness.unmatched_signals] == ["expired"]
     assert harness.state().head is None
     assert harness.state().pending == {}
 
@@ -314,7 +321,7 @@ def test_outputs_before_a_wait_stay_where_the_action_fails_later(agent_harness: 
 
     harness = agent_harness(Fails)
     assert harness.push("x") == ["before"]
-    harness.advance(1_000)
+    harness.advance_time(1_000)
     assert harness.outputs == ["before"]
     assert harness.side_output("asked") == ["before"]
     assert [letter.error_message for letter in harness.dead_letters] == ["no"]
@@ -343,7 +350,7 @@ def test_a_finally_block_cannot_change_a_run_that_is_suspended(agent_harness: Ma
 
 
 async def _value(ctx: Any) -> Any:
-    return await ctx.wait_for("go")
+    return await ctx.wait_for_signal("go")
 
 
 def test_actions_before_a_wait_are_executed_once(agent_harness: Make) -> None:
@@ -363,7 +370,7 @@ def test_actions_before_a_wait_are_executed_once(agent_harness: Make) -> None:
         Steps, crash=None, forced_replay=False, forced_restart=False, forced_serialization=False
     )
     harness.push("x")
-    harness.advance(2_000)
+    harness.advance_time(2_000)
     assert harness.outputs == [1]
     assert calls == ["first"]
 
@@ -385,7 +392,7 @@ def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) ->
                 await ctx.sleep(60)
             return OutputEvent(output=event.input)
 
-    hold = EventTime.hold(late="side")
+    hold = EventTime.hold_watermarks(late="side")
     # A new operator computes the low watermark anew, and may find in time what came too late for another one.
     once = {"crash": None, "forced_replay": False, "forced_restart": False}
     harness = agent_harness(Some, lambda record: record[0], event_time=hold, **once)
@@ -393,25 +400,25 @@ def test_a_suspended_run_does_not_hold_the_low_watermark(agent_harness: Make) ->
     harness.push("sleeps", timestamp=1_500)
     harness.push("goes on", timestamp=2_000)
     harness.watermark(5_000)
-    harness.advance(1_000)
+    harness.advance_time(1_000)
     assert harness.outputs == ["goes on"]
-    assert harness.low_watermark == 5_000
-    harness.advance(60_000)
+    assert harness.output_watermark == 5_000
+    harness.advance_time(60_000)
     # What it puts out has the time of its input, which has passed.
     assert harness.late_outputs == ["sleeps"]
 
 
 def test_signals_may_come_at_any_moment_of_a_suspension(agent_harness: Make) -> None:
     options = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = agent_harness(Refunds, lambda key: key, settle=False, **options)
+    harness = agent_harness(Refunds, lambda key: key, auto_run=False, **options)
     keys = range(300)
     for key in keys:
         harness.push(key)
         if key >= 3:
             harness.signal(key - 3, "approval", {"granted": True})
         if key % 10 == 0:
-            harness.advance(1)
+            harness.advance_time(1)
     for key in keys[-3:]:
         harness.signal(key, "approval", {"granted": True})
-    harness.settle()
+    harness.run_until_idle()
     assert sorted(harness.outputs) == [(key, True, "") for key in keys]

@@ -30,7 +30,7 @@ def test_pauses_and_signals_survive_a_restart_and_another_parallelism(agent_harn
     snapshot = harness.snapshot()
     harness.restore(snapshot, parallelism=3)
     harness.signal("milk", "approval", {"granted": False})
-    harness.advance(60_000)
+    harness.advance_time(60_000)
     assert sorted(harness.outputs, key=str) == [
         ("gin", "nobody"),
         ("milk", False, ""),
@@ -40,13 +40,13 @@ def test_pauses_and_signals_survive_a_restart_and_another_parallelism(agent_harn
 
 
 def test_a_run_whose_signal_came_goes_on_after_a_restart(agent_harness: Make) -> None:
-    harness = agent_harness(Refunds, settle=False, crash=None, forced_replay=False, forced_restart=False)
+    harness = agent_harness(Refunds, auto_run=False, crash=None, forced_replay=False, forced_restart=False)
     harness.push("tea")
-    harness.settle()
+    harness.run_until_idle()
     harness.signal(0, "approval", {"granted": True})
     # The run is on its way; state knows that it has to go on.
     harness.restore(harness.snapshot())
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == [("tea", True, "")]
 
 
@@ -54,15 +54,15 @@ def test_what_was_recorded_behind_a_suspension_is_not_done_again(agent_harness: 
     harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
     harness.push(1)
     suspended = harness.snapshot()
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert calls == [1, 2]
     time = harness.current_time
     harness.restore(suspended)
     assert harness.current_time == time
     # The second call is recorded, though the wait before it is open in state.
-    harness.advance(0)
+    harness.advance_time(0)
     assert calls == [1, 2]
-    assert harness.advance(1_000) == [30]
+    assert harness.advance_time(1_000) == [30]
     assert calls == [1, 2]
 
 
@@ -70,12 +70,12 @@ def test_before_its_checkpoint_a_suspended_run_begins_with_its_input_again(agent
     harness = agent_harness(Charges, crash=None, forced_replay=False, forced_restart=False)
     before = harness.snapshot()
     harness.push(1)
-    harness.advance(10_000)
+    harness.advance_time(10_000)
     assert calls == [1, 2]
     harness.recover(before)
     # The store knows that the first pause is over.
     assert calls == [1, 2]
-    assert harness.advance(1_000) == [30]
+    assert harness.advance_time(1_000) == [30]
     assert calls == [1, 2]
 
 
@@ -97,9 +97,9 @@ def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make
     class Twice(Agent):
         @action(InputEvent)
         async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            first = await ctx.wait_for("amount", int)
+            first = await ctx.wait_for_signal("amount", int)
             paid = await ctx.durable_execute_async(charge, first)
-            return OutputEvent(output=(paid, await ctx.wait_for("amount", int)))
+            return OutputEvent(output=(paid, await ctx.wait_for_signal("amount", int)))
 
     harness = agent_harness(Twice, crash=None, forced_replay=False, forced_restart=False)
     before = harness.snapshot()
@@ -114,14 +114,14 @@ def test_a_signal_that_comes_again_does_not_end_a_later_wait(agent_harness: Make
 
 def test_a_restart_with_suspended_runs_lets_the_low_watermark_go_on(agent_harness: Make) -> None:
     once = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold(), **once)
+    harness = agent_harness(Naps, lambda record: record[0], event_time=EventTime.hold_watermarks(), **once)
     harness.push("a", timestamp=1_000)
     harness.restore(harness.snapshot())
     harness.watermark(5_000)
-    harness.advance(6_000)
+    harness.advance_time(6_000)
     harness.push("b", timestamp=6_000)
-    harness.advance(100)
-    assert harness.low_watermark == 5_000
+    harness.advance_time(100)
+    assert harness.output_watermark == 5_000
 
 
 def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make) -> None:
@@ -136,7 +136,7 @@ def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make)
     harness = agent_harness(Remembers, config={"memory.short-term.ttl": "15 s"})
     harness.push_all(["a", "b", "c"])
     # What is written when the first run ends expires while the others sleep.
-    harness.advance(30_000)
+    harness.advance_time(30_000)
     assert harness.outputs == [("a", None, "a"), ("b", "a", "b"), ("c", "b", "c")]
 
 
@@ -167,14 +167,14 @@ def test_a_signal_that_comes_again_while_its_run_goes_on_is_absorbed(agent_harne
     class Twice(Agent):
         @action(InputEvent)
         async def pay(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            first = await ctx.wait_for("amount", int)
+            first = await ctx.wait_for_signal("amount", int)
             await ctx.durable_execute_async(charge, first)
             await ctx.durable_execute_async(pass_gate, 0)
-            return OutputEvent(output=await ctx.wait_for("amount", int))
+            return OutputEvent(output=await ctx.wait_for_signal("amount", int))
 
     gates[:] = [threading.Event()]
     options = {"crash": None, "forced_replay": False, "forced_restart": False}
-    harness = agent_harness(Twice, settle=False, config={"action-state.grace": "10 ms"}, **options)
+    harness = agent_harness(Twice, auto_run=False, config={"action-state.shutdown-grace": "10 ms"}, **options)
     before = harness.snapshot()
     harness.push("a")
     harness.signal(0, "amount", 3)
@@ -184,7 +184,7 @@ def test_a_signal_that_comes_again_while_its_run_goes_on_is_absorbed(agent_harne
     _until(harness, "action_calls_replayed")
     harness.signal(0, "amount", 3)
     gates[0].set()
-    harness.settle()
+    harness.run_until_idle()
     assert [wait.name for wait in harness.waits()] == ["amount"]
     assert calls == [3]
 
@@ -194,11 +194,11 @@ def _until(harness: OperatorHarness, metric: str) -> None:
     deadline = time.monotonic() + 30
     while not harness.run_metrics.get(metric):
         assert time.monotonic() < deadline
-        harness.advance(1)
+        harness.advance_time(1)
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("policy", ["wait", "overtake"])
+@pytest.mark.parametrize("policy", ["block", "interleave"])
 def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: str) -> None:
     class Asks(Agent):
         on_suspend = policy
@@ -206,7 +206,7 @@ def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: 
         @action(InputEvent)
         async def act(self, event: InputEvent, ctx: Any) -> Any:
             yield OutputEvent(output=f"{event.input} asked")
-            await ctx.wait_for("answer")
+            await ctx.wait_for_signal("answer")
             yield OutputEvent(output=f"{event.input} answered")
 
     class Tells(Agent):
@@ -220,10 +220,10 @@ def test_a_run_whose_code_waits_no_more_goes_on_where_an_option_says_so(policy: 
     before = OperatorHarness(Asks, name="one", crash=None)
     assert before.push("a") == ["a asked"]
     refused = OperatorHarness(Tells, name="one", crash=None)
-    with pytest.raises(PlanChangedError, match=r"run\.waits"):
+    with pytest.raises(PlanChangedError, match=r"run\.may-suspend"):
         refused.restore(before.snapshot())
         refused.push("b")
-    behind = OperatorHarness(Tells, name="one", crash=None, config={"run.waits": True})
+    behind = OperatorHarness(Tells, name="one", crash=None, config={"run.may-suspend": True})
     behind.restore(before.snapshot())
     behind.signal(0, "answer", 1)
     behind.push("b")

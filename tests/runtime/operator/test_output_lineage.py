@@ -90,7 +90,7 @@ def test_the_input_of_a_next_agent_names_its_parent(agent_harness: Callable[...,
         def hand_on(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             return OutputEvent(output=event.input.value)
 
-    harness = agent_harness(Next, lineage=True, event_time=EventTime.hold())
+    harness = agent_harness(Next, lineage=True, event_time=EventTime.hold_watermarks())
     own = OutputLineage("run-0", "run", "Twice", '"a"', 0)
     harness.push(TracedOutput("within", own), timestamp=1)
     harness.push(KafkaRecord("over", "a", {"flink-agents-id": b"run-1"}, 1, "t", 0, 0), timestamp=2)

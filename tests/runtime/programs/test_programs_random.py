@@ -51,7 +51,7 @@ def test_random_programs_survive_crashes_where_flink_lags_behind(
     overtakes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With a timer for each key, nobody tells Flink's thread to look at an actor that seemed idle.
-    monkeypatch.setenv("AGENT_HARNESS", "timers")
+    monkeypatch.setenv("FLINK_AGENTS_TEST_MODE", "timers")
     crashes, failures = run_in_processes(
         10, seed_of(10, 50), jobs=JOBS, waits=True, overtakes=overtakes, lags=True
     )
@@ -70,7 +70,7 @@ def test_calm_programs_are_the_same_when_all_is_done_twice(forced: str) -> None:
             plain = runner.plain(made.inputs, made.seed)
             World.forget(made.seed)
             options: Any = {"forced_replay": False, "forced_restart": False, forced: True}
-            options["store"], options["config"] = Faults().store, {"run.waits": False}
+            options["store"], options["config"] = Faults().store, {"run.may-suspend": False}
             with OperatorHarness(agent(), lambda record: record[0], **options) as harness:
                 harness.push_all([one.record for one in made.inputs])
                 found = oracle.observed(harness)

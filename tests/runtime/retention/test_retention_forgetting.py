@@ -30,7 +30,7 @@ from flink_agents.testing.faults import Fault, Faults, at_record
 pytestmark = pytest.mark.executes_once
 
 AFTER = 10_000
-CONFIG = {"state.forget-settled-after": "10 s"}
+CONFIG = {"state.idle-key-ttl": "10 s"}
 KEYS: list[str] = []
 """Idempotency keys of calls that had an effect outside."""
 
@@ -106,12 +106,12 @@ class World:
 
     def pass_time(self) -> None:
         """Let so much time pass that all keys that can be are forgotten, with their stores' answers."""
-        self.harness.advance(2 * AFTER)
+        self.harness.advance_time(2 * AFTER)
         for subtask in self.harness._subtasks:
             forgetting = subtask.processor._forgetting
             assert forgetting is not None
             wait(forgetting._asked.values(), 30)
-        self.harness.advance(ANSWER_MS)
+        self.harness.advance_time(ANSWER_MS)
 
     def forget(self, *keys: str) -> None:
         self.prune()
@@ -140,7 +140,7 @@ def test_without_the_option_heads_stay_and_numbers_begin_at_0(act: Any) -> None:
     world = World(act)
     world.harness = OperatorHarness(one_action(act), lambda pair: pair[0])
     assert [world.push("a")[3] for _ in range(3)] == [0, 1, 2]
-    world.harness.advance(10**9)
+    world.harness.advance_time(10**9)
     assert world.head("a") is not None
     assert world.push("a")[3] == 3
 
@@ -149,7 +149,7 @@ def test_a_key_that_comes_often_stays() -> None:
     world = World(plain)
     first = world.push("a")[3]
     for turn in range(1, 50):
-        world.harness.advance(AFTER - 1000)
+        world.harness.advance_time(AFTER - 1000)
         assert world.push("a")[3] == first + turn
         assert len(world.harness.state("a").processing_timers) <= 10
 
@@ -162,7 +162,7 @@ async def remember(event: Any, ctx: Any) -> Event:
 def test_a_key_with_memory_stays() -> None:
     world = World(remember)
     first = world.push("a")
-    world.harness.advance(100 * AFTER)
+    world.harness.advance_time(100 * AFTER)
     assert world.harness.memory("a")
     assert world.push("a") == first + 1
 
@@ -170,9 +170,9 @@ def test_a_key_with_memory_stays() -> None:
 def test_a_key_goes_when_its_memory_has_expired() -> None:
     world = World(remember, {"memory.short-term.ttl": "60 s"})
     world.push("a")
-    world.harness.advance(3 * AFTER)
+    world.harness.advance_time(3 * AFTER)
     assert world.head("a") is not None
-    world.harness.advance(10 * AFTER)
+    world.harness.advance_time(10 * AFTER)
     assert world.head("a") is None
 
 
@@ -181,7 +181,7 @@ def test_a_key_stays_as_long_as_the_store_has_its_records(act: Any) -> None:
     world = World(act)
     first = world.push("a")[3]
     for _ in range(20):
-        world.harness.advance(AFTER)
+        world.harness.advance_time(AFTER)
     assert world.head("a") is not None
     assert world.push("a")[3] == first + 1
     world.prune()
@@ -202,7 +202,7 @@ def test_a_restore_from_before_the_removal_finds_the_identities_of_before(act: A
     # The process dies before a checkpoint has the removal.
     time_of_death = world.harness.current_time
     world.harness.restore(before)
-    world.harness.advance(max(0, time_of_death - world.harness.current_time))
+    world.harness.advance_time(max(0, time_of_death - world.harness.current_time))
     assert world.push("a", payload) == came_again
     world.push("a", 3)
     world.push("a", 4)
@@ -221,7 +221,7 @@ def test_a_restore_from_behind_the_removal_finds_the_identities_of_the_new_incar
     came_again = [world.push("a") for _ in range(3)]
     for _ in range(2):
         world.harness.restore(behind)
-        world.harness.advance(later)
+        world.harness.advance_time(later)
         assert [world.push("a") for _ in range(3)] == came_again
     assert world.push("a", 9)[3] == came_again[-1][3] + 1
     assert len(KEYS) == len(set(KEYS)) == 5
@@ -230,17 +230,17 @@ def test_a_restore_from_behind_the_removal_finds_the_identities_of_the_new_incar
 def test_a_fresh_head_with_inputs_that_wait_is_restored() -> None:
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(
-        one_action(durable_async), lambda pair: pair[0], store=faults.store, config=CONFIG, settle=False
+        one_action(durable_async), lambda pair: pair[0], store=faults.store, config=CONFIG, auto_run=False
     )
     harness.push(("a", 1))
     waiting = harness.snapshot()
     with pytest.raises(Exception, match="."):
-        harness.settle()
+        harness.run_until_idle()
     harness.restore(waiting)
-    harness.advance(7 * AFTER)
-    harness.settle()
+    harness.advance_time(7 * AFTER)
+    harness.run_until_idle()
     harness.push(("a", 2))
-    harness.settle()
+    harness.run_until_idle()
     first, second = harness.outputs
     assert second[3] == first[3] + 1
     assert len(KEYS) == len(set(KEYS)) == 2
@@ -262,7 +262,7 @@ def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.Monk
     came = world.push("a")
     for _ in range(3):
         world.harness.restore(before)
-        world.harness.advance(60_000)
+        world.harness.advance_time(60_000)
         assert world.push("a") == came
     assert len(KEYS) == 1
     assert world.runs("a") == [came[3]]
@@ -323,11 +323,11 @@ class Source:
         now = self.world.harness.current_time
         state, self.at = self.checkpoint
         self.world.harness.restore(state)
-        self.world.harness.advance(max(0, now - self.world.harness.current_time))
+        self.world.harness.advance_time(max(0, now - self.world.harness.current_time))
 
     def wait(self) -> None:
         if self.chance.random() < 0.5:
-            self.world.harness.advance(self.chance.randrange(AFTER))
+            self.world.harness.advance_time(self.chance.randrange(AFTER))
         else:
             self.world.pass_time()
 

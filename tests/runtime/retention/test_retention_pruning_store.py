@@ -15,7 +15,7 @@ from pruning_tools import JOB, KEY, Pruned, harness_commits_by_timers, stored, w
 from flink_agents import OutputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.durable import Prune
-from flink_agents.api.errors import RecordsPrunedError, StaleOwnerError, StoreUnavailableError
+from flink_agents.api.errors import FencedOwnerError, RecordsPrunedError, StoreUnavailableError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention import executor
@@ -110,7 +110,7 @@ def test_an_error_of_the_store_is_counted_and_the_journal_tried_again(
 
 def test_a_stale_attempt_prunes_nothing_more() -> None:
     async def act(pruner: Pruner, store: Store, metrics: RunMetrics) -> None:
-        store.error = StaleOwnerError("another attempt")
+        store.error = FencedOwnerError("another attempt")
         pruner.restored(key(0), 0)
         await until(lambda: store.calls == 1)
         store.error = None
@@ -238,17 +238,17 @@ def test_a_run_whose_input_comes_late_can_still_record(pruners: list[Pruned]) ->
     place = MemoryPlace()
     config = {"action-state.reorder-timeout": "0 s"}
     harness = OperatorHarness(
-        one_action(pay_or_wait), store=lambda: MemoryStore(place), config=config, settle=False
+        one_action(pay_or_wait), store=lambda: MemoryStore(place), config=config, auto_run=False
     )
     before = harness.snapshot()
     harness.push_all([0, 1, 2])
-    harness.settle()
+    harness.run_until_idle()
     journal = next(one for name, one in place.journals.items() if name.key == "i0")
     journal.runs[0] = [one for one in journal.runs[0] if one.kind is not RecordKind.ACTION]
     harness.restore(before)
     # Runs 1 and 2 have their inputs, 3 keeps the key busy, and the input of run 0 is late.
     harness.push_all([1, 2, 3])
-    wait_for(lambda: harness.advance(10) is not None and len(harness.outputs) == 2)
+    wait_for(lambda: harness.advance_time(10) is not None and len(harness.outputs) == 2)
     harness.push(0)
     pruners[-1].poll()
     assert pruners[-1].gauge("journals_unpruned") == 0
@@ -256,7 +256,7 @@ def test_a_run_whose_input_comes_late_can_still_record(pruners: list[Pruned]) ->
         pruners[-1].checkpoint()
     assert harness.outputs == [1, 2]
     GATE.set()
-    harness.settle()
+    harness.run_until_idle()
     assert sorted(harness.outputs) == [0, 1, 2, 3]
     assert EFFECTS == [0, 1, 2, 3]
     pruners[-1].poll()

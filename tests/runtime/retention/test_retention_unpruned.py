@@ -74,7 +74,7 @@ def marked(harness: OperatorHarness) -> list[str]:
 def restarted(harness: OperatorHarness, **how: Any) -> None:
     """Restore a checkpoint of now, and let the operator do what it does without an input."""
     harness.restore(harness.checkpoint(), **how)
-    harness.settle()
+    harness.run_until_idle()
 
 
 def test_a_key_that_never_comes_again_is_pruned(pruners: list[Pruned]) -> None:
@@ -122,7 +122,7 @@ def commit(harness: OperatorHarness, word: str, number: int) -> None:
     harness.push(word)
 
     def committed() -> bool:
-        harness.advance(100)
+        harness.advance_time(100)
         return harness.sequence_number(word[0]) == number
 
     wait_for(committed)
@@ -134,21 +134,21 @@ def test_what_was_committed_since_the_restore_is_in_no_checkpoint(
 ) -> None:
     """Where Flink is not asked, only what the restored checkpoint has is pruned, recorded or not."""
     place = MemoryPlace()
-    harness = made(place, store=lambda: Positions(place, may=False), settle=False)
+    harness = made(place, store=lambda: Positions(place, may=False), auto_run=False)
     harness.push_all(["a0", "b0"])
-    harness.settle()
+    harness.run_until_idle()
     kept = harness.checkpoint()
     looks_at(monkeypatch, 0)
     harness.restore(kept)
     commit(harness, word, 2)
     looks_at(monkeypatch, 100)
-    harness.advance(1000)
+    harness.advance_time(1000)
     pruners[-1].fail()
     wait_for(lambda: stored(place)["sb"] == ([], 0))
     assert stored(place)["sa"][1] == -1
     harness.restore(kept)
     harness.push("a2")
-    harness.settle()
+    harness.run_until_idle()
     assert harness.outputs == ["a0", "b0", "a2"]
 
 
@@ -164,7 +164,7 @@ def test_the_mark_of_an_earlier_attempt_stays(pruners: list[Pruned], monkeypatch
     commit(harness, "a1", 2)
     assert harness.state("a").unpruned == first
     looks_at(monkeypatch, 100)
-    harness.advance(1000)
+    harness.advance_time(1000)
     Positions.rebuilt.clear()
     for _ in range(5):
         pruners[-1].checkpoint()
@@ -210,10 +210,10 @@ def test_restored_keys_are_looked_at_a_few_at_a_time(
     harness.push_all([f"{key}0" for key in "abcdefgh"])
     harness._settles = False
     harness.restore(harness.checkpoint())
-    harness.advance(0)
+    harness.advance_time(0)
     pruners[-1].poll()
     assert pruners[-1].gauge("journals_unpruned") == 3
-    harness.advance(10)
+    harness.advance_time(10)
     pruners[-1].poll()
     assert pruners[-1].gauge("journals_unpruned") == 8
 
@@ -254,7 +254,7 @@ def test_keys_of_another_job_wait_until_they_come(pruners: list[Pruned]) -> None
     head.journal_id = "0123456789abcdef0123456789abcdee"
     state.head = head.pack()
     harness.restore(kept)
-    harness.settle()
+    harness.run_until_idle()
     for _ in range(5):
         pruners[-1].checkpoint()
     wait_for(lambda: stored(place)["sb"] == ([], 0))
@@ -275,7 +275,7 @@ def test_a_key_of_which_nobody_can_tell_waits_until_it_comes(pruners: list[Prune
     else:
         state.head = Head.fresh_one(Head.unpack(state.head).journal_id, 100).pack()
     harness.restore(kept)
-    harness.settle()
+    harness.run_until_idle()
     for _ in range(5):
         pruners[-1].checkpoint()
     wait_for(lambda: stored(place)["sb"] == ([], 0))
@@ -289,7 +289,7 @@ def test_a_mark_of_a_key_that_was_forgotten_goes(pruners: list[Pruned]) -> None:
     kept = harness.checkpoint()
     kept.keys["sa"].head = None
     harness.restore(kept)
-    harness.settle()
+    harness.run_until_idle()
     assert marked(harness) == []
 
 
@@ -304,7 +304,7 @@ def test_a_timer_for_each_key_leaves_marks_as_they_are(pruners: list[Pruned]) ->
     by_timers.push("b0")
     assert marked(by_timers) == ["a"]
     harness.restore(by_timers.checkpoint())
-    harness.settle()
+    harness.run_until_idle()
     for _ in range(5):
         pruners[-1].checkpoint()
     wait_for(lambda: stored(place)["sa"] == ([], 0))

@@ -123,7 +123,7 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
         harness.restore(broken)
         # This input makes the operator look at the key, even if nothing in state says that it waits.
         harness.push("second")
-        harness.settle()
+        harness.run_until_idle()
     assert StateFormatError in (type(caught.value), type(caught.value.__cause__))
     assert harness.outputs == []
 

@@ -199,32 +199,32 @@ def remember(record: Any, ctx: Any) -> Any:
 def test_entry_is_forgotten_after_its_time() -> None:
     harness = probe(remember, config=HOUR)
     harness.push("a")
-    harness.advance(timedelta(minutes=59))
+    harness.advance_time(timedelta(minutes=59))
     assert harness.push("b") == [["a", "b"]]
-    harness.advance(timedelta(minutes=1))
+    harness.advance_time(timedelta(minutes=1))
     assert harness.push(None) == [["b"]]
     assert harness.memory() == {"b": True}
-    harness.advance(timedelta(hours=1))
+    harness.advance_time(timedelta(hours=1))
     assert harness.push(None) == [[]]
 
 
 def test_reading_does_not_prolong_and_writing_does() -> None:
     harness = probe(remember, config=HOUR)
     harness.push_all(["read", "written"])
-    harness.advance(timedelta(minutes=40))
+    harness.advance_time(timedelta(minutes=40))
     harness.push("written")
-    harness.advance(timedelta(minutes=40))
+    harness.advance_time(timedelta(minutes=40))
     assert harness.push(None) == [["written"]]
 
 
 def test_fields_live_longer_than_the_object_that_was_written_before() -> None:
     harness = probe(remember, config=HOUR)
     harness.push("o.a")
-    harness.advance(timedelta(minutes=40))
+    harness.advance_time(timedelta(minutes=40))
     harness.push("o.b")
-    harness.advance(timedelta(minutes=40))
+    harness.advance_time(timedelta(minutes=40))
     assert harness.push(None) == [["o.b"]]
-    harness.advance(timedelta(minutes=20))
+    harness.advance_time(timedelta(minutes=20))
     assert harness.push(None) == [[]]
 
 
@@ -240,19 +240,19 @@ def test_reading_what_is_missing_looks_at_nothing_else() -> None:
 def test_expired_object_leaves_its_place_to_a_value() -> None:
     harness = probe(remember, config=HOUR)
     harness.push("o.a")
-    harness.advance(timedelta(hours=1))
+    harness.advance_time(timedelta(hours=1))
     assert harness.push("o") == [["o"]]
 
 
 def test_sequence_numbers_do_not_expire() -> None:
     harness = probe(lambda record, ctx: ctx.sequence_number, config=HOUR)
     harness.push(1)
-    harness.advance(timedelta(days=400))
+    harness.advance_time(timedelta(days=400))
     assert harness.push(2) == [1]
 
 
 def test_without_the_option_nothing_expires() -> None:
     harness = probe(remember)
     harness.push("a")
-    harness.advance(timedelta(days=4000))
+    harness.advance_time(timedelta(days=4000))
     assert harness.push(None) == [["a"]]

@@ -38,7 +38,7 @@ OPTIONS = (
     option("action-state.kafka.rebuild-timeout", timedelta, "120 s", minimum="1 s")(
         "How long reading the journals may go without any progress before the attempt of the job fails."
     ),
-    option("action-state.kafka.removals", int, REMOVALS, minimum=0)(
+    option("action-state.kafka.max-tombstones", int, REMOVALS, minimum=0)(
         "How many keys of which all records were pruned stay known, the last ones and a sample of others: a "
         "restore from before is rejected for them. Each takes about 450 bytes of memory in each subtask."
     ),

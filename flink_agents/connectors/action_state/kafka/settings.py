@@ -93,7 +93,7 @@ class KafkaSettings:
             values["append-timeout"].total_seconds(),
             values["rebuild-timeout"].total_seconds(),
             values["max-record-bytes"],
-            values["removals"],
+            values["max-tombstones"],
             {key.replace("-", "_"): value for key, value in values["client"].items()},
         )
 

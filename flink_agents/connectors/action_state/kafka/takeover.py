@@ -65,7 +65,7 @@ class TakeOver:
 
         Raises:
             JobIdentifierInUseError: Another job lives, or was faster.
-            StaleOwnerError: Others took over meanwhile.
+            FencedOwnerError: Others took over meanwhile.
             StoreUnavailableError: Kafka failed.
         """
         begun = time.monotonic()

@@ -20,7 +20,7 @@ OPTIONS = (
     option("action-state.sqlite.max-record-bytes", int, MAX_RECORD_BYTES, minimum=1)(
         "The most bytes that a record may have."
     ),
-    option("action-state.sqlite.removals", int, REMOVALS, minimum=0)(
+    option("action-state.sqlite.max-tombstones", int, REMOVALS, minimum=0)(
         "How many keys of which all records were pruned stay known, the last ones: a restore from before is "
         "rejected for them. Each takes about 100 bytes of the file."
     ),

@@ -100,7 +100,7 @@ class SQLiteStore(ThreadedStore[Write]):
             lease_seconds=values["lease"].total_seconds(),
             busy_seconds=values["busy-timeout"].total_seconds(),
             max_record_bytes=values["max-record-bytes"],
-            removals=values["removals"],
+            removals=values["max-tombstones"],
         )
 
     @property

@@ -79,7 +79,7 @@ class AskedAgents:
                 f"action {asker.action.name!r} asks an agent, but is no async def",
                 expected="an async def action: the asked agent is executed while the action waits",
                 found="a def action",
-                fix="write async def, and answer = await ctx.ask(...)",
+                fix="write async def, and answer = await ctx.call_agent(...)",
             )
         asked = self._of(agent)
         self._check(asker, asked, event)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.errors import (
     ContextMisuseError,
-    ForgottenAwaitError,
+    MissingAwaitError,
     NoMoreSignalsError,
     RunDeadlineError,
     SignalTimeoutError,
@@ -43,7 +43,7 @@ class AwaitedWait(SignalWait[Any]):
     def awaited_as(self) -> str:
         """What the author wrote, for errors about a forgotten ``await``."""
         name = self._wait.name
-        return f"ctx.sleep({self._seconds:g})" if name is None else f"ctx.wait_for({name!r})"
+        return f"ctx.sleep({self._seconds:g})" if name is None else f"ctx.wait_for_signal({name!r})"
 
     @property
     def id(self) -> str:
@@ -115,13 +115,13 @@ def wait_of(
     Raises:
         ContextMisuseError: The action cannot wait so.
     """
-    called = "ctx.sleep" if name is None else "ctx.wait_for"
+    called = "ctx.sleep" if name is None else "ctx.wait_for_signal"
     if step.run.waits is None and not step.shared.may_wait:
         raise ContextMisuseError(
             f"action {step.action.name!r} calls {called}, and nothing told that its code does",
             expected=f"an action that calls {called} itself, or in code of its own modules",
             found="code that no action of the agent was seen to lead to",
-            fix="set the option run.waits to true",
+            fix="set the option run.may-suspend to true",
         )
     if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
         raise ContextMisuseError(
@@ -139,7 +139,7 @@ def check_waits_awaited(step: ActionRun) -> None:
     """Check that an execution that ended well has awaited its waits, of which no other does anything.
 
     Raises:
-        ForgottenAwaitError: It has not.
+        MissingAwaitError: It has not.
     """
     waits = step.run.waits
     if waits is None or not waits.unawaited:
@@ -152,7 +152,7 @@ def check_waits_awaited(step: ActionRun) -> None:
         # The wait may be that of a task which was cancelled before it began.
         return
     called = told(forgotten)
-    raise ForgottenAwaitError(
+    raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}: it did not wait",
         expected="an await, or a task, for each pause and each wait for a signal",
         found="a wait that nobody awaited",
@@ -177,7 +177,7 @@ def fit_of(kind: Any) -> Fit | None:
             adapter.rebuild()
     except Exception as error:  # a foreign type may raise anything where it is described
         raise ContextMisuseError(
-            f"ctx.wait_for is given a type that no value can be checked against: {kind!r}"[:500],
+            f"ctx.wait_for_signal is given a type that no value can be checked against: {kind!r}"[:500],
             expected="a type that pydantic knows, or None for any value",
             found=f"{type(error).__name__}: {error}"[:500],
             fix="wait for a pydantic model, a dataclass, or a type such as int or list[str]",

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from flink_agents.api.durations import LONGEST, seconds_of
-from flink_agents.api.errors import ContextMisuseError, InvalidDelayError
+from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
@@ -32,7 +32,7 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
         delay: The delay, in seconds or as a timedelta.
 
     Raises:
-        InvalidDelayError: The delay is none.
+        InvalidDurationError: The delay is none.
         ContextMisuseError: The action belongs to an agent that another one asks.
         NotAnEventError: It is no event.
         UnknownEventError: No action of the agent takes events of that type.
@@ -74,8 +74,8 @@ def _check(step: ActionRun, event: Event) -> None:
 def _milliseconds(action: str, delay: object) -> int:
     """A delay in milliseconds, rounded up, so that nothing comes before its time."""
 
-    def refuse(found: str) -> InvalidDelayError:
-        return InvalidDelayError(
+    def refuse(found: str) -> InvalidDurationError:
+        return InvalidDurationError(
             f"action {action!r} sends an event with a delay that is none",
             expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
             found=found,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.errors import ForgottenAwaitError
+from flink_agents.api.errors import MissingAwaitError
 from flink_agents.runtime.serde.awaitables import close_unawaited
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_awaited(step: ActionRun) -> None:
     """Check that an execution that ended well has awaited what it made.
 
     Raises:
-        ForgottenAwaitError: It has not.
+        MissingAwaitError: It has not.
     """
     noted, step.unawaited = step.unawaited or [], None
     if any(task.cancelled() or not task.done() for task in step.tasks or ()):
@@ -43,7 +43,7 @@ def check_awaited(step: ActionRun) -> None:
     for one in forgotten:
         close_unawaited(one)
     write = "write await" if step.action.is_async else "write async def, and await"
-    raise ForgottenAwaitError(
+    raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}(...): it did nothing",
         expected="an await, or a task, for each call that gives something to be awaited",
         found="a call whose result nobody asked for",

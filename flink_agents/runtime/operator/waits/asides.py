@@ -38,7 +38,7 @@ class Asides:
         self._state = state
         self._clock = clock
         self._low = low
-        self._most: int = shared.config.get(AgentOptions.ASIDE_PER_KEY)
+        self._most: int = shared.config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         # Keys with such runs, of which it is known what earlier attempts did with them.
         self._searched: set[str] = set()
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import SleepsAtEnd
+from flink_agents.api.signals import TimersAtEnd
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import delayed_input
@@ -61,7 +61,7 @@ class Delays:
         self._low = low
         self._see_the_end = see_the_end
         self.active = False
-        self.skips = SleepsAtEnd(shared.config.get(AgentOptions.SLEEPS_AT_END)) is SleepsAtEnd.SKIP
+        self.skips = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP
         self.leaves = False
 
     def keep(self, run: Run, head: Head, timers: Timers) -> None:
@@ -127,6 +127,6 @@ class Delays:
         _log.warning(
             "%d delayed events were sent after the end of the input, and %s is %s: they stay in state",
             count,
-            AgentOptions.SLEEPS_AT_END.key,
-            SleepsAtEnd.SKIP.value,
+            AgentOptions.TIMERS_AT_END.key,
+            TimersAtEnd.SKIP.value,
         )

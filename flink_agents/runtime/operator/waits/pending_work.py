@@ -43,7 +43,7 @@ class PendingWork:
         self._runs = agent_policy(shared) in _FAIL
         self._events = unhandled_policy(shared) in _FAIL
         policy = OnPlanChange(shared.config.get(AgentOptions.ON_PLAN_CHANGE))
-        self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.REFUSE else None
+        self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
         self.needed = self._runs or self._events or self._plan is not None
 
     def check(self, head: Head, key_text: str) -> None:

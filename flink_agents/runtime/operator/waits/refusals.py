@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.signals import StrayReason
+from flink_agents.api.signals import UnmatchedReason
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor
@@ -44,7 +44,7 @@ class Refusals:
 
     def reason(
         self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None, unread: bool
-    ) -> StrayReason | None:
+    ) -> UnmatchedReason | None:
         """Why a signal of the current key is a stray; None where it is none.
 
         Args:
@@ -56,14 +56,14 @@ class Refusals:
             unread: Whether records that are not read yet may say that runs have taken signals.
         """
         if mail.id is not None and box.knows(mail.id):
-            return StrayReason.DUPLICATE
+            return UnmatchedReason.DUPLICATE
         if mail.wait is not None:
             return self._of_named(mail, mail.wait, box, key_text, head, actor, unread)
         free = self.free_for(
             mail.name, box.mail, key_text, head, self._own(head, actor), runs_going_on(actor)
         )
         if free > 1:
-            return StrayReason.AMBIGUOUS
+            return UnmatchedReason.AMBIGUOUS
         first = not any(one.name == mail.name and _is_open(one) for one in box.mail)
         return None if free and first else self._overflow(box, actor, unread)
 
@@ -76,11 +76,11 @@ class Refusals:
         head: Head,
         actor: KeyActor | None,
         unread: bool,
-    ) -> StrayReason | None:
+    ) -> UnmatchedReason | None:
         """Why a signal is a stray that names its wait."""
         seq = run_of(wait, key_text)
         if seq is None:
-            return StrayReason.INVALID
+            return UnmatchedReason.INVALID
         suspended = head.suspended
         of_suspended = suspended is not None and suspended[1] == seq
         aside = next((one for one in head.aside if one.seq == seq), None)
@@ -93,18 +93,18 @@ class Refusals:
         else:
             ended = False
         if ended:
-            return StrayReason.DUPLICATE
+            return UnmatchedReason.DUPLICATE
         if any(one.wait == wait for one in box.mail):
             return self._overflow(box, actor, unread)
         # It answers what a run has asked, and is not held up by what no run has asked for.
         answers = sum(one.wait is not None for one in box.mail)
-        return StrayReason.OVERFLOW if answers >= MANY * self._most else None
+        return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
 
-    def _overflow(self, box: Mailbox, actor: KeyActor | None, unread: bool) -> StrayReason | None:
+    def _overflow(self, box: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
         live = None if actor is None else actor.mail
         waiting = sum(map(_is_open, box.mail)) if live is None else live.waiting
         most = MANY * self._most if unread else self._most
-        return StrayReason.OVERFLOW if waiting >= most else None
+        return UnmatchedReason.OVERFLOW if waiting >= most else None
 
     def free_for(
         self,

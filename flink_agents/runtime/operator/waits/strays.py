@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flink_agents.api.errors import StateError
-from flink_agents.api.signals import STRAYS_TAG, Signal, StrayReason, StraySignal
+from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedReason, UnmatchedSignal
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.mailbox import Mail
 
 
-class Strays:
+class UnmatchedSignals:
     """Emits and counts strays.
 
     Args:
@@ -25,7 +25,7 @@ class Strays:
     def leave(
         self,
         what: Signal | Mail,
-        reason: StrayReason,
+        reason: UnmatchedReason,
         key_text: str,
         out: Emission,
         detail: str | None = None,
@@ -49,6 +49,6 @@ class Strays:
             what = Signal(what.name, value, None, what.id, what.wait)
         if what.key is None:
             what = replace(what, key=decode_key(key_text))
-        self._shared.run_metrics.count("signals_stray")
-        out.side_outputs.append((STRAYS_TAG, StraySignal(what, reason, detail)))
+        self._shared.run_metrics.count("signals_unmatched")
+        out.side_outputs.append((UNMATCHED_SIGNALS_TAG, UnmatchedSignal(what, reason, detail)))
         out.side_timestamps.append(None)

@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from flink_agents.api.errors import StateError
 from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import Signal, StrayReason, is_text
+from flink_agents.api.signals import Signal, UnmatchedReason, is_text
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
@@ -28,7 +28,7 @@ from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
-from flink_agents.runtime.operator.waits.strays import Strays
+from flink_agents.runtime.operator.waits.strays import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
 from flink_agents.runtime.state.pending import read_input
@@ -61,7 +61,7 @@ class SuspendedRuns:
         self._asides = asides
         self._shared = shared
         self._codec = shared.codec
-        self._strays = Strays(shared)
+        self._strays = UnmatchedSignals(shared)
         self._state = state
         self._clock = clock
         self._low = low
@@ -202,11 +202,11 @@ class SuspendedRuns:
             # Pickle, by which it came, asks a class nothing. Made again, it may raise, in each attempt.
             self._codec.decode(value)
         except StateError as error:
-            return self._strays.leave(signal, StrayReason.INVALID, key_text, out, error.message)
+            return self._strays.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
         ids = [one for one in (signal.id, signal.wait) if one is not None]
         if not all(map(is_text, (signal.name, *ids))):
             wrong = "its name, id or wait is no text"
-            return self._strays.leave(signal, StrayReason.INVALID, key_text, out, wrong)
+            return self._strays.leave(signal, UnmatchedReason.INVALID, key_text, out, wrong)
         now = self._clock()
         box = self._mailbox()
         self._expire(box, now, out, head, actor, key_text)
@@ -218,7 +218,7 @@ class SuspendedRuns:
         else:
             unread = self._has_unread_records(head, actor, key_text)
             reason = self._refusals.reason(mail, box, key_text, head, actor, unread)
-            if reason is StrayReason.AMBIGUOUS and unread:
+            if reason is UnmatchedReason.AMBIGUOUS and unread:
                 kept = mail._replace(run=UNDECIDED)
                 box.mail.append(kept)
                 if actor is None:
@@ -271,7 +271,7 @@ class SuspendedRuns:
             free = self._refusals.free_for(mail.name, before, run.key_text, head, own, ())
             if free + open_then > 1:
                 del box.mail[place]
-                self._strays.leave(mail, StrayReason.AMBIGUOUS, run.key_text, out)
+                self._strays.leave(mail, UnmatchedReason.AMBIGUOUS, run.key_text, out)
             else:
                 box.mail[place] = self._for_aside(mail._replace(run=None), run.key_text, head, box, None)
 
@@ -340,7 +340,7 @@ class SuspendedRuns:
         box = self._mailbox()
         left, box.mail = box.mail, []
         for mail in left:
-            self._strays.leave(mail, StrayReason.END_OF_INPUT, key_text, emission)
+            self._strays.leave(mail, UnmatchedReason.END_OF_INPUT, key_text, emission)
         self._keep(box, head, timers)
         self._write(head)
 
@@ -371,14 +371,14 @@ class SuspendedRuns:
         for mail, wrong in waits.refused:
             if (found := box.find(mail.identity)) is not None:
                 box.mail.remove(found)
-                self._strays.leave(mail, StrayReason.INVALID, run.key_text, out, wrong)
+                self._strays.leave(mail, UnmatchedReason.INVALID, run.key_text, out, wrong)
         over = None if suspension is None else ended_waits(run.key_text, suspension)
         for mail in list(box.mail):
             if mail.wait is None or run_of(mail.wait, run.key_text) != run.sequence_number:
                 continue
             if over is None or mail.wait in over:
                 box.mail.remove(mail)
-                self._strays.leave(mail, StrayReason.DUPLICATE, run.key_text, out)
+                self._strays.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
         if undecided and (suspension is not None or not waits.mail.open):
             # Of a run that is set aside, the head has the waits.
             own = suspension if suspension is not None and suspension.input is None else None
@@ -443,12 +443,12 @@ class SuspendedRuns:
             if head.suspended is None or self.is_due(head) or self._may_be_taken(head, key_text):
                 untaken = []
         for mail in box.expire(now, untaken):
-            self._strays.leave(mail, StrayReason.EXPIRED, key_text, out)
+            self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
 
     def _expire_behind(self, live: LiveMail, box: Mailbox, now: int, key_text: str, out: Emission) -> None:
         """Let go of what has expired when a run is parked. What recorded runs have taken gets more time."""
         for mail in box.expire(now, live.free(box.mail)):
-            self._strays.leave(mail, StrayReason.EXPIRED, key_text, out)
+            self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
         box.mail = [one if one.until > now else one._replace(until=now + self._ttl) for one in box.mail]
 
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:

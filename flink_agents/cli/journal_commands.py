@@ -25,7 +25,7 @@ NOTHING_FOUND = 1
 NOT_CONFIRMED = 1
 """Exit code where nothing was removed for want of --yes."""
 
-state_app = typer.Typer(help="Look at what durable calls recorded.", no_args_is_help=True)
+journal_app = typer.Typer(help="Look at what durable calls recorded.", no_args_is_help=True)
 
 Store = Annotated[str | None, typer.Option("--store", help="Name of the store. Default: the option's.")]
 File = Annotated[str | None, typer.Option("--path", help="The same as --option path=FILE.")]
@@ -43,7 +43,7 @@ Modules = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@state_app.command("list")
+@journal_app.command("list")
 @prints_errors
 def state_list(
     job: Job = None,
@@ -67,7 +67,7 @@ def state_list(
         typer.echo(f"there are more than {limit}; see --limit")
 
 
-@state_app.command("show")
+@journal_app.command("show")
 @prints_errors
 @runs_no_jobs
 def state_show(
@@ -99,7 +99,7 @@ def state_show(
     _require(found, journals.shown_key(text))
 
 
-@state_app.command("replay")
+@journal_app.command("replay")
 @prints_errors
 @runs_no_jobs
 def state_replay(
@@ -140,7 +140,7 @@ def state_replay(
     typer.echo(_plain(f"ended early: {replay.ended}" if replay.ended else "came to its end"))
 
 
-@state_app.command("prune")
+@journal_app.command("prune")
 @prints_errors
 def state_prune(
     key: Key,
@@ -168,7 +168,7 @@ def state_prune(
     _require(found, journals.shown_key(text))
 
 
-@state_app.command("reset")
+@journal_app.command("reset")
 @prints_errors
 def state_reset(
     job: Annotated[str, typer.Argument(help="The job's identifier, or what 'list' shows of it.")],
@@ -206,7 +206,7 @@ def state_reset(
         raise typer.Exit(NOT_CONFIRMED)
 
 
-@state_app.command("copy")
+@journal_app.command("copy")
 @prints_errors
 def state_copy(
     to: Annotated[str, typer.Option("--to", help="Name of the store to copy into: kafka or sqlite.")],
@@ -237,7 +237,7 @@ def state_copy(
     )
 
 
-@state_app.command("stats")
+@journal_app.command("stats")
 @prints_errors
 def state_stats(
     store: Store = None, path: File = None, option: Options = None, as_json: Json = False
