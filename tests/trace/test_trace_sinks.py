@@ -217,7 +217,6 @@ def collector(status: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def test_a_collector_gets_spans() -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     import gzip
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -245,7 +244,6 @@ def test_a_collector_gets_spans() -> None:
 
 
 def test_a_collector_that_fails_is_an_error() -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from flink_agents.trace.sinks.otel import OtelSink
 
     with collector(500) as (address, bodies):
