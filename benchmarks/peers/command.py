@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import signal
 import sys
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -17,10 +20,12 @@ from typing import Any
 from benchmarks.peers.environments import HERE, Environment, environment_of
 from benchmarks.peers.page import write_page
 from benchmarks.peers.peer import PEERS, Peer
-from benchmarks.peers.running import Figures, measure_kill, measure_latency, measure_rate
+from benchmarks.peers.running import Figures, PeerFailed, measure_kill, measure_latency, measure_rate
 
 RESULTS = HERE / "results.json"
-LATENCY_INPUTS = 200
+LATENCY_INPUTS = 300
+KILL_INPUTS = 5000
+"""The most inputs of a run with a kill: each step takes 2 ms there."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,12 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     if options.page:
         write_page(json.loads(RESULTS.read_text()))
         return 0
+    # A supervisor ends this with SIGTERM: what was started ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     peers = [PEERS[name] for name in options.peer]
     report = measure(peers, options.rounds, options.scale)
     if options.out is not None:
         options.out.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps(report))
-    return 0
+    return 1 if report["failed"] else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,30 +70,50 @@ def measure(peers: Sequence[Peer], rounds: int, scale: float) -> dict[str, Any]:
     environments = {peer.name: environment_of(peer) for peer in peers}
     load = os.getloadavg()[0]
     found: dict[str, list[Figures]] = defaultdict(list)
+    kills: dict[str, Figures] = {}
+    failed: list[str] = []
     for number in range(rounds):
         for peer in peers:
-            figures = _round(peer, environments[peer.name], scale)
-            print(f"round {number + 1} {peer.name}: {figures}", file=sys.stderr, flush=True)
-            found[peer.name].append(figures)
-    kills: dict[str, Figures] = {}
+            with _reported(f"round {number + 1} {peer.name}", failed) as figures:
+                figures |= _round(peer, environments[peer.name], scale)
+                found[peer.name].append(figures)
     for peer in peers:
-        kills[peer.name] = measure_kill(peer, environments[peer.name], max(200, int(peer.inputs * scale)))
-        print(f"kill {peer.name}: {kills[peer.name]}", file=sys.stderr, flush=True)
+        with _reported(f"kill {peer.name}", failed) as figures:
+            inputs = min(KILL_INPUTS, max(200, int(peer.inputs * scale)))
+            figures |= measure_kill(peer, environments[peer.name], inputs)
+            kills[peer.name] = figures
     return {
         "day": f"{datetime.now(UTC):%Y-%m-%d}",
         "rounds": rounds,
         "machine": {"cpus": os.cpu_count(), "load": load, "python": platform.python_version()},
+        "failed": failed,
         "peers": {
             peer.name: {
                 "figures": _summaries(found[peer.name]),
-                "kill": kills[peer.name],
+                "kill": kills.get(peer.name),
                 "install_seconds": environments[peer.name].seconds,
                 "lines": _lines(peer),
                 "processes": sum(role.counted for role in peer.roles),
             }
             for peer in peers
+            if found[peer.name]
         },
     }
+
+
+@contextlib.contextmanager
+def _reported(what: str, failed: list[str]) -> Iterator[Figures]:
+    """Print the figures of a run; one that fails costs its own figures only."""
+    figures: Figures = {}
+    begun = time.monotonic()
+    try:
+        yield figures
+    except PeerFailed as failure:
+        failed.append(what)
+        print(f"{what} FAILED: {failure}", file=sys.stderr, flush=True)
+    else:
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        print(f"{what} ({time.monotonic() - begun:.0f} s): {shown}", file=sys.stderr, flush=True)
 
 
 def _round(peer: Peer, environment: Environment, scale: float) -> Figures:
@@ -103,6 +130,7 @@ def _summaries(rounds: list[Figures]) -> dict[str, Figures]:
 
 
 def _lines(peer: Peer) -> int:
-    """Count the lines of a program that are neither empty nor comments."""
-    text = (HERE / "programs" / peer.file).read_text()
-    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+    """Count the lines of a peer's program that are neither empty nor comments."""
+    texts = [(HERE / "programs" / file).read_text() for file in peer.files]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    return sum(bool(line) and not line.startswith("#") for line in lines)

@@ -14,10 +14,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.peer import Peer
+from benchmarks.peers.peer import OUR_LOCK, Peer
 
 HERE = Path(__file__).parent
-BUILD = HERE.parents[1] / "build" / "peers"
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "peers"
+INSTALL_SECONDS = 900
 NPM = json.loads((HERE / "locks" / "npm.json").read_text())
 
 
@@ -28,44 +30,58 @@ class Environment:
     Attributes:
         python: Its Python.
         npm: The directory of its npm package, or None.
-        seconds: How long it took to make; 0 if it was there.
+        seconds: How long it took to make, now or when it was made; None if there is nothing to install.
     """
 
     python: Path
     npm: Path | None
-    seconds: float
+    seconds: float | None
 
 
 def environment_of(peer: Peer) -> Environment:
     """Return the environment of a peer, which is made if it is missing or its lock has changed."""
-    begun = time.monotonic()
-    python = Path(sys.executable) if peer.lock is None else _python(peer.lock)
-    npm = None if peer.npm is None else _npm(peer.npm)
-    return Environment(python, npm, time.monotonic() - begun)
+    if peer.lock is None:
+        return Environment(Path(sys.executable), None, None)
+    python, seconds = _python(peer.lock)
+    if peer.npm is None:
+        return Environment(python, None, seconds)
+    npm, more = _npm(peer.npm)
+    return Environment(python, npm, seconds + more)
 
 
-def _python(lock: str) -> Path:
+def _python(lock: str) -> tuple[Path, float]:
     requirements = HERE / "locks" / f"{lock}.txt"
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
     directory = BUILD / lock
-    stamp, digest = directory / "stamp", hashlib.sha256(requirements.read_bytes()).hexdigest()
-    python = directory / "bin" / "python"
-    if not stamp.exists() or stamp.read_text() != digest:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
-        install = ["-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
-        subprocess.run([python, *install, "--require-hashes", "-r", requirements], check=True)
-        stamp.write_text(digest)
-    return python
+    stamp, python = directory / "stamp", directory / "bin" / "python"
+    made = json.loads(stamp.read_text()) if stamp.exists() else {}
+    if made.get("lock") != wanted:
+        begun = time.monotonic()
+        _run(sys.executable, "-m", "venv", "--clear", str(directory))
+        install = (str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps")
+        _run(*install, "--require-hashes", "-r", str(requirements))
+        if lock == OUR_LOCK:
+            _run(*install, "--no-build-isolation", "--editable", str(ROOT))
+        made = {"lock": wanted, "seconds": time.monotonic() - begun}
+        stamp.write_text(json.dumps(made))
+    return python, made["seconds"]
 
 
-def _npm(name: str) -> Path:
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=INSTALL_SECONDS)
+
+
+def _npm(name: str) -> tuple[Path, float]:
     package = NPM[name][f"{sys.platform}-{os.uname().machine}"]
     directory = BUILD / f"{name}-{package['version']}"
     if not directory.exists():
+        begun = time.monotonic()
         part = directory.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         spec = f"{package['name']}@{package['version']}"
-        packed = subprocess.run(["npm", "pack", "--silent", spec], cwd=part, check=True, capture_output=True)
+        pack = ["npm", "pack", "--silent", spec]
+        packed = subprocess.run(pack, cwd=part, check=True, capture_output=True, timeout=INSTALL_SECONDS)
         archive = part / packed.stdout.decode().strip().splitlines()[-1]
         algorithm, _, expected = package["integrity"].partition("-")
         found = base64.b64encode(hashlib.new(algorithm, archive.read_bytes()).digest()).decode()
@@ -74,5 +90,6 @@ def _npm(name: str) -> Path:
         with tarfile.open(archive) as tar:
             tar.extractall(part, filter="data")
         archive.unlink()
+        (part / "seconds").write_text(str(time.monotonic() - begun))
         part.rename(directory)
-    return directory / "package"
+    return directory / "package", float((directory / "seconds").read_text())

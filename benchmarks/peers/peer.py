@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OURS = "flink-agents-python"
+OURS_KAFKA = "flink-agents-python-kafka"
+OUR_LOCK = "ours"
+"""The locked requirements of this package; its environment has this checkout besides."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class Peer:
     Attributes:
         name: What the command line calls it.
         title: What the page calls it.
-        lock: Its locked requirements in ``locks/``; None if it runs in the environment of this checkout.
-        file: Its program.
+        lock: Its locked requirements in ``locks/``; None if it needs the standard library alone.
+        files: Its program, whose lines count; a server that it needs is not among them.
         roles: Its processes, in the order in which they start.
-        inputs: Inputs of the run ``rate``.
+        inputs: Inputs of the run ``rate``: some ten seconds of work on two cores.
         settings: Settings for throughput.
         durable: What survives a crash of the machine, and after which flush.
         npm: A package of npm with a binary that it needs, in ``locks/npm.json``.
@@ -48,7 +51,7 @@ class Peer:
     name: str
     title: str
     lock: str | None
-    file: str
+    files: tuple[str, ...]
     roles: tuple[Role, ...]
     inputs: int
     settings: str
@@ -66,26 +69,45 @@ _RESTATE = (
     ),
 )
 
+_KAFKA = (
+    Role(
+        ("{python}", "{programs}/kafka_broker.py", "{mode}", "{inputs}", "{folder}"),
+        worker=False,
+        marks=False,
+    ),
+    program("ours_kafka.py"),
+)
+
 PEERS = {
     one.name: one
     for one in (
         Peer(
             OURS,
             "flink-agents-python, SQLite",
-            None,
-            "ours.py",
+            OUR_LOCK,
+            ("ours.py",),
             (program("ours.py"),),
             20_000,
             "defaults; parallelism 1",
             "each step, before the action continues: one fsync for all that wait",
         ),
         Peer(
+            OURS_KAFKA,
+            "flink-agents-python, Kafka",
+            OUR_LOCK,
+            ("ours.py", "ours_kafka.py"),
+            _KAFKA,
+            10_000,
+            "defaults; parallelism 1; one broker with log.flush.interval.messages = 1",
+            "each step, before the action continues: one append, and one fsync, for all that wait",
+        ),
+        Peer(
             "handwritten",
             "asyncio and SQLite by hand",
             None,
-            "handwritten.py",
+            ("handwritten.py",),
             (program("handwritten.py"),),
-            20_000,
+            100_000,
             "1,000 inputs in flight; group commit",
             "each step, before the next one: one fsync for all that wait",
         ),
@@ -93,7 +115,7 @@ PEERS = {
             "restate",
             "Restate 1.7",
             "restate",
-            "restate_app.py",
+            ("restate_app.py", "restate_driver.py"),
             _RESTATE,
             3_000,
             "hypercorn over HTTP/2; 200 requests in flight",
@@ -104,7 +126,7 @@ PEERS = {
             "dbos",
             "DBOS 3.4, SQLite",
             "dbos",
-            "dbos_app.py",
+            ("dbos_app.py",),
             (program("dbos_app.py"),),
             600,
             "async workflows and steps; 100 in flight",
@@ -114,7 +136,7 @@ PEERS = {
             "langgraph",
             "LangGraph 1.2, SQLite",
             "langgraph",
-            "langgraph_app.py",
+            ("langgraph_app.py",),
             (program("langgraph_app.py"),),
             800,
             "functional API, durability 'sync', synchronous = FULL; 100 in flight",
@@ -123,8 +145,8 @@ PEERS = {
         Peer(
             "pyflink",
             "PyFlink AsyncFunction",
-            None,
-            "pyflink_async.py",
+            OUR_LOCK,
+            ("pyflink_async.py",),
             (program("pyflink_async.py"),),
             20_000,
             "process mode (thread mode has no AsyncFunction), capacity 1,000",

@@ -24,11 +24,16 @@ from benchmarks.peers.peer import Peer, Role
 PROGRAMS = HERE / "programs"
 SAMPLE_SECONDS = 0.2
 POLL_SECONDS = 0.02
-MARK_SECONDS = 600.0
+MARK_SECONDS = {"rate": 120.0, "latency": 90.0, "kill": 120.0}
+"""How long a run of a mode waits for its next mark."""
 KILL_AT = 0.4
 """The share of all effects after which the worker is killed."""
 
 Figures = dict[str, float]
+
+
+class PeerFailed(Exception):
+    """A peer's process ended too early, or a mark did not come in time."""
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Running:
     folder: Path
     processes: list[tuple[Role, subprocess.Popen[str]]] = field(default_factory=list)
     peak: int = 0
-    _lines: deque[str] = field(default_factory=deque[str])
+    _lines: deque[tuple[float, str]] = field(default_factory=deque[tuple[float, str]])
     _at: int = 0
     _ports: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -94,25 +99,44 @@ class Running:
                 marks.seek(self._at)
                 for line in marks:
                     if line.endswith(b"\n"):
-                        self._lines.append(line.decode().strip())
+                        at, _, mark = line.decode().strip().partition(" ")
+                        self._lines.append((float(at), mark))
                         self._at += len(line)
 
-    def wait_for(self, mark: str) -> str:
-        """Return the line that begins with a mark, once it is printed."""
-        deadline = time.monotonic() + MARK_SECONDS
-        sampled = 0.0
-        while time.monotonic() < deadline:
-            ended = [process.poll() for role, process in self.processes if role.marks]
+    def wait_for(self, mark: str) -> tuple[float, str]:
+        """Return the line that begins with a mark, and when it was written, once it is there."""
+        for _ in self.polls(repr(mark)):
             self._read()
             while self._lines:
-                if (line := self._lines.popleft()).startswith(mark):
-                    return line
+                at, line = self._lines.popleft()
+                if line.startswith(mark):
+                    return at, line
+        raise AssertionError  # polls() raises first
+
+    def wait_for_effects(self, count: int) -> None:
+        """Return when there are more than so many effects."""
+        for _ in self.polls(f"{count} effects"):
+            if len(_effects(self.folder)) > count:
+                return
+
+    def polls(self, awaited: str) -> Iterator[None]:
+        """Yield again and again, for as long as what is awaited can still come.
+
+        Raises:
+            PeerFailed: The program ended, or the time is over.
+        """
+        seconds = MARK_SECONDS[self.mode]
+        deadline, sampled = time.monotonic() + seconds, 0.0
+        while time.monotonic() < deadline:
+            # A program that ends just now may have written what is awaited: look once more after it.
+            ended = [process.poll() for role, process in self.processes if role.marks]
+            yield
             if any(status is not None for status in ended):
-                raise SystemExit(f"{self.peer.name}: exit {ended} before {mark!r}\n{self._log()}")
+                raise PeerFailed(f"{self.peer.name}: exit {ended} before {awaited}\n{self._log()}")
             if time.monotonic() - sampled > SAMPLE_SECONDS:
                 sampled, self.peak = time.monotonic(), max(self.peak, self.memory())
             time.sleep(POLL_SECONDS)
-        raise SystemExit(f"{self.peer.name}: no {mark!r} after {MARK_SECONDS:.0f} s\n{self._log()}")
+        raise PeerFailed(f"{self.peer.name}: no {awaited} after {seconds:.0f} s\n{self._log()}")
 
     def _log(self) -> str:
         return (self.folder / "log").read_text()[-3000:]
@@ -155,46 +179,56 @@ def running(peer: Peer, environment: Environment, mode: str, inputs: int) -> Ite
 
 def measure_rate(peer: Peer, environment: Environment, inputs: int) -> Figures:
     """Return steps per second, CPU per step, and the peak of memory."""
-    begun = time.monotonic()
+    begun = time.time()
     with running(peer, environment, "rate", inputs) as one:
-        one.wait_for("first")
-        first = time.monotonic() - begun
-        one.wait_for("warm")
-        cpu, at = one.cpu(), time.monotonic()
-        one.wait_for("end")
-        cpu, seconds = one.cpu() - cpu, time.monotonic() - at
+        first, _ = one.wait_for("first")
+        warm, _ = one.wait_for("warm")
+        cpu = one.cpu()
+        end, _ = one.wait_for("end")
+        # The program waits until its CPU time is read.
+        cpu = one.cpu() - cpu
+        (one.folder / "read").touch()
         steps = 2 * (inputs - int(0.2 * inputs))
         return {
-            "steps_per_second": steps / seconds,
+            "steps_per_second": steps / (end - warm),
             "cpu_ms_per_step": 1000 * cpu / steps,
-            "peak_mib": one.peak / 2**20,
-            "first_output_seconds": first,
+            "peak_mib": max(one.peak, one.memory()) / 2**20,
+            "first_output_seconds": first - begun,
         }
 
 
 def measure_latency(peer: Peer, environment: Environment, inputs: int) -> Figures:
     """Return the latency of an input at twenty per second, in milliseconds."""
     with running(peer, environment, "latency", inputs) as one:
-        figures = json.loads(one.wait_for("{"))
+        figures = json.loads(one.wait_for("{")[1])
         return {f"{name}_ms": value for name, value in figures.items()}
 
 
 def measure_kill(peer: Peer, environment: Environment, inputs: int) -> Figures:
-    """Kill the worker in the middle, start it again, and count the effects of steps."""
+    """Kill the worker in the middle, start it again, and count the effects of steps.
+
+    An input's second step begins when its first one is recorded. So a first step whose effect comes
+    again although the second one had begun is one that was repeated after its record.
+    """
     with running(peer, environment, "kill", inputs) as one:
         one.wait_for("ready")
-        while len(_effects(one.folder)) < KILL_AT * 2 * inputs:
-            time.sleep(0.02)
+        one.wait_for_effects(int(KILL_AT * 2 * inputs))
         one.kill_workers()
-        before = len(_effects(one.folder))
+        before = _effects(one.folder)
+        begun = time.time()
         one.start(only_workers=True)
+        one.wait_for_effects(len(before))
+        again = time.time() - begun
         one.wait_for("end")
         effects = _effects(one.folder)
+        recorded = {f"charge {line.split()[1]}" for line in before if line.startswith("notify")}
         return {
             "effects": 2 * inputs,
-            "before_the_kill": before,
+            "before_the_kill": len(before),
             "lost": 2 * inputs - len(set(effects)),
             "repeated": len(effects) - len(set(effects)),
+            "repeated_after_record": len(recorded.intersection(effects[len(before) :])),
+            "works_again_seconds": again,
         }
 
 

@@ -33,7 +33,7 @@ async def main() -> None:
             count, _ = previous or (0, -1)
             await charge_task(number)
             await notify_task(number)
-            return entrypoint.final(value=count + 1, save=(count + 1, number))
+            return entrypoint.final(value=number, save=(count + 1, number))
 
         locks: dict[str, asyncio.Lock] = {}
 
@@ -42,9 +42,9 @@ async def main() -> None:
                 config = {"configurable": {"thread_id": key_of(number)}}
                 value = number
                 if resuming:
+                    # The value of a thread is the last input that it finished; a new thread has {}.
                     state = await handle.aget_state(config)
-                    done = (state.values or (0, -1))[1] if not isinstance(state.values, dict) else -1
-                    if done >= number:
+                    if isinstance(state.values, int) and state.values >= number:
                         return
                     value = None if state.next else number
                 await handle.ainvoke(value, config, durability="sync")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,12 @@ class Outputs:
         return sent
 
 
-def main() -> None:
+def main(journal: Mapping[str, Any] | None = None) -> None:
     """Run the job; started again after a kill, it resumes by its name."""
     from pyflink.common import WatermarkStrategy
     from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
-    config = {"local.state-dir": str(Path(FOLDER) / "jobs")}
+    config = {"local.state-dir": str(Path(FOLDER) / "jobs")} | dict(journal or {})
     env = AgentsExecutionEnvironment.get_execution_environment(config=config)
     env.stream_env.set_parallelism(1)
     numbers = env.stream_env.from_source(

@@ -9,8 +9,8 @@ Standard library only, since each peer has an environment of its own.
 ``kill``     all inputs at once; each step takes 2 ms, and its effect is a line in ``FOLDER/effects``.
              Started again after SIGKILL, the program has to finish the work.
 
-A program writes to ``FOLDER/marks``: ``ready`` when it can take inputs, ``first`` after the first output,
-``warm`` after a fifth, ``end`` after the last one, and for ``latency`` a line of JSON.
+A program writes lines to ``FOLDER/marks``, each with its time: ``ready`` when it can take inputs, ``first``
+after the first output, ``warm`` after a fifth, ``end`` after the last one, and for ``latency`` some JSON.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ KEYS = 5000
 PER_SECOND = 20
 WARM_UP = 0.2
 STEP_SECONDS = 0.002
+READ_SECONDS = 10.0
+"""How long a program waits at most until the measuring process has read its CPU time."""
 
 # A worker that the program starts has other arguments, but the same environment.
 if len(sys.argv) == 4 and sys.argv[1] in ("rate", "latency", "kill"):
@@ -44,7 +46,14 @@ def key_of(number: int) -> str:
 def say(line: str) -> None:
     """Write a line where the measuring process reads it: workers of PyFlink have no standard output."""
     with (FOLDER / "marks").open("a") as marks:
-        marks.write(f"{line}\n")
+        marks.write(f"{time.time():.6f} {line}\n")
+
+
+def wait_for_file(name: str, seconds: float) -> None:
+    """Return when a file is in the folder, or after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not (FOLDER / name).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 async def effect(step: str, number: int) -> int:
@@ -117,8 +126,10 @@ class Progress:
         return self.seen >= INPUTS
 
     def end(self) -> None:
-        """Say that all inputs are finished."""
+        """Say that all inputs are finished, and keep the process until its CPU time has been read."""
         say("end")
+        if MODE == "rate":
+            wait_for_file("read", READ_SECONDS)
         if MODE == "latency":
             steady = sorted(self._latencies[int(INPUTS * WARM_UP) :])
             share = {"p50": 0.5, "p99": 0.99}
