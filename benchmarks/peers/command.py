@@ -38,8 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     peers = [PEERS[name] for name in options.peer]
     report = measure(peers, options.rounds, options.scale)
-    if options.out is not None:
-        options.out.write_text(json.dumps(report, indent=2) + "\n")
+    for file in {options.out, RESULTS if options.record else None} - {None}:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    if options.record:
+        write_page(report)
     print(json.dumps(report))
     return 1 if report["failed"] else 0
 
@@ -53,7 +55,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="part of the inputs, for a quick look")
-    parser.add_argument("--out", type=Path, help=f"write the JSON here; the page is made of {RESULTS.name}")
+    parser.add_argument("--out", type=Path, help="write the JSON here")
+    parser.add_argument(
+        "--record", action="store_true", help=f"write {RESULTS.name} and docs/performance.md from it"
+    )
     parser.add_argument("--page", action="store_true", help="only write docs/performance.md anew")
     return parser
 

