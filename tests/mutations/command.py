@@ -101,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     suite.add_argument("--resume", action="store_true", help="skip mutations that were tried before")
     suite.add_argument("--enough", type=int, default=3, help="test functions after which a search ends")
     suite.add_argument("--budget", type=float, default=120.0, help="seconds for a mutation")
+    suite.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="only these tests")
     options = parser.parse_args(arguments)
     if options.suite:
         from tests.mutations.suite import command

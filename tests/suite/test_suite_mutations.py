@@ -12,9 +12,11 @@ from types import FunctionType, ModuleType
 import pytest
 
 from tests.mutations.patches.patch import PATCHES, Patch, TargetGone, functions_at, functions_of
-from tests.mutations.suite.kills import read_kills, write_kills
-from tests.mutations.suite.plugin import defects
-from tests.mutations.suite.search import by_promise, function_id
+from tests.mutations.suite.kills import enter_kills, read_kills, write_kills
+from tests.mutations.suite.plugin import defects, keep, settled
+from tests.mutations.suite.processes import in_processes
+from tests.mutations.suite.reach import Reach
+from tests.mutations.suite.search import Found, Search, by_promise, function_id
 from tests.suite.tables import each
 
 ROOT = Path(__file__).parents[2]
@@ -123,6 +125,39 @@ def test_the_table_names_the_mutations_that_exist_and_tests_that_exist() -> None
 def test_the_table_is_written_in_the_order_of_names(tmp_path: Path) -> None:
     write_kills({"b": ["t::b"], "a": ["t::a"]}, tmp_path / "kills.json")
     assert list(json.loads((tmp_path / "kills.json").read_text())) == ["a", "b"]
+
+
+def test_processes_that_enter_results_lose_none(tmp_path: Path) -> None:
+    table = tmp_path / "kills.json"
+    names = [f"mutation-{number:02}" for number in range(24)]
+    in_processes([*names, *names[:2]], 4, lambda name: enter_kills(name, [f"t.py::{name}"], table))
+    assert read_kills(table) == {name: [f"t.py::{name}"] for name in names}
+    enter_kills(names[0], [], table)
+    assert names[0] not in read_kills(table)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@each(
+    ("before", "reached", "skipped"),
+    [
+        (None, 0, False),
+        (Found("named", ["t.py::a"], reached=1), 3, True),
+        (Found("named", [], reached=3), 3, True),
+        # More tests reach it than were tried: with --tests, or because tests were added.
+        (Found("named", [], reached=1), 3, False),
+    ],
+)
+def test_a_run_resumes_with_what_is_not_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Found | None, reached: int, skipped: bool
+) -> None:
+    monkeypatch.setattr("tests.mutations.suite.plugin.FOUND", tmp_path)
+    for kept in tmp_path.iterdir():
+        kept.unlink()
+    if before is not None:
+        keep(before)
+    search = Search({}, Reach([]))
+    monkeypatch.setattr(search, "reached", lambda defect: reached)
+    assert settled(patch("decorated", "return 0", "return 1"), search) is skipped
 
 
 def test_one_test_per_function_is_tried_first_and_those_of_the_same_room_before_others() -> None:

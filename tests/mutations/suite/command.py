@@ -30,13 +30,21 @@ def run(options: argparse.Namespace) -> int:
         print(f"there are no mutations {', '.join(unknown)}")
         return 2
     chosen = Options(
-        options.names, options.jobs, options.check, options.resume, options.enough, options.budget
+        options.names,
+        options.jobs,
+        options.check,
+        options.resume,
+        options.enough,
+        options.budget,
+        options.tests,
     )
     # The same conditions each time, whatever is checked out.
     environment = {**os.environ, ROTATION: "mutations", OPTIONS: json.dumps(chosen._asdict())}
     environment.pop(TEST_MODE_VARIABLE, None)
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "tests.mutations.suite.plugin", "-m", WITHIN]
-    paths = [f"--ignore={path}" for path in LEFT_OUT] + [path for path in SUITE if (ROOT / path).exists()]
+    paths = [f"--ignore={path}" for path in LEFT_OUT] + [
+        path for path in options.tests or SUITE if (ROOT / path).exists()
+    ]
     # pytest has to be the first to import the package, so that it explains failed asserts of the test kit.
     command = [sys.executable, "-m", "pytest", *arguments, *paths]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 KILLS = Path(__file__).parents[1] / "kills.json"
@@ -15,5 +17,15 @@ def read_kills(path: Path = KILLS) -> dict[str, list[str]]:
 
 
 def write_kills(kills: Mapping[str, list[str]], path: Path = KILLS) -> None:
-    """Write the table, in the order of names."""
-    path.write_text(json.dumps(dict(sorted(kills.items())), indent=1) + "\n")
+    """Write the table, in the order of names. A process that dies here leaves the old table."""
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(dict(sorted(kills.items())), indent=1) + "\n")
+    partial.replace(path)
+
+
+def enter_kills(name: str, tests: Sequence[str], path: Path = KILLS) -> None:
+    """Replace the tests of one mutation; without tests, remove it. Processes take turns."""
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        others = {other: found for other, found in read_kills(path).items() if other != name}
+        write_kills(others | ({name: list(tests)} if tests else {}), path)

@@ -17,9 +17,11 @@ class Options(NamedTuple):
         names: The mutations; all if empty.
         jobs: How many processes run them.
         check: True to run the tests that ``kills.json`` names first, and to leave that file as it is.
-        resume: True to skip mutations that were tried before.
+        resume: True to skip mutations that were tried before, and to keep tests of ``kills.json`` that still
+            find one.
         enough: Test functions after which a search ends.
         budget: Seconds for a mutation.
+        tests: Files and directories of tests; all of the suite if empty.
     """
 
     names: list[str]
@@ -28,6 +30,7 @@ class Options(NamedTuple):
     resume: bool
     enough: int
     budget: float
+    tests: list[str]
 
 
 def read_options() -> Options:

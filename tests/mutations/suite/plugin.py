@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutations.suite.kills import read_kills, write_kills
+from tests.mutations.suite.kills import enter_kills, read_kills
 from tests.mutations.suite.options import Options, read_options
 from tests.mutations.suite.processes import in_processes
 from tests.mutations.suite.reach import ROOT, Reach, record, recording_of
@@ -75,28 +75,47 @@ def judged(search: Search, options: Options, say: Say) -> bool:
     named: Sequence[str] = options.names or list(table)
 
     def find(name: str) -> None:
-        found = search.find(table[name], known.get(name, [])) if options.check else None
+        listed = known.get(name, [])
+        found = search.find(table[name], listed) if listed and (options.check or options.resume) else None
         if found is None or not found.passed:
             found = search.find(table[name])
-        (FOUND / f"{name}.json").write_text(json.dumps(asdict(found)))
+        # Each result is kept at once: a run that is killed resumes with the next mutation.
+        keep(found)
+        if not options.check and (found.passed or not options.tests):
+            enter_kills(name, found.killers if found.passed else [])
         say(str(found))
 
     FOUND.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         for name in named:
             (FOUND / f"{name}.json").unlink(missing_ok=True)
-    in_processes([name for name in named if found_before(name) is None], options.jobs, find)
+    if not options.check:
+        for name in known.keys() - table.keys():
+            enter_kills(name, [])
+    open_ones = [name for name in named if not settled(table[name], search)]
+    # Those that nothing is known of come first.
+    in_processes(sorted(open_ones, key=lambda name: name in known), options.jobs, find)
     found = [one for name in named if (one := found_before(name)) is not None]
     kills = {one.name: one.killers for one in found if one.passed}
-    if not options.check:
-        others = {name: tests for name, tests in known.items() if name in table and name not in named}
-        write_kills(others | kills)
     functions = {function_id(one) for tests in kills.values() for one in tests}
     say(f"{len(kills)} of {len(named)} mutations found by {len(functions)} test functions")
     unlisted = [name for name in named if options.check and name not in known]
     for name in unlisted:
         say(f"{name} is not in kills.json: run `python -m tests.mutations --suite {name}`")
     return len(kills) == len(named) and not unlisted
+
+
+def settled(defect: Defect, search: Search) -> bool:
+    """Return True if a mutation was tried before, and if no more tests reach it than at that time."""
+    before = found_before(defect.name)
+    return before is not None and (before.passed or before.reached >= search.reached(defect))
+
+
+def keep(found: Found) -> None:
+    """Keep what was found about a mutation."""
+    partial = FOUND / f"{found.name}.partial"
+    partial.write_text(json.dumps(asdict(found)))
+    partial.replace(FOUND / f"{found.name}.json")
 
 
 def found_before(name: str) -> Found | None:

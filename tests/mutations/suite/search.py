@@ -117,6 +117,13 @@ class Search:
         self._enough = enough
         self._budget = budget
 
+    def reached(self, defect: Defect) -> int:
+        """Return how many of the tests reach a mutation."""
+        try:
+            return sum(one in self._items for one in reaching(defect, self._reach))
+        except (TargetGone, AttributeError, KeyError, ImportError):
+            return 0
+
     def find(self, defect: Defect, only: Sequence[str] | None = None) -> Found:
         """Look for tests that fail with a mutation.
 
