@@ -26,6 +26,8 @@ class Rest:
         self.checkpoints = checkpoints
         self.delete = delete
         self.savepoint = savepoint
+        self.last: Any = None
+        """A checkpoint that the job takes while somebody thinks about its cancellation."""
         self.done: list[str] = []
 
     def get(self, path: str) -> Any:
@@ -47,6 +49,8 @@ class Rest:
 
     def patch(self, path: str) -> None:
         self.done.append(f"PATCH {path.rpartition('?')[2]}")
+        if self.checkpoints is not None and self.last is not None:
+            self.checkpoints = self.last
 
 
 @pytest.fixture
@@ -111,6 +115,15 @@ def test_cancel_does_nothing_that_nobody_confirmed(run: Any) -> None:
         assert rest.done == []
     done = run(rest, "cancel", says="y\n", terminal=True)
     assert (done.exit_code, rest.done) == (0, ["PATCH mode=cancel"])
+
+
+def test_cancel_names_the_checkpoint_that_is_the_last_one_in_the_end(run: Any) -> None:
+    for extra in ((), ("--json",)):
+        rest = Rest(CHECKPOINT)
+        rest.last = CHECKPOINT | {"external_path": PLACE.replace("7", "8")}
+        done = run(rest, "cancel", "--yes", *extra)
+        told = done.stdout if extra else done.stderr
+        assert "chk-8" in told and "chk-7" not in done.output
 
 
 def test_cancel_as_json_names_what_is_kept(run: Any) -> None:

@@ -248,7 +248,7 @@ def cancel(
     _say(f"job {found.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
     _say(f"  lost: {_lost(kept)}")
     if kept is not None:
-        _say(f"  kept: a checkpoint; resume it by: {_resuming(kept.place)}")
+        _say("  kept: the last checkpoint")
     if not yes:
         if not is_terminal():
             _say("nobody can be asked: add --yes to cancel it; nothing was done")
@@ -257,11 +257,14 @@ def cancel(
             _say("nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
     cluster_jobs.cancel(rest, found)
+    # Until then the job took checkpoints, each of which can replace the one before.
+    kept = cluster_jobs.kept_checkpoint(rest, found)
     if as_json:
         place = None if kept is None else kept.place
         typer.echo(json.dumps({"id": found.id, "name": found.name, "checkpoint": place}))
     else:
-        _say(f"job {found.name!r} is cancelled")
+        resuming = "" if kept is None else f"; resume it by: {_resuming(kept.place)}"
+        _say(f"job {found.name!r} is cancelled{resuming}")
 
 
 def _resuming(place: str) -> str:
