@@ -14,7 +14,7 @@ from tests.mutations.suite.plugin import defects
 from tests.mutations.suite.reach import ROOT
 from tests.suite.conditions import ROTATION
 
-SUITE = ("tests/runtime",)
+SUITE = ("tests/runtime", "tests/test_standalone.py")
 """Tests that run in the process in which a mutation is."""
 
 LEFT_OUT = ("tests/runtime/programs", "tests/runtime/flink")

@@ -26,6 +26,7 @@ def defects() -> dict[str, Defect]:
     from tests.mutations import models as models, overtake as overtake, table as table, waits as waits
     from tests.mutations.mutation import TABLE
     from tests.mutations.patches import (
+        edges as edges,
         journal as journal,
         loop as loop,
         operator as operator,

@@ -111,6 +111,8 @@ def test_threads_are_bounded(release: threading.Event) -> None:
     for call in calls[:-1]:
         call.result()
     # The pool is as large as before.
+    threads.join(60)
+    assert threads._count == SIZE
     release.clear()
     most[:] = [0, 0]
     calls = [threads.submit(work) for _ in range(3 * SIZE)]

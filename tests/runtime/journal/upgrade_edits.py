@@ -190,12 +190,14 @@ EDITS: dict[str, dict[str, Any]] = {
     "add a field without a default to an event class": {"later": LaterNeeds},
     "rename the event class that actions of a run exchange": {"step": StepAgain},
     "rename the event class of delayed events": {"later": LaterAgain},
+    "remove the event class that actions of a run exchange": {"step": StepAgain, "gone": "Step"},
+    "remove the event class of delayed events": {"later": LaterAgain, "gone": "Later"},
     "rename an action that has recorded something": {"take": "receive", "finish": "end"},
     "let another action take what an action with records took": {"moved": True},
     "rename an action that delayed events begin with": {"deliver": "bring"},
     "remove the action that takes an event within a run": {"finish": None},
     "remove the action that takes delayed events": {"deliver": None},
     "remove a resource that actions use": {"has_tool": False},
-    "rename or remove the class of inputs": {"Order": None},
+    "rename or remove the class of inputs": {"gone": "Order"},
 }
 """Edits of the code, by the words of the page; with what the agent is made of, or names that go."""

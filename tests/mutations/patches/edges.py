@@ -1,0 +1,104 @@
+"""Mutations of what a job meets at its edges: other code, other classes, deployments, threads, clusters."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("runtime")
+
+patch(
+    "deployment-as-data",
+    "execution.retry:is_of_deployment",
+    "if isinstance(one, DEPLOYMENT_ERRORS):",
+    "if False:",
+    "A worker that lacks a key or a module sends all records into dead letters.",
+)
+patch(
+    "deployment-in-group",
+    "execution.retry:is_of_deployment",
+    "found += one.exceptions",
+    "pass",
+    "An error of the deployment in a group counts as one of the record.",
+)
+patch(
+    "suspended-unchecked",
+    "operator.waits.pending_work:PendingWork.check",
+    "if packed is not None:",
+    "if False:",
+    "A suspended run that this code cannot continue fails the job when its time has come.",
+)
+patch(
+    "delayed-unchecked",
+    "operator.waits.pending_work:PendingWork.check",
+    "if head.delayed_due is not None:",
+    "if False:",
+    "A delayed event that no action takes fails the job when its time has come.",
+)
+patch(
+    "waits-of-other-actions",
+    "execution.waits.changed_code:check_suspended",
+    "recorded | {wait.step for wait in suspension.waits}",
+    "set()",
+    "A run waits in an action that the agent lacks, and nobody notes it.",
+)
+patch(
+    "unreadable-begins",
+    "execution.waits.changed_code:begin_event",
+    "raise record.error",
+    "return run.input_event(record)",
+    "An input whose class is gone comes to actions as it lies in state.",
+)
+patch(
+    "abandoned-thread-counts",
+    "concurrency.threads:LoopThreads.abandon",
+    "self._abandoned.add(call)",
+    "pass",
+    "Threads that hang take the places of those that healthy keys need.",
+)
+patch(
+    "replaced-thread-stays",
+    "concurrency.threads:LoopThreads._work",
+    "if replaced and self._count - len(self._abandoned) > self._size:",
+    "if False:",
+    "Each call that hung for a while leaves a thread behind.",
+)
+patch(
+    "own-cancellation-as-the-end",
+    "durable.call_execution:CallExecution._make",
+    "if pending.stopped and isinstance(error, asyncio.CancelledError):",
+    "if isinstance(error, asyncio.CancelledError):",
+    "A durable function that raises CancelledError itself comes to no outcome.",
+)
+patch(
+    "change-unseen",
+    "state.reads:Read.is_lost",
+    "return self.tree.codec.encode(self.value) != self.encoded",
+    "return False",
+    "A value of memory that was changed and not written is lost without a word.",
+)
+patch(
+    "retyped-field-unchecked",
+    "serde.classes.changed:_converted",
+    "to_check = fields.keys() - stored.same(cls)",
+    "to_check = set()",
+    "A field of a stored dataclass keeps a value of its former type.",
+)
+patch(
+    "renamed-field-dropped",
+    "serde.classes.changed:_check_renamed",
+    "if dropped and new:",
+    "if False:",
+    "A stored field is dropped, and the one that replaced it gets its default.",
+)
+patch(
+    "slots-unawaited",
+    "flink.launch.standalone:StandaloneCluster._wait_until_ready",
+    "status.slots >= taskmanagers * slots",
+    "True",
+    "A cluster is said to take jobs before its slots are there.",
+)
+patch(
+    "long-names-of-logs",
+    "flink.launch.standalone:StandaloneCluster._rocksdb_directory",
+    'return directory / ("x" * missing) if missing > 0 else directory',
+    "return directory",
+    "RocksDB cannot restore at another parallelism if the directory has a path of 25 to 57 characters.",
+)
