@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 OPTIONS = {"taskmanager.memory.process.size": "1 gb", "jobmanager.memory.process.size": "1 gb"}
 DELAY = 5.0
-PATIENCE = 240.0
+PATIENCE = 300.0
 
 JOB = """
 import time
