@@ -116,12 +116,21 @@ def new(
 def demo(context: typer.Context) -> None:
     """Run the demo of the checkout; all arguments go to it.
 
-    It is examples/review_analysis.py.
+    It is examples/review_analysis.py. With --ui, its runs are shown in the browser.
     """
+    if "--ui" in context.args:
+        from flink_agents.cli.demo import demo_with_console
+
+        context.args.remove("--ui")
+        return demo_with_console(lambda: _run_demo(context.args))
+    _run_demo(context.args)
+
+
+def _run_demo(arguments: list[str]) -> None:
     import runpy
 
     script = example_script("review_analysis.py")
-    sys.argv = [str(script), *context.args]
+    sys.argv = [str(script), *arguments]
     # As `python script.py` would: the example may import its neighbours.
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,7 +86,43 @@ def serve(settings: ConsoleSettings, access: Access, open_browser: bool = False)
         MissingExtraError: Its packages are not installed.
         ConsoleError: The port is in use.
     """
-    from flink_agents.api.errors import ConsoleError, MissingExtraError
+    with _server(settings, access) as (server, listener, address):
+        typer.echo(f"the console is at {address}; stop it with Ctrl-C")
+        if open_browser:
+            webbrowser.open(address)
+        server.run([listener])
+
+
+@contextmanager
+def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
+    """Serve the console of a job that this process runs meanwhile, and give its address.
+
+    Args:
+        trace: The directory of the job's trace.
+        port: Its port; a free one if it is in use.
+    """
+    from flink_agents.api.errors import ConsoleError
+    from flink_agents.ui.settings import Access, ConsoleSettings
+
+    settings = ConsoleSettings(trace=trace)
+    with ExitStack() as stack:
+        try:
+            server, listener, address = stack.enter_context(_server(settings, Access(port=port)))
+        except ConsoleError:
+            server, listener, address = stack.enter_context(_server(settings, Access(port=0)))
+        thread = threading.Thread(target=server.run, args=([listener],), name="flink-agents-ui", daemon=True)
+        thread.start()
+        try:
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, socket.socket, str]]:
+    """Give a server that does not run yet, what it listens with, and its address."""
+    from flink_agents.api.errors import MissingExtraError
 
     try:
         import uvicorn
@@ -98,29 +137,27 @@ def serve(settings: ConsoleSettings, access: Access, open_browser: bool = False)
             found=f"no module {error.name}",
             fix='pip install "flink-agents-python[ui]"',
         ) from error
-    from dataclasses import replace
+    with _listen(access) as listener:
+        access = replace(access, port=listener.getsockname()[1])
+        name = f"[{access.host}]" if ":" in access.host else access.host
+        app = make_app(settings, access, make_index(settings), Outside(settings))
+        # No access log: addresses hold keys.
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        yield uvicorn.Server(config), listener, f"http://{name}:{access.port}"
 
+
+def _listen(access: Access) -> socket.socket:
+    from flink_agents.api.errors import ConsoleError
+
+    family = socket.AF_INET6 if ":" in access.host else socket.AF_INET
     try:
-        listener = socket.create_server(
-            (access.host, access.port), family=socket.AF_INET6 if ":" in access.host else socket.AF_INET
-        )
+        return socket.create_server((access.host, access.port), family=family)
     except OSError as error:
         raise ConsoleError(
             f"the console cannot listen at {access.host}, port {access.port}",
             found=str(error),
             fix="choose another port: --port 0 takes a free one",
         ) from error
-    with listener:
-        access = replace(access, port=listener.getsockname()[1])
-        name = f"[{access.host}]" if ":" in access.host else access.host
-        address = f"http://{name}:{access.port}"
-        typer.echo(f"the console is at {address}; stop it with Ctrl-C")
-        if open_browser:
-            webbrowser.open(address)
-        app = make_app(settings, access, make_index(settings), Outside(settings))
-        # No access log: addresses hold keys.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run([listener])
 
 
 def _trace(path: Path | None, topic: str | None) -> Path | None:

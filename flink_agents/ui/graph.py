@@ -11,8 +11,8 @@ from flink_agents.plan.show.flow import DEAD_LETTERS, INPUT, Flow, Node, flow_of
 
 Counts = Mapping[tuple[str, str], Mapping[str, int]]
 
-NODE_WIDTH = 190
-LAYER = 290
+NODE_WIDTH = 164
+LAYER = 212
 ROW = 76
 NODE_HEIGHT = 46
 MARGIN = 20

@@ -102,6 +102,16 @@ class Outside:
         """Return the pending requests; None if no topic is named."""
         return None if self._requests is None else self._requests.read()
 
+    def request(self, name: str) -> ApprovalRequest | None:
+        """Return a pending request by its id; None if there is none."""
+        for read in (self.requests, self.renew_requests):
+            # One that was just asked may not have been read yet.
+            known = read()
+            for one in (known.value if known else None) or ():
+                if one.id == name:
+                    return one
+        return None
+
     def letters(self) -> dict[str, Reading[list[ShownLetter]]]:
         """Return the dead letters that nobody has put back, by topic."""
         return {name: one.read() for name, one in self._letters.items()}
@@ -174,10 +184,9 @@ class Outside:
             raise _rejected("these dead letters were put back before", found=", ".join(places)[:200])
         return done.topics
 
-    def renew_requests(self) -> None:
+    def renew_requests(self) -> Reading[list[ApprovalRequest]] | None:
         """Read the pending requests again."""
-        if self._requests is not None:
-            self._requests.renew(2.0)
+        return None if self._requests is None else self._requests.renew(2.0)
 
 
 def _shown(topic: str, letter: Letter) -> ShownLetter:

@@ -120,7 +120,8 @@ def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
 
 def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
     """Return runs that ended per minute, with those that failed, for a chart."""
-    first = int(now // 60) - minutes + 1
+    # Without the present minute, which looks as if everything had stopped.
+    first = int(now // 60) - minutes
     times = [float(60 * (first + number)) for number in range(minutes)]
     ended, bad = [0.0] * minutes, [0.0] * minutes
     for status in ("completed", "failed", "dead-lettered"):

@@ -54,8 +54,7 @@ def approvals(view: View, request: Request) -> Response:
 def approval(view: View, request: Request) -> Response:
     """Show one request with a form to answer it."""
     name = request.query_params.get("id", "")
-    known = view.outside.requests()
-    found = next((one for one in (known.value if known else None) or () if one.id == name), None)
+    found = view.outside.request(name)
     if found is None:
         return view.page(request, "missing.html", 404, what="pending request", name=name)
     return view.page(

@@ -51,7 +51,9 @@ def agents(view: View, request: Request) -> Response:
         else:
             drawn.append((graph.draw_flow(name, graph.seen_flow(counts), counts, runs), False))
     calls = {name: _calls(view, name) for name in by_agent}
-    return view.page(request, "agents.html", drawn=drawn, by_agent=by_agent, calls=calls)
+    return view.page(
+        request, "agents.html", drawn=drawn, by_agent=by_agent, calls=calls, box_width=graph.NODE_WIDTH
+    )
 
 
 def _calls(view: View, agent: str) -> list[dict[str, Any]]:

@@ -9,14 +9,16 @@ function drawCharts() {
   for (const place of document.querySelectorAll(".chart[data-series]")) {
     const series = JSON.parse(place.dataset.series);
     place.replaceChildren();
+    const hours = (chart, times) => times.map(time => new Date(time * 1000).toISOString().slice(11, 16));
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
     const line = (label, name) => ({ label, stroke: colour(name), width: 1.5, fill: colour(name) + "22", points: { show: false } });
     const most = Math.max(4, ...series.completed, ...series.failed);
     new uPlot({
       width: place.clientWidth, height: 165,
       scales: { y: { range: [0, Math.ceil(most * 1.1)] } },
-      axes: [axis, { ...axis, size: 45 }],
-      series: [{ label: "Time" }, line("Completed", "--good"), line("Failed or dead-lettered", "--bad")],
+      axes: [{ ...axis, values: hours }, { ...axis, size: 45 }],
+      series: [{ label: "UTC", value: (chart, time) => time === null ? "" : hours(chart, [time])[0] }, line("Completed", "--good"), line("Failed or dead-lettered", "--bad")],
+      tzDate: time => uPlot.tzDate(new Date(time * 1000), "Etc/UTC"),
       cursor: { drag: { x: false, y: false } },
     }, [series.time, series.completed, series.failed], place);
   }

@@ -1,0 +1,41 @@
+"""``flink-agents demo --ui``: the demo, and its runs in the browser."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from flink_agents.api.options import AgentOptions, environment_name
+from flink_agents.cli.ui import console_beside
+
+
+def demo_with_console(run: Callable[[], None], wait: Callable[[], object] | None = None) -> None:
+    """Run a job with a trace and the console beside it, which stays until it is interrupted.
+
+    Args:
+        run: Runs the job; it may exit.
+        wait: Returns when the console is wanted no more. Default: never, so an interrupt ends it.
+    """
+    with tempfile.TemporaryDirectory(prefix="flink-agents-demo-") as directory:
+        os.environ[environment_name(AgentOptions.TRACE_LEVEL.key)] = "calls"
+        os.environ[environment_name(AgentOptions.TRACE_DIRECTORY.key)] = directory
+        with console_beside(Path(directory)) as address:
+            typer.echo(f"the console is at {address}")
+            webbrowser.open(address)
+            try:
+                run()
+            except SystemExit as ended:
+                # The runs of a demo that failed are what there is to look at.
+                if ended.code:
+                    typer.echo(f"the demo ended with {ended.code}", err=True)
+            typer.echo(f"its runs are at {address}; stop the console with Ctrl-C")
+            try:
+                (wait or threading.Event().wait)()
+            except KeyboardInterrupt:
+                typer.echo("stopped")

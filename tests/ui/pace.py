@@ -1,0 +1,81 @@
+"""How long the console takes for each page: ``python -m tests.ui.pace --runs 100000`` prints JSON.
+
+Each page is asked for several times. The figures are the longest and the median time in the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from flink_agents.ui.app import PAGES, make_app, make_index
+from flink_agents.ui.outside import Outside
+from flink_agents.ui.rendering import link
+from flink_agents.ui.settings import Access, ConsoleSettings
+from tests.ui.consoles import BASE
+from tests.ui.samples import many, write
+
+ROUNDS = 7
+
+
+def pages(run_id: str, key: str) -> list[str]:
+    """Return the addresses that are measured."""
+    return [
+        *PAGES,
+        link("/run", id=run_id),
+        link("/keys", raw=key),
+        link("/runs", q="customer-77"),
+        link("/runs", q="no such text"),
+        link("/runs", slow=1),
+        link("/runs", status="suspended"),
+        link("/runs", agent="orders", since=3600),
+        link("/runs", error="OutOfStockError"),
+        link("/runs", page=1999),
+        link("/waiting", agent="orders"),
+    ]
+
+
+def measure(runs: int) -> dict[str, object]:
+    """Return the times for a trace with so many runs."""
+    with tempfile.TemporaryDirectory() as directory:
+        write(Path(directory), many(runs, time.time()))
+        settings = ConsoleSettings(trace=Path(directory))
+        index = make_index(settings)
+        begin = time.perf_counter()
+        index.refresh()
+        read = time.perf_counter() - begin
+        [row] = index.ask("SELECT run_id, key FROM runs WHERE status = 'suspended' LIMIT 1")
+        with TestClient(make_app(settings, Access(), index, Outside(settings)), base_url=BASE) as client:
+            times = {path: _times(client, path) for path in pages(row["run_id"], row["key"])}
+    slowest = max(times, key=lambda path: max(times[path]))
+    return {
+        "runs": runs,
+        "index_seconds": round(read, 1),
+        "most_ms": round(max(times[slowest]), 1),
+        "slowest_page": slowest,
+        "pages": {
+            path: {"most_ms": round(max(found), 1), "median_ms": round(statistics.median(found), 1)}
+            for path, found in times.items()
+        },
+    }
+
+
+def _times(client: TestClient, path: str) -> list[float]:
+    found: list[float] = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        client.get(path)
+        found.append(1000 * (time.perf_counter() - begin))
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100_000)
+    print(json.dumps(measure(parser.parse_args().runs), indent=2))
