@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -368,6 +369,28 @@ def test_a_reconciler_is_asked_where_only_the_intent_is_recorded(
             harness.restore(before)
         assert harness.push(name) == [output]
     assert [value for _, value in SEEN] == asked
+    assert counted() == {1: 1, 2: 1}
+
+
+async def refused(value: Any) -> None:
+    await effect_async(value)
+    raise TerminalError("no")
+
+
+async def call_after_a_failure(event: Any, ctx: Any) -> OutputEvent:
+    with contextlib.suppress(TerminalError):
+        await ctx.durable_execute_async(refused, 1)
+    return OutputEvent(output=await ctx.durable_execute_async(effect, 2, reconciler=reconcile))
+
+
+def test_the_intent_of_a_call_is_recorded_with_the_failures_that_the_action_has_seen() -> None:
+    faults = Faults(at_record(RecordKind.INTENT, Fault.UNACKNOWLEDGED))
+    with OperatorHarness(one_action(call_after_a_failure), store=faults.store) as harness:
+        before = harness.snapshot()
+        with crash():
+            harness.push("a")
+        harness.restore(before)
+        assert harness.push("a") == [2]
     assert counted() == {1: 1, 2: 1}
 
 

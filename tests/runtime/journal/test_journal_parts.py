@@ -9,7 +9,7 @@ from flink_agents.runtime.journal.calls import Mismatch, StepCalls, StepRecords
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
 from flink_agents.runtime.journal.reads import ReadLog, overlaid
-from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.records import CallIdentity, CallRecord, RunHeader
 from flink_agents.runtime.serde.codec import ValueCodec
 
 CODEC = ValueCodec(False)
@@ -42,6 +42,16 @@ def test_the_first_mismatch_of_an_execution_stays() -> None:
     first, second = (Mismatch.__new__(Mismatch) for _ in range(2))
     assert calls.refuse(first) is first
     assert calls.refuse(second) is first and calls.mismatch is first
+
+
+def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
+    """The next attempt of the action stores them before it begins: the calls are not made again."""
+    calls = StepCalls(StepRecords())
+    number = calls.number(RecordKind.CALL, "")
+    call = CallRecord(CallIdentity("effect", b""), CODEC.encode(1), None, 1, 0)
+    calls.unsure[number] = call
+    assert calls.take_unsure() == {number: call}
+    assert calls.take_unsure() == {}
 
 
 def test_what_a_run_has_read_is_kept_once() -> None:
