@@ -156,12 +156,12 @@ async def run(store: str, options: dict[str, Any], keys: int) -> dict[str, float
     begun = time.perf_counter()
     half = keys // 2
     await subtask.see_all(_names(0, half))
-    await subtask.run_until_idle(half)
+    await subtask.settle(half)
     resident = _resident_bytes()
     stored = await _stored_bytes(store, options)
     waited = time.perf_counter()
     await subtask.see_all(_names(half, keys))
-    await subtask.run_until_idle(keys)
+    await subtask.settle(keys)
     seconds = time.perf_counter() - waited
     grown = _resident_bytes() - resident
     return {
