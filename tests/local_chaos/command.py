@@ -41,7 +41,7 @@ from tests.local_chaos.judge import STEPS, Verdict, World, judge
 from tests.local_chaos.kills import MOMENTS, VICTIMS, Killer, Start, Stuck
 
 ORDERS, KEYS = 480, 12
-TOPICS = ("orders", "answers", "approvals", "booked", "totals")
+TOPICS = ("orders", "answers", "approvals", "booked", "totals", "late")
 
 
 @dataclass(frozen=True)
@@ -218,9 +218,8 @@ class Run:
         def all_there() -> bool:
             time.sleep(1)
             in_windows = {number for one in broker.read("totals") for number in one["orders"]}
-            return (
-                len({one["number"] for one in broker.read("booked")}) > ORDERS and len(in_windows) >= ORDERS
-            )
+            in_windows.update(one["number"] for one in broker.read("late"))
+            return len({one["number"] for one in broker.read("booked")}) > ORDERS <= len(in_windows)
 
         if not self._killer.wait(start, "all outputs", all_there):
             self._check_end(start)
@@ -244,16 +243,17 @@ class Run:
     def _judge(self, failure: str) -> Verdict:
         outputs: list[dict[str, Any]] = []
         totals: list[dict[str, Any]] | None = None
+        late: list[dict[str, Any]] = []
         if self.broker is not None:
             # One more order pushes the last windows out.
             outputs = [one for one in self.broker.read("booked") if one["number"] < ORDERS]
-            totals = self.broker.read("totals")
+            totals, late = self.broker.read("totals"), self.broker.read("late")
         elif self._outputs.exists():
             outputs = [json.loads(line) for line in self._outputs.read_text().splitlines()]
         printed = self._log.read_text(errors="replace") if self._log.exists() else ""
         resumed = printed.count("resuming 'orders' from")
         figures = {"kills": dict(self.struck), "starts": self.starts, "resumed": resumed, "failure": failure}
-        return judge(self._world(), ORDERS, outputs, totals, **figures)
+        return judge(self._world(), ORDERS, outputs, totals, late, **figures)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from pyflink.common import Time, Types
-from pyflink.datastream import ProcessWindowFunction
+from pyflink.datastream import OutputTag, ProcessWindowFunction
 from pyflink.datastream.window import TumblingEventTimeWindows
 
 from flink_agents import (
@@ -166,13 +166,17 @@ def streamed(env: AgentsExecutionEnvironment, settings: dict[str, Any]) -> None:
     timeout = timedelta(seconds=settings.get("transaction_timeout", 900))
     write: dict[str, Any] = {"delivery": "exactly-once", "transaction_timeout": timeout, **brokers}
     stream.sink_to(kafka_sink("booked", transactional_id="booked", **write))
+    # A suspended run holds no window, so its output, and those behind it in its key, may come late.
+    late = OutputTag("late", stream.get_type())
     windows = (
         stream.key_by(lambda one: one.customer, key_type=Types.STRING())
         .window(TumblingEventTimeWindows.of(Time.milliseconds(WINDOW_MS)))
+        .side_output_late_data(late)
         .process(Count())
     )
     totals = env.from_datastream(windows, lambda total: total.customer).apply(Totals(directory))
     totals.to_datastream().sink_to(kafka_sink("totals", transactional_id="totals", **write))
+    windows.get_side_output(late).sink_to(kafka_sink("late", transactional_id="late", **write))
     env.execute("orders")
 
 

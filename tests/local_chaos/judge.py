@@ -65,7 +65,8 @@ class Verdict:
         called_again: Calls that were in flight at a kill and were made again.
         repeated_after_record: Calls that were made again after their answer was recorded.
         keys_differ: Calls that came under several idempotency keys.
-        wrong_totals: Orders that are in no window, or in several.
+        late: Orders that came after their window had ended, behind a suspended run of their key.
+        wrong_totals: Orders that are in no window and not late, or in several.
         failure: Why the run did not come to its end, or an empty string.
     """
 
@@ -80,6 +81,7 @@ class Verdict:
     called_again: int = 0
     repeated_after_record: Sequence[tuple[int, str]] = ()
     keys_differ: Sequence[tuple[int, str]] = ()
+    late: Sequence[int] = ()
     wrong_totals: Sequence[int] = ()
     failure: str = ""
 
@@ -102,6 +104,7 @@ def judge(
     orders: int,
     outputs: Iterable[dict[str, Any]],
     totals: Iterable[dict[str, Any]] | None,
+    late: Iterable[dict[str, Any]] = (),
     **figures: Any,
 ) -> Verdict:
     """Compare outputs and effects with those of an undisturbed run."""
@@ -112,6 +115,7 @@ def judge(
         places[one["customer"]].append((one["place"], one["number"]))
     wanted = {(number, step) for number in range(orders) for step in STEPS}
     of_totals = Counter(number for one in totals or () for number in one["orders"])
+    of_totals.update(numbers_late := [one["number"] for one in late])
     numbers = range(orders) if totals is not None else ()
     return Verdict(
         orders=orders,
@@ -122,6 +126,7 @@ def judge(
         called_again=sum(len(tokens) - 1 for tokens in world.effects.values()),
         repeated_after_record=world.repeated_after_record,
         keys_differ=sorted(call for call, keys in world.keys.items() if len(keys) > 1),
+        late=numbers_late,
         wrong_totals=[number for number in numbers if of_totals[number] != 1],
         **figures,
     )

@@ -42,6 +42,16 @@ def test_an_undisturbed_run_is_clean(tmp_path: Path) -> None:
     assert verdict(tmp_path, lines(), outputs(), windows).clean
 
 
+def test_an_order_that_is_late_misses_its_window(tmp_path: Path) -> None:
+    file = tmp_path / "world"
+    file.write_text("\n".join(lines()) + "\n")
+    for windows, clean in (([{"orders": [0, 2, 3]}], True), ([{"orders": [0, 1, 2, 3]}], False)):
+        found = judge(
+            World.read(file), ORDERS, outputs(), windows, [{"number": 1}], kills={}, starts=1, resumed=0
+        )
+        assert found.clean == clean and found.as_json()["late"] == [1]
+
+
 def test_a_call_that_was_in_flight_may_come_again(tmp_path: Path) -> None:
     found = verdict(tmp_path, ["effect 0 left key-0-left lost", *lines()], outputs())
     assert found.clean and found.called_again == 1
