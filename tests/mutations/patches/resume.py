@@ -42,7 +42,7 @@ patch(
 patch(
     "transactions-unchecked",
     "begin:_check_transactions",
-    "if age < timeout:",
+    "if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:",
     "if True:",
     "A job resumes though brokers have aborted its transactions.",
 )
@@ -73,4 +73,26 @@ patch(
     "if present == before:",
     "if present is not None:",
     "A job resumes with another list.",
+)
+
+patch(
+    "clock-set-back-hides-downtime",
+    "job_run:Moment.until",
+    "if self.boot and self.boot == later.boot:",
+    "if False:",
+    "The clock is set back while a job is down, and nobody notices that its transactions are gone.",
+)
+patch(
+    "late-savepoint-taken-for-the-end",
+    "local_start:LocalStart.finished",
+    'self._stopped or next((f"savepoint {name}" for name in found), None)',
+    "self._stopped",
+    "A job that was stopped with a savepoint too late counts as finished, and starts from the beginning.",
+)
+patch(
+    "savepoint-counts-as-committed",
+    "begin:_check_transactions",
+    "candidate.savepoint and candidate.start in committed",
+    "candidate.savepoint",
+    "A process dies between its savepoint and the commit, and nobody notices that transactions are gone.",
 )

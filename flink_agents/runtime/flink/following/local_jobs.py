@@ -25,6 +25,7 @@ from flink_agents.runtime.flink.following.follower import JobFollower
 from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import job_failed
+from flink_agents.runtime.flink.launch import gateway
 
 LOOK_SECONDS = 0.25
 PROGRESS_SECONDS = 1.0
@@ -128,6 +129,7 @@ class LocalJob:
         if isinstance(error, Py4JJavaError):
             return self._story.failed(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
+            gateway.leave_alone()
             return self._lost("the JVM")
         if isinstance(error, JobFailedError):
             self._story.trace(error.java_trace)

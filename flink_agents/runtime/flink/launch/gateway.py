@@ -8,20 +8,27 @@ does at its top, before any line of it can start a JVM; importing ``flink_agents
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from typing_extensions import override
+
 from flink_agents.api.errors import UnsupportedExecutionError
 from flink_agents.runtime.flink.launch.imports import when_imported
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_process
 
 _MODULE = "pyflink.java_gateway"
+
+GONE_SECONDS = 1.0
+"""How long after its connections have broken a JVM may take to end."""
 
 
 def install() -> None:
@@ -66,6 +73,8 @@ def _wrap_launch(module: Any) -> None:
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
         _keep.append(process)
+        if not any(isinstance(one, _UntilGone) for one in logging.root.filters):
+            logging.root.addFilter(_UntilGone())
         return process
 
     prepare_and_launch.prepares = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -86,6 +95,32 @@ def _ignoring_termination() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def is_gone(seconds: float = 0.0) -> bool:
+    """Return True if a JVM that this process started has ended, or ends within so many seconds."""
+    for process in _keep:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+        return True
+    return False
+
+
+def leave_alone() -> None:
+    """Ask a JVM that is gone for nothing more: each Java object would try to tell it of its own end."""
+    gateway = getattr(sys.modules.get(_MODULE), "_gateway", None)
+    if gateway is not None and is_gone(GONE_SECONDS):
+        gateway._gateway_client.is_connected = False
+
+
+class _UntilGone(logging.Filter):
+    """Leaves out what Py4J logs of calls that were in flight when the JVM died: the job says it once."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "Exception while sending command." or not is_gone(GONE_SECONDS)
 
 
 def kill() -> None:

@@ -6,6 +6,7 @@ import pickle
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,17 +21,27 @@ from flink_agents.api.errors import (
 from flink_agents.api.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.following.list_files import drop_newer
-from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, choose, origin_of
+from flink_agents.runtime.flink.resume.checkpoints import (
+    Candidate,
+    Chosen,
+    candidates,
+    choose,
+    key_of,
+    origin_of,
+)
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, restarting_sources, warning_of
 from flink_agents.runtime.flink.resume.java import CheckpointContent
-from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord
+from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord
 from flink_agents.runtime.flink.resume.journal_check import check_journal, no_journal
 from flink_agents.runtime.flink.resume.script import ScriptStart
-from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove
+from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove, unreadable
 
 LOCK_SECONDS = 15.0
 """How long a start waits for a process that ends: the JVM of a killed script takes a moment."""
+
+RESTORE_SECONDS = 30.0
+"""How long a job may take from here until it commits what its checkpoint has."""
 
 _OUTPUTS = "finished.pickle"
 
@@ -266,12 +277,15 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
     else:
         _check_newest(folder, run, progress, found)
         _check_agents(run, request)
-        _check_transactions(beginning, chosen, request)
+        _check_transactions(beginning, chosen, request, progress)
         warning = restarting_sources(run, request.inputs, chosen.content.has_finished)
         if warning is not None:
             beginning.warnings.append(warning)
     if chosen is not None and run.journal and request.journal is not None and not request.journal.exists():
         raise no_journal(request.journal)
+    if progress is None and run.checkpointed:
+        # It was written before: without it, an older journal would not be noticed.
+        raise unreadable(folder, "no such file")
     if progress is not None and progress.journal is not None:
         path = request.journal if request.journal is not None else Path(progress.journal.path)
         accepts = request.accept is Accept.OLDER_JOURNAL
@@ -342,21 +356,32 @@ def _check_agents(run: JobRun, request: Request) -> None:
         )
 
 
-def _check_transactions(beginning: Beginning, chosen: Chosen, request: Request) -> None:
+def _check_transactions(
+    beginning: Beginning, chosen: Chosen, request: Request, progress: Progress | None
+) -> None:
     """Check that brokers still keep the transactions that the checkpoint commits."""
-    timeout = request.transaction_timeout
-    if timeout is None or chosen.candidate.savepoint:
+    timeout, candidate = request.transaction_timeout, chosen.candidate
+    # A start that was stopped has committed; a savepoint of another job is committed by that one.
+    committed = {0, *(one.number for one in beginning.run.starts if one.stopped)}
+    if timeout is None or (candidate.savepoint and candidate.start in committed):
         return
-    age = time.time() - chosen.candidate.taken.timestamp()
-    if age < timeout:
+    noted = {} if progress is None else progress.open_since
+    since = noted.get(key_of(candidate.path), Moment(candidate.taken.timestamp()))
+    age = since.until(Moment.now())
+    # The job commits when it has been restored, not now.
+    if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:
         return
     if request.accept is Accept.LOST_OUTPUTS:
         beginning.warnings.append("outputs that were not committed when the job ended may be lost")
         return
+    then = f"{datetime.fromtimestamp(since.wall):%Y-%m-%d %H:%M:%S}"
     raise OutputsExpiredError(
         f"the job {beginning.run.name!r} was down for longer than the transactions of its outputs are kept",
-        expected=f"at most {timeout:.0f} s",
-        found=f"{age:.0f} s since the checkpoint",
+        expected=f"less than {timeout:.0f} s since the outputs were written",
+        found=f"{age:.0f} s, since {then}"
+        if age is not None
+        else f"the clock was set back: it is behind {then}, when they were written",
         fix="set local.accept to lost-outputs to resume without what was not committed, or start over with "
-        "--fresh; for the future, give the sink a longer transaction_timeout",
+        "--fresh; for the future, give the sink a longer transaction_timeout"
+        + ("" if age is not None else "; if the clock is wrong, set it first"),
     )

@@ -71,14 +71,15 @@ def directory_of(folder: JobFolder, start: Start) -> Path:
     return home / start.job_id
 
 
+def numbered(directory: Path) -> dict[int, Path]:
+    """Return the checkpoints below ``directory``, complete or not, by their numbers."""
+    matches = {path: _DIRECTORY.fullmatch(path.name) for path in directory.glob("chk-*")}
+    return {int(match[1]): path for path, match in matches.items() if match is not None}
+
+
 def complete(directory: Path) -> dict[int, Path]:
     """Return the complete checkpoints below ``directory``, by their numbers."""
-    found: dict[int, Path] = {}
-    for path in directory.glob("chk-*"):
-        match = _DIRECTORY.fullmatch(path.name)
-        if match is not None and (path / METADATA).is_file():
-            found[int(match[1])] = path
-    return found
+    return {number: path for number, path in numbered(directory).items() if (path / METADATA).is_file()}
 
 
 def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:

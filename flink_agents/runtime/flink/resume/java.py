@@ -146,22 +146,33 @@ def _streams(handle: Any) -> list[Any]:
     return [handle.getMetaDataStateHandle(), *(part.getHandle() for part in parts)]
 
 
-def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str | None:
-    """Stop a job with a savepoint; returns its path, or None if it did not complete in time or failed.
+class SavepointFailed(Exception):
+    """A job was not stopped with a savepoint; the text is the reason, and empty if time ran out."""
+
+
+def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str:
+    """Stop a job with a savepoint; returns its path.
 
     Args:
         client: Java's client of the job.
         directory: Where the savepoint goes.
         seconds: How long it may take.
+
+    Raises:
+        SavepointFailed: It did not complete in time, or failed.
     """
     jvm = _jvm()
     kind = jvm.org.apache.flink.core.execution.SavepointFormatType.CANONICAL
-    future = client.stopWithSavepoint(False, url(directory), kind)
     try:
+        future = client.stopWithSavepoint(False, url(directory), kind)
         milliseconds = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         return str(future.get(int(seconds * 1000), milliseconds))
-    except Py4JJavaError:
-        return None
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        late = cause.getClass().getSimpleName() == "TimeoutException"
+        raise SavepointFailed("" if late else str(cause.toString()).partition("\n")[0]) from error
 
 
 def cancel(client: Any) -> None:

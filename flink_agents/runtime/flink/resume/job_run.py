@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 from flink_agents.api.resume_errors import JobFolderError
 from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
 
 VERSION = 1
+
+CLOCKS_DIFFER = 60.0
+"""By how many seconds the clocks of two machines may differ, or a clock be corrected, without a word."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Start:
         parallelism: The default parallelism of the job.
         pid: The process, for messages only: after a restart of a container another one may have the number.
         checkpoints: The directory of its checkpoints, if they are not in the folder.
+        stopped: True if it was stopped with a savepoint, and came to its end.
     """
 
     number: int
@@ -47,6 +56,7 @@ class Start:
     parallelism: int
     pid: int
     checkpoints: str | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,6 @@ class JobRun:
         journal: True if the job has a journal in a file.
         origin: The savepoint of another job that the job run began with.
         stopping: Where the savepoint goes with which the last start was asked to stop.
-        stopped: True if that start has stopped.
         finished: When the job finished, as ISO 8601 in UTC.
     """
 
@@ -84,7 +93,6 @@ class JobRun:
     journal: bool = False
     origin: str | None = None
     stopping: str | None = None
-    stopped: bool = False
     finished: str | None = None
 
     @property
@@ -173,6 +181,12 @@ class RunRecord:
             write_atomically(self._folder.record, run.to_json())
         return run
 
+    def stopped(self) -> JobRun:
+        """Note that the last start has stopped with a savepoint; returns the record."""
+        return self.update(
+            lambda run: replace(run, starts=(*run.starts[:-1], replace(run.starts[-1], stopped=True)))
+        )
+
     def set(self, **values: Any) -> JobRun:
         """Replace fields of the record; returns it."""
         return self.update(lambda run: replace(run, **values))
@@ -181,3 +195,46 @@ class RunRecord:
 def now() -> str:
     """Return the time as ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment, which can be compared with others although somebody sets the clock.
+
+    Attributes:
+        wall: What the clock said, in seconds since 1970.
+        boot: Id of the start of the machine; empty if the system has none, as macOS.
+        running: Seconds since that start, with those in which the machine slept.
+    """
+
+    wall: float
+    boot: str = ""
+    running: float = 0.0
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Return the present moment."""
+        boot, running = "", 0.0
+        with suppress(OSError, AttributeError):
+            boot, running = _BOOT_ID.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        return cls(time.time(), boot, running)
+
+    def until(self, later: Moment) -> float | None:
+        """Return how many seconds lie between two moments; None if nobody knows.
+
+        If the machine was started again in between, or is another one, only the clocks can say it. They
+        cannot if the later one is behind.
+        """
+        if self.boot and self.boot == later.boot:
+            return later.running - self.running
+        passed = later.wall - self.wall
+        return None if passed < -CLOCKS_DIFFER else max(passed, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Moment:
+        """Return what :meth:`to_json` gave."""
+        return cls(float(values["wall"]), str(values["boot"]), float(values["running"]))

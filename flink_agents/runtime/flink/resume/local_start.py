@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume import java
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
 from flink_agents.runtime.flink.resume.begin import Beginning
-from flink_agents.runtime.flink.resume.checkpoints import Chosen, candidates, directory_of
+from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, directory_of
 from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
 from flink_agents.runtime.flink.resume.stopping import StopSignals
@@ -29,6 +30,8 @@ CHECKPOINT_DIR = "execution.checkpointing.dir"
 _INTERVAL = "execution.checkpointing.interval"
 _CLAIM_MODE = "execution.state-recovery.claim-mode"
 RETAINED = 3
+STOP_AGAIN_SECONDS = 0.5
+"""After what time a savepoint that failed is tried again."""
 
 DEFAULTS = {
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
@@ -57,6 +60,7 @@ class LocalStart:
     _client: Any = None
     _stopped: str | None = None
     _ended: threading.Event = field(default_factory=threading.Event)
+    _over: threading.Event = field(default_factory=threading.Event)
     _set: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -94,7 +98,6 @@ class LocalStart:
                 run,
                 starts=(*run.starts, start),
                 stopping=None,
-                stopped=False,
                 plans=self.beginning.plans,
                 journal=self.journal is not None,
                 outputs={list_files.LINK: run.outputs.get(list_files.LINK) or list_files.new_link()},
@@ -172,6 +175,7 @@ class LocalStart:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._over.set()
         self._signals.restore()
         if self._watcher is not None:
             self._watcher.end()
@@ -187,6 +191,8 @@ class LocalStart:
         kept = None if resumed is None else resumed.candidate.path
         found = candidates(self.beginning.folder, self._run)
         remove([one.path for one in found if 0 < one.start < self._start.number and one.path != kept])
+        homes = [directory_of(self.beginning.folder, start) for start in self._run.starts[:-1]]
+        remove([home for home in homes if not any(one.is_file() for one in home.rglob("*"))])
 
     # -- its end ----------------------------------------------------------------------
 
@@ -196,10 +202,14 @@ class LocalStart:
         Raises:
             SystemExit: It was stopped.
         """
-        if self._signals.code is not None and not self._ended.is_set():
+        self._over.set()
+        if self._signals.code is not None:
             self._ended.wait(self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds() + 60)
+            # A savepoint that was complete too late for us has stopped the job all the same.
+            found = [one.path.name for one in self._savepoints() if self._stopped is None]
+            self._stopped = self._stopped or next((f"savepoint {name}" for name in found), None)
         if self._stopped is not None:
-            self._record.set(stopped=True)
+            self._record.stopped()
             self._say_stopped(f"with {self._stopped}")
             raise SystemExit(self._signals.code)
         self.beginning.keep_outputs(outputs)
@@ -239,12 +249,29 @@ class LocalStart:
         directory = self.beginning.folder.savepoints / str(self._start.number)
         # Flink removes the checkpoints of a job that stops with a savepoint, so the intent comes first.
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))
-        place = java.stop_with_savepoint(self._client, directory, seconds) if seconds else None
-        if place is None:
-            console.say(f"no savepoint was complete within {seconds:g} s; the job is cancelled")
+        until, problem = time.monotonic() + seconds, ""
+        while (left := until - time.monotonic()) > 0 and not self._over.is_set():
+            # A job that went on after an attempt would go back to what that one has left.
+            remove([one.path for one in self._savepoints()])
+            try:
+                self._stopped = (
+                    f"savepoint {Path(java.stop_with_savepoint(self._client, directory, left)).name}"
+                )
+                return
+            except java.SavepointFailed as failed:
+                # While tasks start, none can be taken.
+                problem = str(failed)
+                self._over.wait(STOP_AGAIN_SECONDS)
+        if not self._over.is_set():
+            reason = f": {problem}" if problem else ""
+            console.say(f"no savepoint was complete within {seconds:g} s{reason}; the job is cancelled")
             java.cancel(self._client)
-        else:
-            self._stopped = f"savepoint {Path(place).name}"
+
+    def _savepoints(self) -> list[Candidate]:
+        """Return the complete savepoints of this start."""
+        number = None if self._start is None else self._start.number
+        found = candidates(self.beginning.folder, self._run)
+        return [one for one in found if one.savepoint and one.start == number]
 
 
 def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:

@@ -8,12 +8,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flink_agents.runtime.flink.resume.checkpoints import complete, digest_of, key_of
+from flink_agents.api.resume_errors import JobFolderError
+from flink_agents.runtime.flink.resume.checkpoints import complete, digest_of, key_of, numbered
 from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
+from flink_agents.runtime.flink.resume.job_run import Moment
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 
 LOOK_SECONDS = 0.1
@@ -34,6 +36,7 @@ class Progress:
         alive: When the process was alive, in seconds since 1970.
         journal: The journal.
         digests: Checksums of checkpoints that are there.
+        open_since: Since when the outputs that a checkpoint commits may be in an open transaction.
     """
 
     start: int
@@ -41,6 +44,7 @@ class Progress:
     alive: float = 0.0
     journal: SeenJournal | None = None
     digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    open_since: Mapping[str, Moment] = field(default_factory=dict[str, Moment])
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -51,19 +55,43 @@ class Progress:
             "alive": self.alive,
             "journal": journal,
             "digests": dict(self.digests),
+            "open_since": {key: moment.to_json() for key, moment in self.open_since.items()},
         }
         return json.dumps(values) + "\n"
 
 
 def read_progress(folder: JobFolder) -> Progress | None:
-    """Return how far the job run has come; None if nobody has written that, or it cannot be read."""
+    """Return how far the job run has come; None if nobody has written that.
+
+    Raises:
+        JobFolderError: It cannot be read.
+    """
     try:
         found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
         journal = None if found["journal"] is None else SeenJournal.from_json(found["journal"])
-        digests = dict(found.get("digests", {}))
-        return Progress(found["start"], found["checkpoint"], float(found["alive"]), journal, digests)
-    except (OSError, ValueError, KeyError, TypeError):
+        open_since = {key: Moment.from_json(one) for key, one in found.get("open_since", {}).items()}
+        return Progress(
+            found["start"],
+            found["checkpoint"],
+            float(found["alive"]),
+            journal,
+            dict(found.get("digests", {})),
+            open_since,
+        )
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(folder, f"{type(error).__name__}: {error}") from error
+
+
+def unreadable(folder: JobFolder, found: str) -> JobFolderError:
+    """Return the error about a folder that no longer says how far the job run has come."""
+    return JobFolderError(
+        f"nobody knows how far the job run has come: {folder.progress}",
+        expected="the newest checkpoint that was seen, and how far the journal had come",
+        found=found,
+        fix="restore the whole folder from a backup, or start over with --fresh, which moves it aside",
+    )
 
 
 class Watcher:
@@ -93,7 +121,10 @@ class Watcher:
         self._first = first_checkpoint
         self._written = Progress(start)
         if before is not None:
-            self._written = Progress(start, journal=before.journal, digests=before.digests)
+            self._written = replace(before, start=start, checkpoint=None, alive=0.0)
+        # A transaction is open since the checkpoint before the one that commits it was triggered.
+        self._began = Moment.now()
+        self._triggered: dict[int, Moment] = {}
         self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
@@ -120,8 +151,14 @@ class Watcher:
             with contextlib.suppress(OSError):
                 self._look(ended)
 
+    def _note_triggers(self) -> None:
+        """Note when checkpoints begin: Flink makes their directories then."""
+        found = numbered(self._checkpoints)
+        self._triggered = {number: self._triggered.get(number) or Moment.now() for number in found}
+
     def _look(self, ended: bool) -> None:
         before = self._written
+        self._note_triggers()
         numbers = complete(self._checkpoints)
         newest = max(numbers, default=before.checkpoint)
         new = newest != before.checkpoint
@@ -133,20 +170,24 @@ class Watcher:
         now = time.time()
         if not (new or ended or journal != before.journal or now - before.alive >= ALIVE_SECONDS):
             return
-        digests = dict(before.digests)
+        digests, open_since = dict(before.digests), dict(before.open_since)
         if new and newest in numbers:
+            # Several may be complete since the last look; then the time of the oldest counts.
+            last = -1 if before.checkpoint is None else before.checkpoint
+            open_since[key_of(numbers[newest])] = self._triggered.get(last, self._began)
             with contextlib.suppress(OSError):
                 digests[key_of(numbers[newest])] = digest_of(numbers[newest])
-        current = Progress(before.start, newest, now, journal, _latest(digests))
-        write_atomically(self._folder.progress, current.to_json(), durable=new)
+        current = Progress(before.start, newest, now, journal, _latest(digests), _latest(open_since))
+        # Without it the next start is rejected, so it has to survive a crash of the machine.
+        write_atomically(self._folder.progress, current.to_json())
         self._written = current
         if newest is not None and not self._told:
             self._first()
             self._told = True
 
 
-def _latest(digests: dict[str, str]) -> dict[str, str]:
-    return dict(list(digests.items())[-_DIGESTS:])
+def _latest(found: dict[str, Any]) -> dict[str, Any]:
+    return dict(list(found.items())[-_DIGESTS:])
 
 
 def remove(paths: list[Path]) -> None:

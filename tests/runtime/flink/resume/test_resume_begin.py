@@ -28,10 +28,10 @@ from flink_agents.runtime.flink.resume.begin import Beginning, Request, begin
 from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
-from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord, Start, now
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 from flink_agents.runtime.flink.resume.script import ScriptStart
-from flink_agents.runtime.flink.resume.watch import Progress
+from flink_agents.runtime.flink.resume.watch import Progress, Watcher, read_progress
 from tests.suite.tables import each
 
 PLANS = {"Shop": "a"}
@@ -260,18 +260,100 @@ def test_a_job_that_lost_an_agent_does_not_resume(world: World) -> None:
     assert not world.begin(replace(REQUEST, plans={"Shop": "a", "Store": "a"})).warnings
 
 
-def test_transactions_that_brokers_have_aborted_are_an_error(world: World) -> None:
+AGO = 600.0
+PRESENT = Moment(1e9 + AGO, "boot", 1000.0 + AGO)
+DOWNTIMES: list[tuple[str, Moment | None, float, bool]] = [
+    ("in time", Moment(1e9, "boot", 1000.0), AGO + 61, True),
+    ("too late for the restore", Moment(1e9, "boot", 1000.0), AGO + 20, False),
+    ("too late", Moment(1e9, "boot", 1000.0), AGO - 1, False),
+    ("the clock was set back", Moment(2e9, "boot", 1000.0), AGO - 1, False),
+    ("the clock was set back, in time", Moment(2e9, "boot", 1000.0), AGO + 61, True),
+    ("the clock was set forth", Moment(1.0, "boot", 1000.0), AGO + 61, True),
+    ("another start of the machine", Moment(1e9, "before", 5e6), AGO + 61, True),
+    ("another start of the machine, too late", Moment(1e9, "before", 5e6), AGO - 1, False),
+    ("set back, and started again", Moment(2e9, "before", 5e6), 1e8, False),
+    ("clocks of two machines that differ a little", Moment(1e9 + AGO + 20, "before", 5.0), AGO, True),
+    ("a system without an id of its start", Moment(1e9), AGO + 61, True),
+    ("nobody noted it, and the clock was set back", None, 1e8, False),
+]
+
+
+@each(("since", "timeout", "resumes"), [row[1:] for row in DOWNTIMES], ids=[row[0] for row in DOWNTIMES])
+def test_transactions_that_brokers_have_aborted_are_an_error(
+    since: Moment | None, timeout: float, resumes: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
     world.start(1)
-    request = replace(REQUEST, transaction_timeout=900.0)
-    assert chosen(world.begin(request)) == 1
-    os.utime(world.checkpoint(1) / "_metadata", (1, 1))
-    with pytest.raises(OutputsExpiredError, match="lost-outputs"):
-        world.begin(request)
-    accepted = world.begin(replace(request, accept=Accept.LOST_OUTPUTS))
-    assert chosen(accepted) == 1 and accepted.warnings
+    path = world.checkpoint(1)
+    seen = read_progress(world.folder)
+    assert seen is not None
+    noted = {} if since is None else {key_of(path): since}
+    world.folder.progress.write_text(replace(seen, open_since=noted).to_json())
+    request = replace(REQUEST, transaction_timeout=timeout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Moment, "now", classmethod(lambda _: PRESENT))
+        # The file says nothing of it, unless nobody has noted the moment.
+        os.utime(path / "_metadata", (2e9, 2e9))
+        if resumes:
+            assert chosen(world.begin(request)) == 1
+            return
+        with pytest.raises(OutputsExpiredError, match="lost-outputs"):
+            world.begin(request)
+        accepted = world.begin(replace(request, accept=Accept.LOST_OUTPUTS))
+        assert chosen(accepted) == 1 and accepted.warnings
+
+
+def test_a_start_that_was_stopped_has_committed_its_outputs(world: World) -> None:
+    """A savepoint alone does not say so: the process may have died before it committed."""
     world.start(savepoint=2)
-    os.utime(world.folder.savepoints / "2" / "savepoint-x" / "_metadata", (1, 1))
-    assert chosen(world.begin(request)) == 2  # stopped: everything is committed
+    os.utime(world.folder.savepoints / "1" / "savepoint-x" / "_metadata", (1, 1))
+    request = replace(REQUEST, transaction_timeout=900.0)
+    with pytest.raises(OutputsExpiredError):
+        world.begin(request)
+    world.run = world.record.stopped()
+    assert chosen(world.begin(request)) == 2
+    # A start from there that dies before its first checkpoint changes nothing.
+    world.start()
+    assert chosen(world.begin(request)) == 2
+
+
+def test_since_when_transactions_are_open_is_noted(world: World) -> None:
+    """They begin when the checkpoint before was triggered."""
+    moments = iter(Moment(float(number), "boot", float(number)) for number in range(1, 100))
+    home = world.folder.checkpoints / "x"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Moment, "now", classmethod(lambda _: next(moments)))
+        watcher = Watcher(world.folder, 1, home, None, lambda: None, None)
+        since: list[float] = []
+        for number in (1, 2, 3):
+            (home / f"chk-{number}").mkdir(parents=True)
+            watcher._look(False)  # it is triggered
+            (home / f"chk-{number}" / "_metadata").touch()
+            watcher._look(False)
+            seen = read_progress(world.folder)
+            assert seen is not None and seen.checkpoint == number
+            since.append(seen.open_since[f"x/chk-{number}"].running)
+    # The start of the job is moment 1; the directories were seen at 2, 3 and 4.
+    assert since == [1.0, 2.0, 3.0]
+
+
+@each(
+    "text", ["", "{", "[]", '{"start": 1}', '{"start": 1, "checkpoint": 1, "alive": 0, "journal": 3}', None]
+)
+def test_progress_that_is_lost_is_an_error(
+    text: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Without it, an older journal and missing checkpoints would not be noticed."""
+    world = World(tmp_path_factory.mktemp("jobs"))
+    world.start(1)
+    world.record.set(checkpointed=True)
+    if text is None:
+        world.folder.progress.unlink()
+    else:
+        world.folder.progress.write_text(text)
+    with pytest.raises(JobFolderError, match="--fresh"):
+        world.begin()
+    assert world.begin(replace(REQUEST, fresh=True)).run.generation == 2
 
 
 def _journal(path: Path, store: str, position: int) -> None:

@@ -1,0 +1,129 @@
+"""A local job is stopped with a savepoint, by a Java whose answers are written down."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from flink_agents.api.options import Configuration
+from flink_agents.runtime.flink.resume import java, local_start as module
+from flink_agents.runtime.flink.resume.begin import Beginning
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.local_start import LocalStart
+from tests.suite.tables import each
+
+
+class Free:
+    """A lock that nobody else has."""
+
+    def take(self) -> bool:
+        """Take it."""
+        return True
+
+    def release(self) -> None:
+        """Let go of it."""
+
+
+@dataclass
+class Flink:
+    """Answers attempts to stop a job.
+
+    Attributes:
+        answers: What an attempt does: leaves a savepoint, and tells of it, or fails.
+        tried: How many attempts there were.
+        cancelled: True if the job was cancelled.
+    """
+
+    answers: list[tuple[bool, bool]]
+    tried: int = 0
+    cancelled: bool = False
+    over: Callable[[], None] = lambda: None
+
+    def stop(self, client: object, directory: Path, seconds: float) -> str:
+        """Answer an attempt."""
+        leaves, tells = self.answers[min(self.tried, len(self.answers) - 1)]
+        self.tried += 1
+        path = directory / f"savepoint-{self.tried}"
+        if leaves:
+            path.mkdir(parents=True)
+            (path / "_metadata").touch()
+        if tells:
+            return str(path)
+        if self.tried == len(self.answers):
+            self.over()
+        raise java.SavepointFailed("tasks are starting")
+
+    def cancel(self, client: object) -> None:
+        """Cancel the job."""
+        self.cancelled = True
+
+
+NOTHING, LEFT, TOLD = (False, False), (True, False), (True, True)
+
+STOPS: list[tuple[str, list[tuple[bool, bool]], str | None, int]] = [
+    ("at once", [TOLD], "savepoint-1", 1),
+    ("while tasks start", [NOTHING, NOTHING, TOLD], "savepoint-3", 3),
+    ("the job went on after a savepoint", [LEFT, TOLD], "savepoint-2", 2),
+    ("complete when nobody waited any more", [NOTHING, LEFT], "savepoint-2", 2),
+    ("the job finished by itself", [NOTHING], None, 1),
+]
+
+
+@each(("answers", "savepoint", "tried"), [row[1:] for row in STOPS], ids=[row[0] for row in STOPS])
+def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
+    answers: list[tuple[bool, bool]],
+    savepoint: str | None,
+    tried: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = JobFolder.of(tmp_path_factory.mktemp("jobs"), "orders")
+    folder.make()
+    begun = Start(1, "a" * 32, now(), 1, 1)
+    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
+    start = LocalStart(Beginning(folder, run, "orders", {}, Free()), Configuration(), None)
+    start._start, start._run, start._client = begun, run, object()
+    start._signals.code = signal.SIGTERM + 128
+    # What the last attempt says comes when the job is over.
+    flink = Flink(answers, over=start._over.set)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STOP_AGAIN_SECONDS", 0.01)
+        patch.setattr(java, "stop_with_savepoint", flink.stop)
+        patch.setattr(java, "cancel", flink.cancel)
+        start._stop()
+    assert (flink.tried, flink.cancelled) == (tried, False)
+    found = RunRecord(folder)
+    if savepoint is None:
+        start.finished([])
+        assert (seen := found.read()) is not None and seen.finished is not None
+        return
+    with pytest.raises(SystemExit, match="143"):
+        start.finished([])
+    seen = found.read()
+    assert seen is not None and seen.finished is None
+    assert seen.starts == (replace(begun, stopped=True),)
+    # An attempt before it left nothing that counts as newer than a later checkpoint.
+    assert [one.name for one in (folder.savepoints / "1").iterdir()] == [savepoint]
+
+
+def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = JobFolder.of(tmp_path, "orders")
+    folder.make()
+    begun = Start(1, "a" * 32, now(), 1, 1)
+    run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
+    config = Configuration({"local.stop-timeout": "100 ms"})
+    start = LocalStart(Beginning(folder, run, "orders", {}, Free()), config, None)
+    start._start, start._run, start._client = begun, run, object()
+    flink = Flink([NOTHING])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(java, "stop_with_savepoint", flink.stop)
+        patch.setattr(java, "cancel", flink.cancel)
+        start._stop()
+    assert flink.cancelled
+    assert "within 0.1 s: tasks are starting; the job is cancelled" in capsys.readouterr().err
