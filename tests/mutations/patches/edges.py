@@ -62,9 +62,9 @@ patch(
 )
 patch(
     "own-cancellation-as-the-end",
-    "durable.call_execution:CallExecution._make",
-    "if pending.stopped and isinstance(error, asyncio.CancelledError):",
-    "if isinstance(error, asyncio.CancelledError):",
+    "concurrency.outcomes:cancelled_from_outside",
+    "return task is None or task.cancelling() > 0",
+    "return True",
     "A durable function that raises CancelledError itself comes to no outcome.",
 )
 patch(
