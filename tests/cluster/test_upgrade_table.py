@@ -1,0 +1,186 @@
+"""Every row of the table in ``docs/upgrades.md``, on a cluster.
+
+A job with a run in every phase is stopped with a savepoint. Each edit of ``upgrade_edits.py`` is submitted
+from that savepoint, and comes to what the page tells: the run continues, or it is a dead letter. No call is
+repeated.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flink_agents.runtime.flink.following.cluster_jobs import (
+    ClusterJob,
+    cancel,
+    jobs_of,
+    kept_checkpoint,
+    last_failure,
+    stop_with_savepoint,
+)
+from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.submission import JobRequest
+from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
+from tests.cluster.flink_cluster import free_ports
+from tests.cluster.test_upgrades import OPTIONS, until
+
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "upgrades.md"
+EDITS = ROOT / "tests" / "runtime" / "journal" / "upgrade_edits.py"
+FLINK = {
+    "restart-strategy.type": "none",
+    "execution.checkpointing.interval": "500 ms",
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+}
+DELAY = 120
+"""Seconds after which a delayed event comes: the former job is stopped by then."""
+
+JOB = """
+import time
+from pyflink.common import Types, WatermarkStrategy
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+import upgrade_edits as edits
+from flink_agents import AgentsExecutionEnvironment, Signal
+
+DIRECTORY, EDIT = {settings}
+PHASES = edits.PHASES
+
+def slowly(number):
+    time.sleep(0.1)
+    return number
+
+def numbers_of(env, name):
+    source = NumberSequenceSource(0, 10**9)
+    numbers = env.stream_env.from_source(source, WatermarkStrategy.no_watermarks(), name).uid(name)
+    return numbers.map(slowly, output_type=Types.LONG()).uid(name + " slowly")
+
+def signals_at(number):
+    if EDIT is None:
+        return [Signal("more", key="signalled", id="first")] if number == 10 else []
+    wanted = [("more", "suspended"), ("go", "suspended"), ("go", "signalled")]
+    return [Signal(name, key=key, id=f"{name} {key}") for name, key in wanted] if number % 50 == 0 else []
+
+def write(file):
+    def to(value):
+        with open(f"{DIRECTORY}/{file}", "a", encoding="utf-8") as stream:
+            stream.write(f"{value}\\n")
+        return str(value)
+    return to
+
+env = AgentsExecutionEnvironment.get_execution_environment(
+    config={"action-state.store": "sqlite", "action-state.sqlite.path": f"{DIRECTORY}/journal/journal.db"}
+)
+few = numbers_of(env, "numbers").filter(lambda number: number < len(PHASES)).uid("few")
+orders = few.map(lambda number: edits.Order(PHASES[number])).uid("orders")
+signals = numbers_of(env, "signals").flat_map(signals_at).uid("signals of numbers")
+made = {name: one for name, one in edits.EDITS.get(EDIT, {}).items() if name != "gone"}
+stream = env.from_datastream(orders, lambda order: order.phase).with_signals(signals)
+applied = stream.apply(edits.agent(**made, policy="dead-letter"))
+outputs = applied.to_datastream().map(lambda output: output[0], output_type=Types.STRING()).uid("phases")
+outputs.map(write("outputs"), output_type=Types.STRING()).uid("write").print().uid("print")
+letters = applied.dead_letters().map(lambda letter: letter.key, output_type=Types.STRING()).uid("letters")
+letters.map(write("letters"), output_type=Types.STRING()).uid("write letters").print().uid("print letters")
+env.execute("orders")
+"""
+
+CALLS = """
+class Calls:
+    def append(self, line):
+        with open({file!r}, "a", encoding="utf-8") as stream:
+            stream.write(line + "\\n")
+
+CALLS = Calls()
+"""
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
+    cluster = StandaloneCluster(tmp_path_factory.mktemp("upgrade-table"))
+    try:
+        cluster.start(slots=1, port=free_ports(1)[0], options=OPTIONS)
+        address = cluster.status().address
+        assert address is not None
+        yield ClusterRest(address)
+    finally:
+        cluster.stop()
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """What the page tells: for each edit, what becomes of the run in each phase."""
+    table = PAGE.read_text("utf-8").partition("| edit | ")[2].partition("\n\n")[0]
+    lines = [line.strip("| ").split(" | ") for line in f"edit | {table}".splitlines()]
+    phases = lines[0][1:]
+    return {edit: dict(zip(phases, told, strict=True)) for edit, *told in lines[2:]}
+
+
+def submit(rest: ClusterRest, directory: Path, edit: str | None, savepoint: str | None = None) -> ClusterJob:
+    """Submit the job with an edit; its files are in the directory."""
+    code = directory / "code"
+    code.mkdir(parents=True)
+    text = EDITS.read_text("utf-8").replace("delay=3600", f"delay={DELAY}")
+    text = text.replace("CALLS: list[str] = []", CALLS.format(file=str(directory / "calls")))
+    if edit is not None:
+        text = text.replace("STOPPED = [False]", "STOPPED = [True]")
+        gone = {one: name for one, name in GONE.items() if one == edit}
+        text += "".join(f"\ndel {name}\n" for name in gone.values())
+    (code / "upgrade_edits.py").write_text(text, "utf-8")
+    script = directory / "job.py"
+    script.write_text(JOB.replace("{settings}", repr((str(directory), edit))), "utf-8")
+    run_on_cluster(rest, JobRequest(script, (), savepoint, (code,), 1, True, FLINK), print, print)
+    return jobs_of(rest)[0]
+
+
+GONE = {
+    "remove the event class that actions of a run exchange": "Step",
+    "remove the event class of delayed events": "Later",
+    "rename or remove the class of inputs": "Order",
+}
+
+
+def told(directory: Path, file: str) -> list[str]:
+    path = directory / file
+    return path.read_text("utf-8").splitlines() if path.exists() else []
+
+
+def stopped(rest: ClusterRest, directory: Path) -> str:
+    """Stop the former job when there is a run in every phase; returns the savepoint."""
+    job = submit(rest, directory, None)
+    until(lambda: last_failure(rest, job) is not None or len(told(directory, "calls")) == 6)
+    for _ in range(3):
+        before = kept_checkpoint(rest, job)
+        until(lambda before=before: kept_checkpoint(rest, job) != before)
+    place = stop_with_savepoint(rest, job)
+    assert told(directory, "outputs") == told(directory, "letters") == []
+    return place
+
+
+def test_each_row_of_the_page(rest: ClusterRest, tmp_path: Path) -> None:
+    savepoint = stopped(rest, tmp_path / "former")
+    differences: list[str] = []
+    for number, (edit, expected) in enumerate(rows().items()):
+        directory = tmp_path / str(number)
+        shutil.copytree(tmp_path / "former" / "journal", directory / "journal")
+        job = submit(rest, directory, edit, savepoint)
+
+        def ended(directory: Path = directory, job: ClusterJob = job) -> bool:
+            return last_failure(rest, job) is not None or len(results(directory)) == 5
+
+        until(ended)
+        if results(directory) != expected or last_failure(rest, job) is not None:
+            differences.append(f"{edit}: {results(directory)}, {last_failure(rest, job)}")
+        repeated = [call for call in told(directory, "calls") if call.startswith("charge")]
+        differences += [f"{edit}: repeated {call}" for call in repeated]
+        cancel(rest, job)
+    assert not differences, "\n".join(differences)
+
+
+def results(directory: Path) -> dict[str, str]:
+    """What has become of the run of each phase."""
+    found = dict.fromkeys(told(directory, "outputs"), "continues")
+    return found | dict.fromkeys(told(directory, "letters"), "dead letter")
