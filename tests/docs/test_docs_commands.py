@@ -18,6 +18,7 @@ from flink_agents.api.options import (
     CONFIG_FILE_VARIABLE,
     CONSOLE_TOKEN_VARIABLE,
     ENVIRONMENT_PREFIX,
+    TEST_MODE_VARIABLE,
     all_options,
     environment_name,
 )
@@ -82,7 +83,8 @@ def test_there_are_commands() -> None:
 
 def check_variable(name: str) -> None:
     """A variable with our prefix is an option."""
-    known = {environment_name(key) for key in all_options()} | {CONFIG_FILE_VARIABLE, CONSOLE_TOKEN_VARIABLE}
+    known = {environment_name(key) for key in all_options()}
+    known |= {CONFIG_FILE_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE}
     assert not name.startswith(ENVIRONMENT_PREFIX) or name in known, f"no option {name}"
 
 
@@ -124,12 +126,12 @@ def check_python(snippet: Snippet, arguments: list[str]) -> None:
 
 
 def check_compose(arguments: list[str]) -> None:
-    """A file that is there, and of ``run`` a service that it has."""
-    compose, flag, file, command, *rest = arguments
-    assert (compose, flag) == ("compose", "-f"), arguments
-    services = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))["services"]
+    """The file at the top of the repository, and of ``run`` a service that it has."""
+    compose, command, *rest = arguments
+    assert compose == "compose", arguments
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     assert command in ("up", "down", "run"), f"an unknown command: {command}"
-    assert command != "run" or rest[-1] in services, f"{file} has no service {rest[-1]}"
+    assert command != "run" or rest[-1] in services, f"docker-compose.yml has no service {rest[-1]}"
 
 
 def check_pip(arguments: list[str]) -> None:

@@ -135,7 +135,7 @@ def test_validator(tmp_path: Path, run_example: Run) -> None:
         "rejected: alan, after 1 attempts: eve: half is too much",
         "rejected: grace, after 3 attempts: 75 above the limit",
         "for review: ada 0: accept; 2 steps",
-        "for review: alan 0: again, accept; 4 steps",
+        "for review: alan 0: retry, accept; 4 steps",
         "for review: alan 2: reject; 2 steps",
         "for review: grace 0: again, again, again; 6 steps",
     ]

@@ -87,7 +87,7 @@ def test_the_command_prints_where_the_file_is(
 ) -> None:
     jar = make_jar(tmp_path / "mine.jar", *needed)
     monkeypatch.setenv(KAFKA_JAR_VARIABLE, str(jar))
-    done = CliRunner().invoke(main.app, ["kafka", "connector"])
+    done = CliRunner().invoke(main.app, ["kafka", "fetch-connector"])
     assert (done.exit_code, done.stdout.strip()) == (0, str(jar))
     monkeypatch.setenv(KAFKA_JAR_VARIABLE, str(tmp_path / "gone.jar"))
-    assert CliRunner().invoke(main.app, ["kafka", "connector"]).exit_code == ERROR_EXIT
+    assert CliRunner().invoke(main.app, ["kafka", "fetch-connector"]).exit_code == ERROR_EXIT
