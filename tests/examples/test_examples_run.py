@@ -137,7 +137,7 @@ def test_validator(tmp_path: Path, run_example: Run) -> None:
         "for review: ada 0: accept; 2 steps",
         "for review: alan 0: retry, accept; 4 steps",
         "for review: alan 2: reject; 2 steps",
-        "for review: grace 0: again, again, again; 6 steps",
+        "for review: grace 0: retry, retry, retry; 6 steps",
     ]
 
 
