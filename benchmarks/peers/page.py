@@ -116,7 +116,7 @@ def page(report: Mapping[str, Any]) -> str:
             ],
         ),
         kills=_table(
-            ("system", "effects", "lost", "repeated", "of these, recorded before", "works again after, s"),
+            ("system", "effects", "lost", "repeated", "of these, followed", "works again after, s"),
             [
                 (
                     peer.title,

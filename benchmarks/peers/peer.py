@@ -140,7 +140,7 @@ PEERS = {
             (program("langgraph_app.py"),),
             800,
             "functional API, durability 'sync', synchronous = FULL; 100 in flight",
-            "each task's writes and each end of a run, one transaction each",
+            "the end of a run, before its result, a transaction of its own; results of tasks in the background",
         ),
         Peer(
             "pyflink",
