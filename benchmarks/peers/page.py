@@ -36,14 +36,14 @@ def readme_line(report: Mapping[str, Any]) -> str:
     """Return the line of README with the ratios."""
     peers = report["peers"]
     cost = peers[OURS]["figures"]["cpu_ms_per_step"]["median"]
-    ratios = (
-        f"{PEERS[name].title.partition(',')[0]} {_ratio(peers, name, 'cpu_ms_per_step'):.2g} times"
+    ratios = ", ".join(
+        f"{_ratio(peers, name, 'cpu_ms_per_step'):.2g} times in {_name(name)}"
         for name in ("restate", "dbos", "langgraph", "handwritten")
         if name in peers
     )
     return (
-        f"{README_BEGIN}{cost:.2g} ms of CPU here. For the same work, {', '.join(ratios)} as much: "
-        "[performance](docs/performance.md) has all figures and says where this package loses."
+        f"{README_BEGIN}{cost:.2g} ms of CPU here, and for the same work {ratios}. "
+        "[Performance](docs/performance.md) has all figures, and says where this package loses."
     )
 
 
@@ -61,9 +61,9 @@ def losses(peers: Mapping[str, Any]) -> list[str]:
             if name != OURS_KAFKA and (value > ours if more_is_better else value < ours)
         }
         ranked = sorted(better.items(), key=lambda item: item[1], reverse=more_is_better)
-        names = ", ".join(f"{PEERS[name].title.partition(',')[0]} {value:,.3g}" for name, value in ranked)
+        names = ", ".join(f"{_name(name)} ({_short(value)})" for name, value in ranked)
         if names:
-            found.append(f"- {title}: {ours:,.3g} here; {names}.")
+            found.append(f"- {title}: {_short(ours)} here; better: {names}.")
     return found
 
 
@@ -158,6 +158,14 @@ def _kill(one: Mapping[str, Any], column: str) -> float | None:
 def _ratio(peers: Mapping[str, Any], name: str, figure: str) -> float:
     ours = peers[OURS]["figures"][figure]["median"] if OURS in peers else math.nan
     return peers[name]["figures"][figure]["median"] / ours
+
+
+def _name(name: str) -> str:
+    return PEERS[name].title.partition(",")[0]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _spread(one: Mapping[str, float]) -> str:

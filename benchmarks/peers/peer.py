@@ -140,7 +140,7 @@ PEERS = {
             (program("langgraph_app.py"),),
             800,
             "functional API, durability 'sync', synchronous = FULL; 100 in flight",
-            "the end of a run, before its result, a transaction of its own; results of tasks in the background",
+            "the end of a run, before its result: one transaction; results of tasks in the background",
         ),
         Peer(
             "pyflink",
@@ -149,7 +149,7 @@ PEERS = {
             ("pyflink_async.py",),
             (program("pyflink_async.py"),),
             20_000,
-            "process mode (thread mode has no AsyncFunction), capacity 1,000",
+            "process mode (thread mode has no AsyncFunction), capacity 1,000; latency: bundles of 1",
             "nothing: a restarted job makes all steps since its last checkpoint again",
         ),
     )

@@ -16,7 +16,7 @@ from pyflink.datastream import (
 )
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
-from workload import INPUTS, charge, key_of, notify, say
+from workload import INPUTS, MODE, charge, key_of, notify, say
 
 CAPACITY = 1000
 
@@ -53,6 +53,9 @@ def main() -> None:
     configuration = Configuration()
     configuration.set_string("python.execution-mode", "process")
     configuration.set_string("python.executable", sys.executable)
+    if MODE == "latency":
+        # A bundle ends when its last input was sent. The default of 1,000 inputs would show that alone.
+        configuration.set_string("python.fn-execution.bundle.size", "1")
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     env.set_parallelism(1)
     source = NumberSequenceSource(0, INPUTS - 1)
