@@ -57,7 +57,7 @@ def test_the_page_names_each_peer_and_its_ratio() -> None:
 def test_page_and_plots_are_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "DOCS", tmp_path)
     monkeypatch.setattr(page, "README", tmp_path / "README.md")
-    page.README.write_text(f"a\n{page.README_BEGIN}old\nb\n")
+    page.README.write_text(f"a\n{page.README_BEGIN}old {page.README_END} c\nb\n")
     written: list[dict[str, bytes]] = []
     for _ in range(2):
         page.write_page(json.loads(json.dumps(made_up())))
@@ -69,7 +69,7 @@ def test_page_and_plots_are_the_same_each_time(tmp_path: Path, monkeypatch: pyte
         "performance-latency.svg",
         "performance.md",
     ]
-    assert page.README.read_text() == f"a\n{page.readme_line(made_up())}\nb\n"
+    assert page.README.read_text() == f"a\n{page.readme_text(made_up())} c\nb\n"
 
 
 def test_the_page_says_where_another_system_is_better() -> None:
@@ -91,7 +91,7 @@ def test_the_page_in_docs_is_that_of_the_results(tmp_path: Path, monkeypatch: py
     assert RESULTS.exists() == (docs / "performance.md").exists()
     if not RESULTS.exists():
         return
-    assert page.readme_line(json.loads(RESULTS.read_text())) in page.README.read_text().splitlines()
+    assert page.readme_text(json.loads(RESULTS.read_text())) in page.README.read_text()
     monkeypatch.setattr(page, "DOCS", tmp_path)
     monkeypatch.setattr(page, "README", tmp_path.parent / "README.md")
     page.README.touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from benchmarks.peers.plots import bars
 DOCS = Path(__file__).parents[2] / "docs"
 TEMPLATE = Path(__file__).parent / "page.md"
 README = DOCS.parent / "README.md"
-README_BEGIN = "A durable step costs "
+README_BEGIN, README_END = "A durable step costs ", "where this package loses."
 
 
 def write_page(report: Mapping[str, Any]) -> None:
@@ -27,23 +28,23 @@ def write_page(report: Mapping[str, Any]) -> None:
         values = {PEERS[one].title: found["figures"][figure] for one, found in report["peers"].items()}
         (DOCS / "images" / name).write_text(bars(title, values))
     (DOCS / "performance.md").write_text(page(report))
-    lines = README.read_text().splitlines()
-    shown = [readme_line(report) if line.startswith(README_BEGIN) else line for line in lines]
-    README.write_text("\n".join([*shown, ""]))
+    shown = re.sub(f"{README_BEGIN}.*?{README_END}", lambda _: readme_text(report), README.read_text())
+    README.write_text(shown)
 
 
-def readme_line(report: Mapping[str, Any]) -> str:
-    """Return the line of README with the ratios."""
+def readme_text(report: Mapping[str, Any]) -> str:
+    """Return the sentences of README with the ratios."""
     peers = report["peers"]
     cost = peers[OURS]["figures"]["cpu_ms_per_step"]["median"]
     ratios = ", ".join(
-        f"{_ratio(peers, name, 'cpu_ms_per_step'):.2g} times in {_name(name)}"
+        f"{_ratio(peers, name, 'cpu_ms_per_step'):.2g} in {_name(name)}"
         for name in ("restate", "dbos", "langgraph", "handwritten")
         if name in peers
     )
     return (
-        f"{README_BEGIN}{cost:.2g} ms of CPU here, and for the same work {ratios}. "
-        "[Performance](docs/performance.md) has all figures, and says where this package loses."
+        f"{README_BEGIN}{cost:.2g} ms of CPU here. "
+        f"The same work costs this many times as much elsewhere: {ratios}. "
+        f"[Performance](docs/performance.md) has all figures, and says {README_END}"
     )
 
 
