@@ -94,6 +94,7 @@ def page(report: Mapping[str, Any]) -> str:
     return TEMPLATE.read_text().format(
         rounds=report["rounds"],
         day=report["day"],
+        notes="".join(f"\n{note}" for note in report.get("notes", ())),
         cpus=report["machine"]["cpus"],
         python=report["machine"]["python"],
         costs=_table(
