@@ -176,6 +176,9 @@ class RunObserver:
     def recorded(self, run: ObservedRun, action: str, records: int) -> None:
         """Note that the store has acknowledged ``records`` records of calls, waits and ends of actions."""
 
+    def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
+        """Note which short-term memory a run wrote: the size of each value in bytes, 0 if it was removed."""
+
     def committed(self, run: ObservedRun, seconds: float | None) -> None:
         """Note a commit, ``seconds`` after the end of the run; None for a run on Flink's thread."""
 

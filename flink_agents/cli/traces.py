@@ -19,7 +19,7 @@ NOTHING_FOUND = 1
 """Exit code if no run is as asked for."""
 
 FOLLOW_SECONDS = 1.0
-STATUSES = ("running", "suspended", "failed", "dead-lettered", "completed")
+STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "completed")
 
 Place = Annotated[
     Path | None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flink_agents.api.trace_errors import TraceFormatError, TraceNotFoundError
-from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.records import STARTED, TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 
 
@@ -33,9 +33,9 @@ class RunTrace:
 
     @property
     def status(self) -> str:
-        """``running``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``."""
+        """``running``, ``waiting``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``."""
         last = self.last
-        if last.kind != "run" or last.outcome == "started":
+        if last.kind != "run" or last.outcome == STARTED:
             return "running"
         return last.outcome
 
@@ -56,13 +56,13 @@ class RunTrace:
 
     def children(self, span: str) -> list[TraceRecord]:
         """Return the records of a span's parts, in the order in which they began."""
-        found = [one for one in self.records if one.parent_id == span and one.outcome != "started"]
+        found = [one for one in self.records if one.parent_id == span and one.is_end]
         return sorted(found, key=lambda one: one.time - (one.seconds or 0.0))
 
     def roots(self) -> list[TraceRecord]:
         """Return records whose parent has no record, but the starts: those of a run that has not ended."""
-        spans = {one.span_id for one in self.records if one.outcome != "started"}
-        found = [one for one in self.records if one.outcome != "started"]
+        spans = {one.span_id for one in self.records if one.is_end}
+        found = [one for one in self.records if one.is_end]
         return [one for one in found if one.parent_id is None or one.parent_id not in spans]
 
 

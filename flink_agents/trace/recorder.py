@@ -14,13 +14,15 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.logs import bounded
-from flink_agents.api.observers import ObservedRun, Phase, RunObserver
+from flink_agents.api.observers import WAITS, ObservedRun, Phase, RunObserver
 from flink_agents.api.tracing import TraceLevel
-from flink_agents.trace.records import TraceRecord, run_id_of, span_id
-from flink_agents.trace.writer import TraceWriter
+from flink_agents.trace.facts import facts_of
+from flink_agents.trace.records import RUNNING, WAITING, TraceRecord, run_id_of, span_id
+from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
 _PACKAGE = str(Path(__file__).parents[1])
 _MOST_ERROR = 500
+_MOST_NAMES = 50
 
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases in which a run stands for one that begins later."""
@@ -58,6 +60,8 @@ class _Segment:
     error: dict[str, Any] | None = None
     waits: dict[str, float] = field(default_factory=dict[str, float])
     waiting: tuple[str, float] | None = None
+    seen: tuple[Phase, float] | None = None
+    written: dict[str, int] | None = None
     actions: Counter[str] = field(default_factory=Counter[str])
     retries: Counter[str] = field(default_factory=Counter[str])
     calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
@@ -77,6 +81,7 @@ class TraceRecorder(RunObserver):
         percent: Share of the keys that are recorded.
         most_content: How many characters of a content are recorded.
         now: The time in seconds since the epoch.
+        clock: What the phases of runs are timed with.
     """
 
     def __init__(
@@ -88,8 +93,10 @@ class TraceRecorder(RunObserver):
         percent: int = 100,
         most_content: int = 4096,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._subtask = subtask
+        self._clock = clock
         self._level = level.rank
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
         self._writer = writer
@@ -97,6 +104,7 @@ class TraceRecorder(RunObserver):
         self._most = most_content
         self._now = now
         self._segments: dict[ObservedRun, _Segment] = {}
+        writer.look = self.look
 
     @property
     def writer(self) -> TraceWriter:
@@ -109,6 +117,9 @@ class TraceRecorder(RunObserver):
         """Record the begin, the suspension or the end of a run."""
         phase = run.phase
         if phase in _START_LESS:
+            if phase is Phase.INPUT and self._samples(run):
+                # Its record is there, its input is not: nothing else would ever tell of it.
+                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
             return
         segment = self._segments.get(run)
         if segment is None:
@@ -143,6 +154,48 @@ class TraceRecorder(RunObserver):
             self._put(
                 run, "event", event_type, outcome, ("event", event_type, number), None, segment.error or {}
             )
+
+    def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
+        """Note which memory a run wrote: names and sizes, no values."""
+        segment = self._segments.get(run)
+        if segment is not None:
+            segment.written = {**(segment.written or {}), **values}
+
+    def look(self) -> None:
+        """Record what runs do that have been in one phase for a while. Called by the writer's thread."""
+        now = self._clock()
+        for run, segment in list(self._segments.items()):
+            phase, since = run.phase, run.since
+            seen = phase, since
+            if not since or now - since < LOOK_SECONDS or segment.seen == seen or not run.identity:
+                continue
+            segment.seen = seen
+            calls = {
+                what[1]: one[2].get("attempt", 1)
+                for what, queued in list(segment.open.items())
+                for one in list(queued)
+            }
+            waits_for = run.waits_for
+            if phase is Phase.QUEUED:
+                waits_for = "earlier runs of its key"
+            elif phase in WAITS:
+                waits_for = waits_for or phase.value.removeprefix("waits for ")
+            self._writer.put(self._looked(run, waits_for, since, {"calls": calls} if calls else {}))
+
+    def _looked(self, run: ObservedRun, waits_for: str, since: float, more: dict[str, Any]) -> Pending:
+        """Return a record of a run that has not ended.
+
+        Args:
+            run: The run.
+            waits_for: What it waits for; empty if it executes the author's code.
+            since: Since when, by the clock of phases.
+            more: What else there is to say.
+        """
+        begun = round(self._now() - (self._clock() - since), 3) if since else None
+        attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
+        outcome = WAITING if waits_for else RUNNING
+        made = partial(self._record, run, run.identity, "run", self._subtask.agent, outcome, (), None)
+        return partial(made, attributes, None, self._now(), False)
 
     def closed(self) -> None:
         """Write what is queued."""
@@ -215,11 +268,14 @@ class TraceRecorder(RunObserver):
     def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
         """Note the request or the result of a durable call."""
         segment = self._segments.get(run)
-        if segment is not None and self._wants(action, TraceLevel.CONTENT):
-            opened = segment.open.get((action, function))
-            if opened:
-                place = -1 if what == "request" else 0
-                opened[place][2][what] = self._content(value)
+        opened = segment.open.get((action, function)) if segment is not None else None
+        if not opened or not self._wants(action, TraceLevel.CALLS):
+            return
+        attributes = opened[-1 if what == "request" else 0][2]
+        if what == "result" and (facts := facts_of(value)):
+            attributes |= facts
+        if self._wants(action, TraceLevel.CONTENT):
+            attributes[what] = self._content(value)
 
     def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
         """Record a durable call that returned."""
@@ -274,6 +330,8 @@ class TraceRecorder(RunObserver):
             attributes |= {"calls": segment.executed, "replayed": segment.replayed}
         if segment.error is not None and outcome != "completed":
             attributes["error"] = segment.error
+        if segment.written and self._level >= TraceLevel.CALLS.rank:
+            attributes["memory"] = _written(segment.written)
         if run.identity or self._subtask.job:
             self._run(run, segment, outcome, attributes | (more or {}), path)
 
@@ -341,6 +399,10 @@ class TraceRecorder(RunObserver):
             replayed,
             attributes,
         )
+
+
+def _written(values: Mapping[str, int]) -> dict[str, int]:
+    return {redaction.hide(name): size for name, size in sorted(values.items())[:_MOST_NAMES]}
 
 
 def _wait(wait: Any) -> dict[str, Any]:

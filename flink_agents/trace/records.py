@@ -16,6 +16,9 @@ from flink_agents.api.trace_errors import TraceFormatError
 
 SCHEMA_VERSION = 1
 
+STARTED, RUNNING, WAITING = "started", "running", "waiting"
+"""The outcomes of records about runs that have not ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
@@ -24,8 +27,8 @@ class TraceRecord:
     Attributes:
         kind: What it is about: ``run``, ``action``, ``call`` or ``event``.
         name: Name of the agent, the action, the function of the call, or the type of the event.
-        outcome: ``started``, ``ok``, ``failed``, ``suspended``, ``completed``, ``retried``, ``dead-lettered``
-            or ``ignored``.
+        outcome: ``started``, ``running``, ``waiting``, ``ok``, ``failed``, ``suspended``, ``completed``,
+            ``dead-lettered`` or ``ignored``. The first three are of runs that have not ended.
         job: Identity of the job that the run began in.
         agent: Name of the agent.
         subtask: Number of the subtask.
@@ -63,7 +66,15 @@ class TraceRecord:
     @property
     def id(self) -> str:
         """Id of the record: repeated records have the same one."""
-        return f"{self.span_id}:{self.outcome}"
+        seen = self.outcome
+        if seen in (WAITING, RUNNING):
+            seen = f"{seen}:{self.attributes.get('since')}"
+        return f"{self.span_id}:{seen}"
+
+    @property
+    def is_end(self) -> bool:
+        """True if the record tells how something ended, and False if it tells of a run that goes on."""
+        return self.outcome not in (STARTED, WAITING, RUNNING)
 
     @property
     def trace_id(self) -> str:

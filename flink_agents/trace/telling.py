@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from flink_agents.trace.reading import RunTrace
-from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
 
-UNFINISHED = ("running", "suspended", "failed")
+UNFINISHED = ("running", "waiting", "suspended", "failed")
 
 
 def when(seconds: float) -> str:
@@ -85,6 +85,10 @@ def _details(record: TraceRecord) -> Iterator[str]:
     if error:
         yield f"{error['error']}: {error.get('message', '')}".split("\n")[0]
         yield f"at {error['where']}" if "where" in error else ""
+    if "model" in attributes:
+        yield model_text(attributes)
+    for name, size in attributes.get("memory", {}).items():
+        yield f"wrote {name} ({size} bytes)" if size else f"removed {name}"
     if "attempt" in attributes:
         yield f"attempt {attributes['attempt']}"
     for wait in attributes.get("waits", ()):
@@ -92,6 +96,14 @@ def _details(record: TraceRecord) -> Iterator[str]:
     for name in ("request", "result"):
         if name in attributes:
             yield f"{name} {attributes[name]}"
+
+
+def model_text(facts: Mapping[str, Any]) -> str:
+    """Return what a request to a model used."""
+    used = f"{facts.get('input_tokens', 0)} tokens in, {facts.get('output_tokens', 0)} out"
+    cost = f", {facts['cost']:.6g} USD" if "cost" in facts else ""
+    ended = f", ended by {facts['finish_reason']}" if "finish_reason" in facts else ""
+    return f"model {facts['model']}, {used}{cost}{ended}"
 
 
 def wait_text(wait: dict[str, Any]) -> str:
@@ -117,7 +129,7 @@ def why(runs: Iterable[RunTrace], key: str) -> list[str]:
     unfinished.sort(key=lambda one: one.last.sequence_number)
     told = [line for one in unfinished[:1] for line in _unfinished(one)]
     if len(unfinished) > 1:
-        told.append(f"{len(unfinished) - 1} more run(s) of the key have not ended.")
+        told.append(f"{len(unfinished) - 1} further run(s) of the key have not ended and may wait for it.")
     return told
 
 
@@ -143,10 +155,27 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
         yield "Flink restarts the task if its restart strategy allows it, and the run is repeated then."
         return
     yield f"{name} has not ended. It began at {when(run.begun)}; its last record is of {when(run.ended)}."
+    yield from _going_on(run)
     failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
     if failed:
         yield f"{failed[-1].kind.capitalize()} {failed[-1].name} failed {len(failed)} time(s)."
         yield from _error(failed[-1])
+
+
+def _going_on(run: RunTrace) -> Iterator[str]:
+    """Say what a run was last seen to do."""
+    last = run.last
+    if last.outcome not in (RUNNING, WAITING):
+        return
+    attributes = last.attributes
+    since = f" since {when(attributes['since'])}" if attributes.get("since") else ""
+    calls: Mapping[str, int] = attributes.get("calls", {})
+    if last.outcome == RUNNING:
+        yield f"It executes its own code{since}, or awaits something that is no durable call."
+    else:
+        yield f"It waits for {attributes['for']}{since}."
+    for function, attempt in calls.items():
+        yield f"Its durable call {function} is in attempt {attempt}."
 
 
 def _error(record: TraceRecord) -> list[str]:
@@ -177,7 +206,7 @@ def page(runs: Sequence[RunTrace]) -> str:
     for run in runs:
         first, *_ = tree(run)
         parts.append(f"<h2>{html.escape(first)}</h2>")
-        shown = [one for one in run.records if one.outcome != "started"]
+        shown = [one for one in run.records if one.is_end]
         for record in sorted(shown, key=lambda one: one.time - (one.seconds or 0.0)):
             parts.append(_bar(run, record))
     return "".join([*parts, "</body></html>\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,6 +18,9 @@ PAUSE_SECONDS = 0.2
 
 BATCH = 500
 CLOSE_SECONDS = 5.0
+
+LOOK_SECONDS = 5.0
+"""How often the writer asks which runs have not ended."""
 
 Pending = Callable[[], TraceRecord]
 """Makes a record: what can be done later is not done by the thread of the run."""
@@ -41,6 +45,10 @@ class TraceWriter:
         sinks: The sinks, by name. One that fails does not keep records from the others.
         most: How many records the queue holds; what comes beyond that is dropped.
         on_drop: Told how many records were dropped. For any thread.
+
+    Attributes:
+        dropped: How many records were dropped.
+        look: Called in the writer's thread from time to time; may put records.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class TraceWriter:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self.dropped = 0
+        self.look: Callable[[], None] = lambda: None
 
     def put(self, pending: Pending) -> None:
         """Queue a record, or drop it if the queue is full. Never blocks."""
@@ -89,9 +98,13 @@ class TraceWriter:
                 self._thread.start()
 
     def _run(self) -> None:
+        looked = time.monotonic()
         while not (self._closing and not self._queue):
             self._wanted.wait(PAUSE_SECONDS)
             self._wanted.clear()
+            if (now := time.monotonic()) - looked >= LOOK_SECONDS:
+                looked = now
+                self.look()
             while self._queue:
                 self._write(self._batch())
             with self._written:

@@ -77,7 +77,7 @@ class RunRow:
         if record.kind == "run" and self.status not in FINAL:
             final = record.outcome in FINAL
             if final or record.time >= self.decided:
-                self.status = "running" if record.outcome == "started" else record.outcome
+                self.status = record.outcome if record.is_end else "running"
                 self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
                 self.decided = record.time
         self.ended = max(self.ended, record.time)

@@ -110,7 +110,7 @@ class _Axis:
 
 def timeline(run: RunTrace) -> Timeline:
     """Return the timeline of a run."""
-    shown = [one for one in run.records if one.outcome != "started"]
+    shown = [one for one in run.records if one.is_end]
     segments = sorted((one for one in shown if one.kind == "run"), key=_begun)
     # A segment of a replay repeats what an earlier one did.
     others = [one for one in shown if one.kind != "run"]

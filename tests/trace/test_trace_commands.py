@@ -105,7 +105,7 @@ def test_why_names_an_attempt_that_failed_and_what_is_behind_it(tmp_path: Path) 
         "has not ended",
         "Call charge failed 1 time",
         "OSError: gone at job.py:7",
-        "2 more",
+        "2 further",
     ):
         assert words in output
 

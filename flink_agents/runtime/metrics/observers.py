@@ -35,6 +35,7 @@ class Observers:
         others: See above.
         phase_changed: None where nobody listens, since phases change more often than all else.
         call_content: None if nobody listens, so that no content is made for nobody.
+        memory_written: None if nobody listens.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Observers:
         self.call_failed = dispatch("call_failed") or _nobody
         self.call_replayed = dispatch("call_replayed") or _nobody
         self.recorded = dispatch("recorded") or _nobody
+        self.memory_written = dispatch("memory_written")
         self.committed = dispatch("committed") or _nobody
         self.closed = dispatch("closed") or _nobody
 

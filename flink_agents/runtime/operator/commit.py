@@ -76,7 +76,7 @@ class Commits:
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited: neither its input is in state, nor has it a journal."""
         emission = Emission()
-        self._memory(changes := run.short_term.changes())
+        self._memory(run, changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
         if self._journals is not None:
             self._records(run, head, None)
@@ -104,7 +104,7 @@ class Commits:
         while actor.finished:
             run, waiting, changes, _ = actor.finished.popleft()
             committed.append(run)
-            self._memory(changes)
+            self._memory(run, changes)
             self._input(waiting.number, actor)
             if run.waits is not None or waiting.suspension is not None:
                 self._suspended.committed(run, waiting.number, head, emission, timers)
@@ -132,7 +132,7 @@ class Commits:
         assert actor.suspended is not None and actor.part is not None
         run, suspension = actor.suspended
         part, head, marker = actor.part, actor.head, actor.head.marker
-        self._memory(part.changes)
+        self._memory(run, part.changes)
         self._input(part.number, actor)
         ready = self._suspended.set_aside(run, suspension, head, emission, timers)
         self._outputs(run, part.number, head, emission, timers)
@@ -155,13 +155,15 @@ class Commits:
 
     # -- the steps, in their order ----------------------------------------------------
 
-    def _memory(self, changes: dict[str, bytes | None]) -> None:
+    def _memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
         """Step 1: write what the run changed in short-term memory.
 
         The run that follows has begun on it already where the key has an actor, and is committed later.
         """
         if changes:
             write_nodes(self._state.memory, changes)
+            if (tell := self._shared.observers.memory_written) is not None:
+                tell(run.state, {name: len(value or b"") for name, value in changes.items()})
 
     def _input(self, number: int, actor: KeyActor) -> None:
         """Step 2: remove the input, and count it off in the head.

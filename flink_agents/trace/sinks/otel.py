@@ -69,7 +69,7 @@ class OtelSink:
 def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
     """Return a span for each record that is one: what has ended, and is no replay."""
     for record in records:
-        if record.outcome != "started" and not record.replayed:
+        if record.is_end and not record.replayed:
             yield span_of(record)
 
 
@@ -111,6 +111,18 @@ _PREFIXES = {
 """What the names of recorded calls say: operation, and the attribute that has the rest of the name."""
 
 
+_FACTS = {
+    "model": "gen_ai.response.model",
+    "provider": "gen_ai.provider.name",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
+    "finish_reason": "gen_ai.response.finish_reasons",
+}
+"""What the conventions call the facts of a request to a model."""
+
+
 def _name(record: TraceRecord) -> tuple[str, str]:
     if record.kind == "run":
         return f"invoke_agent {record.agent}", "invoke_agent"
@@ -135,7 +147,10 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
         if record.kind == "call" and record.name.startswith(prefix):
             found[attribute] = record.name.removeprefix(prefix)
     for name, value in record.attributes.items():
-        if name == "error":
+        if name in _FACTS:
+            # A list, as the conventions have it: one answer has one reason.
+            found[_FACTS[name]] = [value] if name == "finish_reason" else value
+        elif name == "error":
             value = value.get("error") if isinstance(value, Mapping) else value
             found["error.type"] = str(value)
         elif isinstance(value, str | int | float | bool):

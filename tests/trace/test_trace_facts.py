@@ -1,0 +1,154 @@
+"""What records say of requests to models, of memory, and of runs that have not ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, UsageLimits
+from flink_agents.api.observers import Phase
+from flink_agents.api.tracing import TraceLevel
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.models import ScriptedModel
+from flink_agents.trace.facts import facts_of
+from flink_agents.trace.reading import by_run
+from flink_agents.trace.recorder import TracedSubtask, TraceRecorder
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.telling import tree, why
+from flink_agents.trace.writer import TraceWriter
+from tests.suite.tables import each
+from tests.trace.test_trace_records import PLAIN, records_in
+
+pytestmark = pytest.mark.own_conditions
+
+USAGE = {"input_tokens": 7, "output_tokens": 0}
+ANSWER = {"kind": "response", "model_name": "m", "usage": USAGE, "finish_reason": "stop"}
+
+
+@each(
+    "name, value, wanted",
+    [
+        ("chat", {"response": ANSWER, "cost": 0.5}, {"model": "m", "input_tokens": 7, "cost": 0.5}),
+        ("whole agent", ANSWER, {"model": "m", "input_tokens": 7, "finish_reason": "stop"}),
+        ("no price", {"response": ANSWER, "cost": None}, {"model": "m"}),
+        ("refused", {"refused": "no"}, {"finish_reason": "refused"}),
+        ("of a user", {"response": 7}, {}),
+        ("of a user, too", {"refused": True, "order": 1}, {}),
+        ("text", "response", {}),
+        ("broken", {"kind": "response", "usage": 3, "model_name": 4, "finish_reason": None}, {}),
+    ],
+)
+def test_the_facts_of_a_result(name: str, value: Any, wanted: dict[str, Any]) -> None:
+    found = facts_of(value)
+    assert {one: found.get(one) for one in wanted} == wanted
+    assert wanted or not found
+    assert "cost" in wanted or "cost" not in found
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel("tea")
+
+
+async def ask(event: Any, ctx: RunnerContext) -> OutputEvent:
+    ctx.short_term_memory.set("last", event.input)
+    result = await ctx.chat("clerk", event.input, limits=UsageLimits(requests=3))
+    if event.input == "wait":
+        await ctx.wait_for_signal("paid")
+    return OutputEvent(output=result.output)
+
+
+def asking() -> Agent:
+    agent = Agent(name="asking").add_action("ask", [InputEvent], ask)
+    agent.add_resource("clerk", "chat_model", ChatModel(clazz=f"{__name__}:model"))
+    return agent
+
+
+def asked(directory: Path, level: str, value: str = "which?") -> list[TraceRecord]:
+    options = {"trace.level": level, "trace.directory": str(directory)}
+    with OperatorHarness(asking(), lambda value: "k", config=options, **PLAIN) as harness:
+        harness.push_all([value])
+    return list(records_in(directory))
+
+
+def test_a_chat_request_has_its_model_and_tokens(tmp_path: Path) -> None:
+    found = asked(tmp_path, "calls")
+    (call,) = [one for one in found if one.kind == "call"]
+    assert call.name == "chat:clerk" and call.attributes["model"]
+    assert call.attributes["input_tokens"] > 0 and call.attributes["output_tokens"] > 0
+    assert not {"request", "result"} & call.attributes.keys()
+    (run,) = by_run(found).values()
+    assert "tokens in" in "\n".join(tree(run))
+
+
+@each("level, value", [("calls", "which?"), ("runs", "which?"), ("runs", "wait")])
+def test_memory_is_named_with_its_sizes(level: str, value: str, tmp_path: Path) -> None:
+    written = [
+        one.attributes["memory"]
+        for one in asked(tmp_path / level / value, level, value)
+        if "memory" in one.attributes
+    ]
+    if level == "runs":
+        assert written == []
+    else:
+        assert [set(one) for one in written] == [{"last"}] and written[0]["last"] > 0
+
+
+class Seen:
+    """A run as its recorder sees it."""
+
+    key = key_text = "k"
+    sequence_number = 3
+    identity = "job"
+    open_waits = ()
+
+    def __init__(self, phase: Phase, since: float, waits_for: str) -> None:
+        self.phase, self.since, self.waits_for = phase, since, waits_for
+
+
+@each(
+    "name, phase, waits_for, age, status, words",
+    [
+        ("young", Phase.CALL, "charge", 1.0, "running", "has not ended"),
+        ("call", Phase.CALL, "charge", 9.0, "waiting", "durable call charge is in attempt 3"),
+        ("pause", Phase.RETRY, "a pause before attempt 3", 9.0, "waiting", "a pause before attempt 3 since"),
+        ("slot", Phase.SLOT, "a slot of run.max-in-flight", 9.0, "waiting", "a slot of run.max-in-flight"),
+        ("limit", Phase.LIMIT, "rate limit of the tool x", 9.0, "waiting", "rate limit of the tool x"),
+        ("queued", Phase.QUEUED, "", 9.0, "waiting", "earlier runs of its key"),
+        ("client", Phase.CLIENT, "", 9.0, "waiting", "waits for a client"),
+        ("own code", Phase.RUNNING, "", 9.0, "running", "executes its own code since"),
+        ("no input", Phase.INPUT, "", 0.0, "waiting", "its input to come again"),
+    ],
+)
+def test_runs_that_do_not_end_are_recorded_once(
+    name: str, phase: Phase, waits_for: str, age: float, status: str, words: str
+) -> None:
+    kept: list[TraceRecord] = []
+
+    class Keeping:
+        def write(self, records: Any) -> None:
+            kept.extend(records)
+
+        def close(self) -> None:
+            pass
+
+    writer, clock = TraceWriter({"kept": Keeping()}), [100.0]
+    subtask = TracedSubtask("job", "paying", 0)
+    recorder = TraceRecorder(subtask, TraceLevel.CALLS, writer, now=lambda: 1000.0, clock=lambda: clock[0])
+    run: Any = Seen(Phase.QUEUED, 100.0, "")
+    recorder.phase_changed(run, None)
+    if phase is Phase.CALL:
+        recorder.call_begun(run, "pay", "charge", False)
+        recorder.call_retried(run, "pay", "charge", 3)
+    run.phase, run.waits_for = phase, waits_for
+    recorder.phase_changed(run, Phase.QUEUED)
+    clock[0] += age
+    for _ in range(3):
+        recorder.look()
+    recorder.closed()
+    (found,) = by_run(kept).values()
+    assert len(found.records) == (1 if age == 1.0 else 2)
+    assert found.status == status
+    assert words in "\n".join(why([found], "k"))
+    assert sum(one.is_end for one in found.records) == 0
