@@ -6,11 +6,8 @@ import gzip
 import json
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from pydantic_ai import Agent as ModelAgent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from raw_mcp import CALLED, LISTED, raw_server
 
 from flink_agents import (
     Agent,
@@ -44,97 +42,6 @@ pytestmark = pytest.mark.executes_once
 OURS = {
     name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
 }
-
-INITIALIZED = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {"tools": {}},
-    "serverInfo": {"name": "raw", "version": "1"},
-}
-LISTED = {
-    "tools": [
-        {
-            "name": "pay",
-            "description": "Pay.",
-            "inputSchema": {"type": "object", "properties": {"how": {"type": "string"}}},
-            "annotations": {"idempotentHint": False},
-        }
-    ]
-}
-CALLED = {"content": [{"type": "text", "text": "paid"}], "isError": False}
-
-
-class Raw:
-    """A server whose answers are what a test says.
-
-    Attributes:
-        answers: The result by method; bytes are a whole body, with headers.
-        calls: The arguments and metadata of the calls of tools.
-        hangs: How many of the next calls of tools get no answer before ``freed`` is set.
-    """
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {"initialize": INITIALIZED, "tools/list": LISTED, "tools/call": CALLED}
-        self.headers: dict[str, str] = {}
-        self.calls: list[dict[str, Any]] = []
-        self.hangs = 0
-        self.freed = Event()
-
-    def handler(self) -> type[BaseHTTPRequestHandler]:
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                method = request.get("method", "")
-                if method == "tools/call":
-                    owner.calls.append(request["params"])
-                    if owner.hangs > 0:
-                        owner.hangs -= 1
-                        owner.freed.wait()
-                answer = owner.answers.get(method)
-                if "id" not in request:
-                    return self.reply(202, b"")
-                if isinstance(answer, bytes):
-                    return self.reply(200, answer, owner.headers)
-                if answer is None:
-                    body: Any = {"error": {"code": -32601, "message": "no such method"}}
-                else:
-                    body = answer if "jsonrpc" in answer else {"result": answer}
-                return self.reply(200, json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}).encode())
-
-            def do_GET(self) -> None:
-                self.reply(405, b"")
-
-            do_DELETE = do_GET
-
-            def reply(self, status: int, content: bytes, headers: Any = ()) -> None:
-                self.send_response(status)
-                for name, value in {"content-type": "application/json", **dict(headers)}.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        return Handler
-
-
-@contextmanager
-def served() -> Iterator[tuple[Raw, str]]:
-    raw = Raw()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), raw.handler())
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield raw, f"http://127.0.0.1:{server.server_address[1]}/mcp"
-    finally:
-        raw.freed.set()
-        server.shutdown()
-        server.server_close()
 
 
 def pays(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -200,7 +107,7 @@ def test_an_answer_that_is_changed_anywhere_is_an_answer_or_an_error_of_ours(met
     chance = random.Random(26)
     given = [(path, odd) for path in places(body) if path for odd in ODD]
     chance.shuffle(given)
-    with served() as (raw, url), harness_of(Lenient(), at(url, tools_ttl=0, timeout=0.5)) as harness:
+    with raw_server() as (raw, url), harness_of(Lenient(), at(url, tools_ttl=0, timeout=0.5)) as harness:
         for number, (path, odd) in enumerate(given[:24]):
             raw.answers[method] = changed(body, path, odd)
             harness.push("direct" if number % 2 else "chat")
@@ -222,7 +129,7 @@ def large(size: int) -> bytes:
 
 @pytest.mark.parametrize("way", ["plain", "gzip"])
 def test_an_answer_is_read_up_to_a_limit(way: str) -> None:
-    with served() as (raw, url), harness_of(Lenient(), at(url, response_limit=1_000_000)) as harness:
+    with raw_server() as (raw, url), harness_of(Lenient(), at(url, response_limit=1_000_000)) as harness:
         raw.answers["tools/call"] = large(3_000_000) if way == "plain" else gzip.compress(large(3_000_000))
         raw.headers = {} if way == "plain" else {"content-encoding": "gzip"}
         harness.push("direct")
@@ -336,7 +243,7 @@ def test_a_call_of_an_action_that_was_cancelled_is_made_once_unless_it_may_be_re
         (LISTED, {"idempotent": ["p*"]}, 2),
         (LISTED, {"idempotent": True}, 2),
     ):
-        with served() as (raw, url), harness_of(HastyDirect(), at(url, **options)) as harness:
+        with raw_server() as (raw, url), harness_of(HastyDirect(), at(url, **options)) as harness:
             raw.answers["tools/list"], raw.hangs = listed, 1
             settle(harness)
             raw.freed.set()
@@ -386,7 +293,7 @@ def test_a_toolset_of_pydantic_ai_sends_keys_and_repeats_nothing(tmp_path: Path)
 
 
 def test_one_call_is_one_key_in_all_its_attempts() -> None:
-    with served() as (raw, url), harness_of(Lenient(), at(url)) as harness:
+    with raw_server() as (raw, url), harness_of(Lenient(), at(url)) as harness:
         harness.push("direct")
         harness.push("direct")
     keys = [call["_meta"]["flink-agents/idempotency-key"] for call in raw.calls]

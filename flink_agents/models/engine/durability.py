@@ -47,10 +47,12 @@ from flink_agents.api.chat import OnUnknownOutcome
 from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
+from flink_agents.api.mcp import OnNameTaken
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
+from flink_agents.models.engine.free_names import with_free_names
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -96,8 +98,8 @@ class CallSettings(TypedDict, total=False):
             connections, odd answers, 408, 409, 425, 429 and 5xx but 501. Default of tool calls: none.
         retry_after_limit: Of model calls: the longest ``Retry-After`` to wait for, in seconds. If the
             provider asks to wait longer, the request fails at once, with a WARNING. Default: 300.
-        idempotent: Of tool calls: True if a call whose outcome is unknown may be made again. Default: what
-            the MCP server of the tool says.
+        idempotent: Of tool calls: True if a call whose outcome is unknown may be made again; False if it may
+            not even after a crash, at the cost of a second record. Default: what the tool's MCP server says.
     """
 
     timeout: float | timedelta
@@ -130,6 +132,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         approval_timeout: Seconds, or a duration, after which a request counts as denied. Default: never.
         on_unknown_outcome: What happens if nobody knows whether the call of a tool took effect: ``fail`` ends
             the run, ``ask`` lets a person decide.
+        on_name_taken: What becomes of a tool of an ``MCPToolset`` if the agent has another tool of that name:
+            ``skip`` leaves it out, ``prefix`` names it ``ID_tool``, ``fail`` ends the run.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -157,12 +161,14 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         approvals: bool = False,
         approval_timeout: float | timedelta | None = None,
         on_unknown_outcome: OnUnknownOutcome | str = OnUnknownOutcome.FAIL,
+        on_name_taken: OnNameTaken = "skip",
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._further_models = tuple((models or {}).values())
         self._model_calls: CallSettings = model_calls or {}
         self._tool_calls: CallSettings = tool_calls or {}
         self._on_unknown = OnUnknownOutcome(on_unknown_outcome)
+        self._on_name_taken = on_name_taken
         self._people: People | None = None
         if approvals:
             is_duration = isinstance(approval_timeout, timedelta)
@@ -247,6 +253,11 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         """Name the tool in what it raised."""
         note_once(error, f"in tool {tool_def.name!r}")
         raise error
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        """Record calls of tools, each of which has a name of its own."""
+        recorded = super().get_wrapper_toolset(toolset) or toolset
+        return with_free_names(recorded, self._on_name_taken) if self.in_durable_context else recorded
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""

@@ -9,6 +9,7 @@ from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
 
+from flink_agents.api.durable import RetryableError
 from flink_agents.models.engine.tool_calls import being_made
 from flink_agents.models.mcp.calls import IDEMPOTENCY_KEY
 from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
@@ -39,9 +40,12 @@ def _through(author: Any) -> Any:
                 return await call(name, args, metadata=said, **others)
             except Exception as error:
                 failure = _failure(error)
-                if failure.kind is Kind.UNKNOWN and not made.repeatable:
-                    raise OutcomeUnknown(failure.text) from error
-                raise
+                if failure.kind is not Kind.UNKNOWN:
+                    raise
+                if made.repeatable:
+                    # The model would make another call, with another key.
+                    raise RetryableError(failure.text) from error
+                raise OutcomeUnknown(failure.text) from error
 
         return await (keyed(name, arguments) if author is None else author(ctx, keyed, name, arguments))
 

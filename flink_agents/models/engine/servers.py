@@ -16,6 +16,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.current import current_context
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.resources import ResourceType
+from flink_agents.models.engine.free_names import ServedToolsetTool
 from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
@@ -58,7 +59,8 @@ class _ServerToolset(AbstractToolset[Any]):
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         return {
-            tool.name: ToolsetTool(
+            tool.name: ServedToolsetTool(
+                on_name_taken=vars(tool)["on_name_taken"],
                 toolset=self,
                 tool_def=tool.definition,
                 max_retries=ctx.max_retries,

@@ -74,7 +74,10 @@ async def call_tool(
         ToolOutcomeUnknownError: Nobody knows whether it took effect.
     """
     settings = dict(config)
-    repeatable = bool(settings.pop("idempotent", False))
+    said = settings.pop("idempotent", None)
+    repeatable = bool(said)
+    if said is False:
+        settings["reconciler"] = _lost
     if repeatable:
         settings.setdefault("retry", RetryPolicy(retry_on=(ActionTimeoutError,)))
 
@@ -114,6 +117,11 @@ def _unknown(reason: str, key: str | None) -> dict[str, Any]:
     return {_UNKNOWN: [reason, key]}
 
 
+def _lost(request: str, idempotency_key: str) -> dict[str, Any]:
+    """Answer for a call that had begun when the worker died, and that must not be repeated."""
+    return _unknown("the worker died during the call", idempotency_key)
+
+
 def _failed(text: str) -> dict[str, Any]:
     """What pydantic-ai records of a tool that raised ``ToolFailed``."""
     return {"message": text, "kind": "tool_failed"}
@@ -136,7 +144,9 @@ def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
     if "idempotent" in config or not isinstance(hints, Mapping):
         return config
     said = cast("Mapping[str, Any]", hints)
-    return {**config, "idempotent": bool(said.get("readOnlyHint") or said.get("idempotentHint"))}
+    if said.get("readOnlyHint") or said.get("idempotentHint"):
+        return {**config, "idempotent": True}
+    return config
 
 
 # -- the parameter idempotency_key --------------------------------------------------------

@@ -26,7 +26,7 @@ def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
     own = Counter(tool.name for tool in tools if not _is_served(tool))
     twice = [name for name, number in own.items() if number > 1]
     if twice:
-        raise _duplicate(twice)
+        raise duplicate(twice)
     taken, given = set(own), list[ModelTool]()
     for tool in tools:
         named = _named(tool, taken) if _is_served(tool) else tool
@@ -45,7 +45,7 @@ def _named(tool: Any, taken: set[str]) -> ModelTool | None:
     if tool.name not in taken:
         return tool
     if tool.on_name_taken == "fail":
-        raise _duplicate([tool.name])
+        raise duplicate([tool.name])
     if tool.on_name_taken == "prefix" and (other := tool.prefixed).name not in taken:
         _log.warning("a model has a tool %r already: the tool of an MCP server is %r", tool.name, other.name)
         return other
@@ -53,7 +53,8 @@ def _named(tool: Any, taken: set[str]) -> ModelTool | None:
     return None
 
 
-def _duplicate(names: Sequence[str]) -> DuplicateNameError:
+def duplicate(names: Sequence[str]) -> DuplicateNameError:
+    """The error of names that two tools have."""
     return DuplicateNameError(
         "a model is given two tools of one name",
         expected="tools of different names",

@@ -22,6 +22,8 @@ _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
 """Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""
 
 
+_ROOM = __name__.rpartition(".")[0]
+
 _OF_LOCKS = ("asyncio", "anyio")
 """Libraries that have locks, for others."""
 
@@ -103,7 +105,9 @@ class ActionLoop(asyncio.SelectorEventLoop):
             future = OwnFuture(loop=self)
             future.over = over
             return future
-        if module == "asyncio.locks" and _keeps_locks_to_itself(frame):
+        if module == "asyncio.locks" and (
+            isinstance(asyncio.current_task(self), _LockTask) or _keeps_locks_to_itself(frame)
+        ):
             return OwnFuture(loop=self)
         if module not in ("asyncio.tasks", "asyncio.taskgroups"):
             return super().create_future()
@@ -129,6 +133,21 @@ def _keeps_locks_to_itself(frame: FrameType | None) -> bool:
     return False
 
 
+class _LockTask(ActionTask):
+    """A task that does nothing but wait for a lock that a library keeps to itself."""
+
+
+def _is_of_own_lock(coroutine: Any) -> bool:
+    """Whether a library starts a task for the lock itself, such as ``create_task(event.wait())``."""
+    code = getattr(coroutine, "cr_code", None)
+    if code is None or code.co_filename != asyncio.locks.__file__:
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_ROOM):
+        frame = frame.f_back
+    return _keeps_locks_to_itself(frame)
+
+
 def make_action_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None = None, **options: Any
 ) -> asyncio.Task[Any]:
@@ -145,4 +164,5 @@ def make_action_task(
     if delivery is None or delivery.over:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()
-    return ActionTask(coroutine, delivery=delivery, parent=parent, loop=loop, context=context, **options)
+    kind = _LockTask if _is_of_own_lock(coroutine) else ActionTask
+    return kind(coroutine, delivery=delivery, parent=parent, loop=loop, context=context, **options)

@@ -1,0 +1,127 @@
+"""The tools of a whole agent in a recorded run, each under a name of its own.
+
+pydantic-ai ends a run in which two toolsets have tools of one name. A running MCP server can add a tool of
+any name, so each run would fail from then on: ``on_name_taken`` says what becomes of such a tool instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic_ai.tools import RunContext
+from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, WrapperToolset
+from typing_extensions import override
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.models.tools.names import duplicate
+
+_log = bounded_logger("flink_agents.mcp")
+
+_OUTPUT = "final_result"
+"""The name of a tool by which an agent gives its output. A further one has an ending."""
+
+
+@dataclass(kw_only=True)
+class ServedToolsetTool(ToolsetTool[Any]):
+    """A tool of an MCP server of the job.
+
+    Attributes:
+        on_name_taken: What becomes of it if the agent has a tool of its name.
+    """
+
+    on_name_taken: str
+
+
+def with_free_names(toolset: AbstractToolset[Any], on_name_taken: str) -> AbstractToolset[Any]:
+    """The toolset of a run, in which tools of MCP servers make way for others.
+
+    Args:
+        toolset: All tools of the agent but those that give its output.
+        on_name_taken: What becomes of a tool of an ``MCPToolset`` if its name is taken.
+    """
+    if type(toolset) is CombinedToolset:
+        inner = [with_free_names(one, on_name_taken) for one in toolset.toolsets]
+        return _FreeNames(inner, on_name_taken=on_name_taken)
+    if isinstance(toolset, WrapperToolset):
+        inside = with_free_names(toolset.wrapped, on_name_taken)
+        # A wrapper of a single toolset may be no dataclass.
+        return toolset if inside is toolset.wrapped else replace(toolset, wrapped=inside)
+    return toolset
+
+
+@dataclass
+class _Keyed(WrapperToolset[Any]):
+    """Lists the tools of a toolset by keys that no other toolset has."""
+
+    number: int
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        tools = await self.wrapped.get_tools(ctx)
+        return {f"{self.number}/{name}": tool for name, tool in tools.items()}
+
+
+@dataclass
+class _FreeNames(CombinedToolset[Any]):
+    on_name_taken: str = field(kw_only=True)
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        keyed = CombinedToolset([_Keyed(one, number) for number, one in enumerate(self.toolsets)])
+        listed = [
+            (key.partition("/")[2], tool, self._policy(tool))
+            for key, tool in (await keyed.get_tools(ctx)).items()
+        ]
+        own = [name for name, _, policy in listed if policy is None]
+        if len(set(own)) < len(own):
+            # Two toolsets of the author: pydantic-ai says which.
+            return await super().get_tools(ctx)
+        taken, given = set(own), dict[str, ToolsetTool[Any]]()
+        for name, tool, policy in listed:
+            free = name if policy is None else _free_name(name, tool, policy, taken)
+            if free is not None:
+                taken.add(free)
+                given[free] = tool if free == name else _named(tool, free)
+        return given
+
+    @override
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        source: ToolsetTool[Any] = vars(tool)["source_tool"]
+        if (own := source.tool_def.name) != name:
+            # Records have the name that the server knows.
+            ctx, tool = replace(ctx, tool_name=own), _named(tool, own)
+        return await super().call_tool(own, tool_args, ctx, tool)
+
+    def _policy(self, tool: ToolsetTool[Any]) -> str | None:
+        """What becomes of a tool if its name is taken; None if it is one of the author."""
+        source: ToolsetTool[Any] | None = tool
+        while source is not None:
+            if isinstance(source, ServedToolsetTool):
+                return source.on_name_taken
+            source = vars(source).get("source_tool")
+        return self.on_name_taken if "annotations" in (tool.tool_def.metadata or {}) else None
+
+
+def _named(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
+    return replace(tool, tool_def=replace(tool.tool_def, name=name))
+
+
+def _free_name(name: str, tool: ToolsetTool[Any], policy: str, taken: set[str]) -> str | None:
+    """The name under which a tool of a server is given to the model; None if it is left out."""
+    if name not in taken and not _gives_output(name):
+        return name
+    if policy == "fail":
+        raise duplicate([name])
+    server = tool.tool_def.toolset_id or tool.toolset.id
+    if policy == "prefix" and server and (other := f"{server}_{name}") not in taken:
+        _log.warning("an agent has a tool %r already: the tool of an MCP server is %r", name, other)
+        return other
+    _log.warning("an agent has a tool %r already: the tool of an MCP server is left out", name)
+    return None
+
+
+def _gives_output(name: str) -> bool:
+    return name == _OUTPUT or name.startswith(f"{_OUTPUT}_")

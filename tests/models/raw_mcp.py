@@ -1,0 +1,109 @@
+"""An MCP server in the process of a test, whose answers are what the test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+INITIALIZED = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "raw", "version": "1"},
+}
+LISTED = {
+    "tools": [
+        {
+            "name": "pay",
+            "description": "Pay.",
+            "inputSchema": {"type": "object", "properties": {"how": {"type": "string"}}},
+            "annotations": {"idempotentHint": False},
+        }
+    ]
+}
+CALLED = {"content": [{"type": "text", "text": "paid"}], "isError": False}
+
+
+class Raw:
+    """A server whose answers are what a test says.
+
+    Attributes:
+        answers: The result by method; bytes are a whole body, with headers.
+        calls: The arguments and metadata of the calls of tools.
+        hangs: How many of the next calls of tools get no answer before ``freed`` is set.
+        refuses: How many of the next calls of tools are answered with an error of the tool.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {"initialize": INITIALIZED, "tools/list": LISTED, "tools/call": CALLED}
+        self.headers: dict[str, str] = {}
+        self.calls: list[dict[str, Any]] = []
+        self.hangs = 0
+        self.refuses = 0
+        self.freed = Event()
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                method = request.get("method", "")
+                if method == "tools/call":
+                    owner.calls.append(request["params"])
+                    if owner.hangs > 0:
+                        owner.hangs -= 1
+                        owner.freed.wait()
+                answer = owner.answers.get(method)
+                if method == "tools/call" and owner.refuses > 0:
+                    owner.refuses -= 1
+                    answer = {"content": [{"type": "text", "text": "pay otherwise"}], "isError": True}
+                if "id" not in request:
+                    return self.reply(202, b"")
+                if isinstance(answer, bytes):
+                    return self.reply(200, answer, owner.headers)
+                if answer is None:
+                    body: Any = {"error": {"code": -32601, "message": "no such method"}}
+                else:
+                    body = answer if "jsonrpc" in answer else {"result": answer}
+                return self.reply(200, json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}).encode())
+
+            def do_GET(self) -> None:
+                self.reply(405, b"")
+
+            do_DELETE = do_GET
+
+            def reply(self, status: int, content: bytes, headers: Any = ()) -> None:
+                self.send_response(status)
+                for name, value in {"content-type": "application/json", **dict(headers)}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(content)))
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    # Who asked may have gone.
+                    self.end_headers()
+                    self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextmanager
+def raw_server() -> Iterator[tuple[Raw, str]]:
+    """A server, and its address."""
+    raw = Raw()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), raw.handler())
+    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield raw, f"http://127.0.0.1:{server.server_address[1]}/mcp"
+    finally:
+        raw.freed.set()
+        server.shutdown()
+        server.server_close()
