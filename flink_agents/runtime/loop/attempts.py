@@ -13,10 +13,11 @@ from flink_agents.runtime.durable.call_values import mismatch_error
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import Trial, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.steps import ENDS, StepExecutor
+from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
 from flink_agents.runtime.metrics.run_metrics import clock

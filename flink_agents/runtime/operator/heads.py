@@ -1,10 +1,18 @@
 """Reads the heads of keys that have no actor, and says where records of a key can lie.
 
-An actor has the head of its key at hand. Of all other keys, state has it, and the head says whether runs
-of the key may have been recorded, and where.
+An actor has the head of its key. The heads of all other keys are in state, and a head says whether runs of
+the key may have been recorded, and where.
+
+:class:`KeyCache` keeps what state has of the latest keys in memory as well, since a call of Flink's state
+costs as much as a short action. Only this operator changes the state of a key, and a restore makes a new
+operator with an empty cache. So the cache holds what a read would return. Each change is still written to
+state: nothing is in memory alone. A key is cached while it has no actor: an actor takes over head and
+memory, and returns them when it ends.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from flink_agents.api.errors import PlanChangedError
 from flink_agents.api.options import AgentOptions
@@ -14,6 +22,18 @@ from flink_agents.runtime.journal.other_jobs import OtherJobs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
+
+MOST_BYTES = 4 * 1024 * 1024
+"""When so much was kept, what was not used since then goes. So there is twice as much at most."""
+
+KEY_BYTES = 700
+"""What a key takes without the values of its memory, about."""
+
+NODE_BYTES = 150
+"""What a node of memory takes without its value, about."""
+
+MOST_NODES = 50
+"""Of a key with more nodes in memory than these, the head is kept alone: to count them takes longer."""
 
 
 class Heads:
@@ -106,3 +126,60 @@ def _waits_no_more(key_text: str) -> PlanChangedError:
         found=f"a suspended run of key {decode_key(key_text)!r}",
         fix=f"set {AgentOptions.MAY_SUSPEND.key} to true: this code then resumes the run when its wait ends",
     )
+
+
+class CachedKey(NamedTuple):
+    """What state has of a key.
+
+    Attributes:
+        head: Its head.
+        memory: Nodes of its short-term memory by path; None for one that is not there.
+        whole: Whether these are all nodes.
+        searched: Whether nothing that an earlier attempt recorded of the key is left to be run.
+    """
+
+    head: Head
+    memory: dict[str, bytes | None]
+    whole: bool
+    searched: bool
+
+
+class KeyCache:
+    """Keeps heads and memory of the latest keys. Only Flink's thread uses it.
+
+    Args:
+        expires: Whether memory expires in state, so that nothing is kept.
+        most_bytes: How much is kept until what was not used goes.
+    """
+
+    def __init__(self, expires: bool, most_bytes: int = MOST_BYTES) -> None:
+        self._most = 0 if expires else most_bytes
+        self._latest: dict[str, CachedKey] = {}
+        self._before: dict[str, CachedKey] = {}
+        self._bytes = 0
+
+    def get(self, key_text: str) -> CachedKey | None:
+        """What is kept of a key, if it is."""
+        return self._latest.get(key_text) or self._before.get(key_text)
+
+    def keep(
+        self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
+    ) -> None:
+        """Keep what state has of a key from now on.
+
+        What it takes is counted each time, so that all of them take less than what is counted.
+        """
+        if not self._most:
+            return
+        if len(memory) > MOST_NODES:
+            memory, whole = {}, False
+        self._latest[key_text] = CachedKey(head, memory, whole, searched)
+        self._bytes += KEY_BYTES + NODE_BYTES * len(memory)
+        self._bytes += sum(map(len, filter(None, memory.values())))
+        if self._bytes > self._most:
+            self._before, self._latest, self._bytes = self._latest, {}, 0
+
+    def drop(self, key_text: str) -> None:
+        """Keep nothing of a key: somebody else changes it now."""
+        self._latest.pop(key_text, None)
+        self._before.pop(key_text, None)

@@ -32,8 +32,7 @@ from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.harvest import START
-from flink_agents.runtime.operator.heads import Heads
-from flink_agents.runtime.operator.kept_keys import KeptKeys
+from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
@@ -81,7 +80,7 @@ class AgentProcessor(ABC):
         self._comes_back = self._inline
         self._records_runs = shared.journals is not None
         self._actors: dict[str, KeyActor] = {}
-        self._kept = KeptKeys(shared.memory_expires)
+        self._cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = Intake(shared, state, low)
         self._asides = Asides(shared, state, clock, low)
@@ -144,7 +143,7 @@ class AgentProcessor(ABC):
             self._feed(actor)
             self._fed(actor, timers)
             return NOTHING
-        heads, kept = self._heads, self._kept.get(key_text)
+        heads, kept = self._heads, self._cache.get(key_text)
         head = kept.head if kept is not None else heads.of(key_text)
         if (head.suspended is not None or head.aside) and self._is_held(head):
             self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
@@ -168,7 +167,7 @@ class AgentProcessor(ABC):
         step = self._steps.advance(run)
         if step is None:
             emission = self._commits.inline(run, head, timers)
-            self._kept.keep(key_text, head, memory, whole, searched=True)
+            self._cache.keep(key_text, head, memory, whole, searched=True)
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
@@ -245,7 +244,7 @@ class AgentProcessor(ABC):
     def _forget(self, key_text: str, timestamp: int, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if nothing needs it any more."""
         if self._forgetting is not None and timestamp < START:
-            self._kept.drop(key_text)
+            self._cache.drop(key_text)
             head = self._heads.read(key_text)
             if head is not None:
                 self._forgetting.look(head, key_text, timers)
@@ -309,7 +308,7 @@ class AgentProcessor(ABC):
 
     def _wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """An actor for a key that has none, but has inputs in state."""
-        kept = self._kept.get(key_text)
+        kept = self._cache.get(key_text)
         known: dict[str, bytes | None]
         if kept is not None and kept.whole:
             known = kept.memory
@@ -349,14 +348,14 @@ class AgentProcessor(ABC):
         if self._shared.may_wait:
             actor.mail = self._suspended.mail(head)
         self._actors[key_text] = actor
-        self._kept.drop(key_text)
+        self._cache.drop(key_text)
         self._made(actor, timers)
         return actor
 
     def _let_go(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
         del self._actors[actor.key_text]
-        self._kept.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        self._cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
         self._waits.loop.suspensions.forget(actor)
 
     @abstractmethod

@@ -209,14 +209,14 @@ patch(
 )
 patch(
     "kept-drop-half",
-    "kept_keys:KeptKeys.drop",
+    "heads:KeyCache.drop",
     "self._before.pop(key_text, None)",
     "pass",
     "What is kept of a key in the older half is not dropped.",
 )
 patch(
     "kept-without-memory",
-    "kept_keys:KeptKeys.keep",
+    "heads:KeyCache.keep",
     "memory, whole = {}, False",
     "memory = {}",
     "A key with much memory is kept as one that has none.",

@@ -265,7 +265,7 @@ class Settings(Agent):
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the default policy fast."""
-    monkeypatch.setattr("flink_agents.runtime.execution.steps.RetryPolicy", lambda: FAST)
+    monkeypatch.setattr("flink_agents.runtime.execution.failures.RetryPolicy", lambda: FAST)
 
 
 def test_agents_policy_holds_for_actions_without_one() -> None:

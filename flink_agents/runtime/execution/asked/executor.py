@@ -17,12 +17,12 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
 from flink_agents.runtime.execution.asked.asked_run import AskedRun, root_of
 from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.steps import ENDS, StepExecutor
-from flink_agents.runtime.execution.ways import Way
+from flink_agents.runtime.execution.steps import StepExecutor, StepStrategy
 
 
 class AskedExecutor(StepExecutor):
@@ -36,7 +36,7 @@ class AskedExecutor(StepExecutor):
 
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
-        self._way: Way = _WithinAction(self, shared)
+        self._way: StepStrategy = _WithinAction(self, shared)
 
     async def answer(self, run: AskedRun, event: Event) -> list[Any]:
         """Execute a run to its end; returns what the agent put out."""
@@ -93,7 +93,7 @@ class AskedExecutor(StepExecutor):
             run.state.action_run = before
 
 
-class _WithinAction(Way):
+class _WithinAction(StepStrategy):
     """What the executor does with steps on the agent loop, inside of another step.
 
     Args:

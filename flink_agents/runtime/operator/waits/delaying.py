@@ -45,7 +45,7 @@ class DelayingProcessor(WaitingProcessor):
 
     def _head_of(self, key_text: str) -> Head | None:
         """The head of the current key, wherever it is at hand."""
-        known = self._actors.get(key_text) or self._kept.get(key_text)
+        known = self._actors.get(key_text) or self._cache.get(key_text)
         return known.head if known is not None else self._heads.read(key_text)
 
     def _deliver(self, key_text: str, fired: int, timers: Timers) -> None:

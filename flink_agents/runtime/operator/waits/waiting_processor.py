@@ -29,7 +29,7 @@ class WaitingProcessor(AgentProcessor):
         if goes_on:
             self._wake(actor.head, key_text, True, timers)
             return
-        self._kept.keep(key_text, actor.head, {}, False, searched=False)
+        self._cache.keep(key_text, actor.head, {}, False, searched=False)
         if self._low is not None and actor.head.has_pending:
             self._low.park(key_text)
 
@@ -83,7 +83,7 @@ class WaitingProcessor(AgentProcessor):
             self._waits.check_failure()
             head = actor.head
         else:
-            kept = self._kept.get(key_text)
+            kept = self._cache.get(key_text)
             head = kept.head if kept is not None else self._heads.of(key_text)
         mail = self._suspended.receive(signal, key_text, head, actor, timers, emission)
         if mail is None:
@@ -102,7 +102,7 @@ class WaitingProcessor(AgentProcessor):
         if not self._shared.may_wait or fired >= START:
             return emission
         actor = self._actors.get(key_text)
-        kept = self._kept.get(key_text) if actor is None else None
+        kept = self._cache.get(key_text) if actor is None else None
         known = actor if actor is not None else kept
         head = known.head if known is not None else self._heads.read(key_text)
         if head is None:
@@ -116,7 +116,7 @@ class WaitingProcessor(AgentProcessor):
         if had_signals and not waits:
             self._ignore_the_end(timers)
         if head.is_unused:
-            self._kept.drop(key_text)
+            self._cache.drop(key_text)
             return emission
         if head.aside and (self._asides.wake_due(head, key_text) or (actor is None and woken_of(head))):
             self._state.head.update(head.pack())
@@ -144,9 +144,9 @@ class WaitingProcessor(AgentProcessor):
 
     def _end_signals(self, key_text: str, emission: Emission, timers: Timers) -> None:
         """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
-        kept = self._kept.get(key_text)
+        kept = self._cache.get(key_text)
         head = kept.head if kept is not None else self._heads.read(key_text)
         if head is not None:
             self._suspended.end_signals(key_text, head, emission, timers)
             if head.is_unused:
-                self._kept.drop(key_text)
+                self._cache.drop(key_text)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator import kept_keys
-from flink_agents.runtime.operator.kept_keys import KEY_BYTES, MOST_NODES, NODE_BYTES, KeptKeys
+from flink_agents.runtime.operator import heads
+from flink_agents.runtime.operator.heads import KEY_BYTES, MOST_NODES, NODE_BYTES, KeyCache
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fake_state import FakeBackend
@@ -89,7 +89,7 @@ def test_state_of_a_key_is_read_once(reads: Counter[str], first: int) -> None:
         assert not reads
 
 
-@factors(seed=range(3), inline=[True, False], most_bytes=[3 * KEY_BYTES, kept_keys.MOST_BYTES])
+@factors(seed=range(3), inline=[True, False], most_bytes=[3 * KEY_BYTES, heads.MOST_BYTES])
 def test_what_is_kept_is_what_state_has(
     seed: int, inline: bool, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +97,7 @@ def test_what_is_kept_is_what_state_has(
     pushed = inputs(random.Random(seed), 80)
 
     def ran(most: int) -> tuple[Any, ...]:
-        monkeypatch.setattr(KeptKeys.__init__, "__defaults__", (most,))
+        monkeypatch.setattr(KeyCache.__init__, "__defaults__", (most,))
         with OperatorHarness(Changing, by_first, config={"run.inline": inline}) as harness:
             for number, record in enumerate(pushed):
                 harness.push(record)
@@ -130,7 +130,7 @@ def nodes(count: int, size: int = 0) -> dict[str, bytes | None]:
 
 
 def test_what_is_kept_has_a_bound() -> None:
-    kept = KeptKeys(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
+    kept = KeyCache(False, 10 * (KEY_BYTES + 3 * (NODE_BYTES + 100)))
     for number in range(1000):
         kept.keep(f"k{number}", Head("job"), nodes(3, 100), True, False)
     there = [number for number in range(1000) if kept.get(f"k{number}") is not None]
@@ -139,7 +139,7 @@ def test_what_is_kept_has_a_bound() -> None:
 
 
 def test_a_key_that_is_used_stays() -> None:
-    kept = KeptKeys(False, 10 * KEY_BYTES)
+    kept = KeyCache(False, 10 * KEY_BYTES)
     for number in range(100):
         for key in ("used", f"k{number}"):
             found = kept.get(key)
@@ -148,7 +148,7 @@ def test_a_key_that_is_used_stays() -> None:
 
 
 def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
-    kept = KeptKeys(False)
+    kept = KeyCache(False)
     head = Head("job")
     kept.keep("few", head, nodes(MOST_NODES), True, False)
     kept.keep("many", head, nodes(MOST_NODES + 1), True, False)
@@ -159,6 +159,6 @@ def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
 
 
 def test_nothing_is_kept_where_memory_expires() -> None:
-    kept = KeptKeys(True)
+    kept = KeyCache(True)
     kept.keep("k", Head("job"), {}, True, False)
     assert kept.get("k") is None

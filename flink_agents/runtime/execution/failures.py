@@ -1,0 +1,288 @@
+"""What follows when an action raises: another attempt, an event that is given up, or the end of the job.
+
+Everything here takes back what the attempt did before it decides, so that no policy sees half an action.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flink_agents.api.durable import OnMismatch
+from flink_agents.api.errors import (
+    ActionFailedError,
+    ActionInterruptedError,
+    AgentsError,
+    RetriesExhaustedError,
+    StateError,
+)
+from flink_agents.api.events import Event, InputEvent
+from flink_agents.api.logs import bounded_logger
+from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.concurrency.outcomes import thrown
+from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.retry import Trial, is_of_deployment, is_retryable, next_trial, record
+from flink_agents.runtime.execution.routing import not_accepted
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.changed_code import (
+    LETTER_PATH,
+    agent_policy,
+    given_up_event,
+    no_action_takes,
+    unhandled_policy,
+)
+from flink_agents.runtime.serde.raised_texts import told_error
+from flink_agents.runtime.serde.redacted import redacted
+from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
+
+FAILURES = (BaseException,)
+"""What an action can raise: whatever it is, it is the action's failure, with the author's line."""
+
+ENDS = (KeyboardInterrupt, GeneratorExit)
+"""What no policy passes by: one is meant for the program, the other closes the coroutine that executes
+the run, so that nothing can follow in it."""
+
+_log = bounded_logger("flink_agents.run")
+
+
+class FailurePolicies:
+    """Follows the policies of agent and actions when something fails.
+
+    Args:
+        shared: What all runs share.
+
+    Attributes:
+        observers: Receives what happens to runs.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+        self.observers = shared.observers
+        self._on_error = agent_policy(shared)
+        self._retry = shared.agent.retry
+        self._on_unhandled = unhandled_policy(shared)
+
+    def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
+        """End an attempt that raised: what it did is taken back, and its policies followed.
+
+        Returns:
+            The next attempt; None where the run goes on without.
+
+        Raises:
+            ActionFailedError: There is none, and the policy is to fail.
+        """
+        error = redacted(thrown(error))
+        self.observers.action_failed(step.run.state, step.action.name, error)
+        retry = self._retry_of(step.action)
+        if retry is not None and not isinstance(error, ENDS):
+            seed = f"{step.event.id}\x00{step.action.name}"
+            trial = next_trial(retry, step.trial, error, seed, self.now())
+            if trial is not None:
+                return self._again(step, error, trial)
+        self.fail(step, error)
+        return None
+
+    def anew(self, step: ActionRun) -> ActionRun:
+        """Take back what an attempt did; returns another one that takes its place."""
+        self._take_back(step)
+        following = ActionRun(self._shared, step.run, step.action, step.event)
+        following.trial = step.trial
+        return following
+
+    def refuse(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
+        """End a step whose replay is not what was recorded.
+
+        Raises:
+            ActionFailedError: The policy is to fail.
+        """
+        self._take_back(step)
+        self.observers.action_mismatched(step.run.state, step.action.name)
+        where = step.action.where
+        if policy is not OnMismatch.DEAD_LETTER:
+            raise self._action_failed(step, error, where, ()) from error
+        self._put_final(step)
+        self._give_up(step.run, step.action, step.event, error, where, OnError.DEAD_LETTER, (), step.path)
+
+    def fail(self, step: ActionRun, error: BaseException) -> None:
+        """End a step that raised, for good.
+
+        Raises:
+            ActionFailedError: The policy is to fail.
+        """
+        self._take_back(step)
+        action, event = step.action, step.event
+        where = users_place(error, action)
+        policy = self._policy_of(action)
+        attempts = _attempts(step, error)
+        ends = isinstance(error, ENDS) or is_of_deployment(error)
+        if policy in (OnError.FAIL, OnError.RETRY) or ends:
+            raise self._action_failed(step, error, where, attempts) from error
+        self._put_final(step)
+        self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
+
+    def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
+        """End a run before its begin, whose input cannot wait: state cannot hold it.
+
+        Raises:
+            AgentsError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        self._give_up(run, None, run.input_event(record), error, "", self._on_error)
+
+    def give_up(self, run: Run, record: Any, error: StateError) -> None:
+        """End a run that this code cannot continue; it leaves nothing but what has left before.
+
+        Raises:
+            StateError: The policy is to fail.
+        """
+        if self._on_error in (OnError.FAIL, OnError.RETRY):
+            raise error
+        run.clear()
+        event = given_up_event(run, record, self._shared)
+        self._give_up(run, None, event, error, "", self._on_error, path=LETTER_PATH)
+
+    def leave_thread(self, step: ActionRun) -> ActionRun:
+        """Begin a step anew that must not go on here; the next time it does not even begin here."""
+        self._take_back(step)
+        self._shared.leaves_thread(step.action)
+        return ActionRun(self._shared, step.run, step.action, step.event)
+
+    def now(self) -> float:
+        """The present, in seconds of the clock that attempts are measured by."""
+        return time.monotonic()
+
+    def _policy_of(self, action: BoundAction) -> OnError:
+        return OnError(action.settings.on_error or self._on_error)
+
+    def _retry_of(self, action: BoundAction) -> RetryPolicy | None:
+        retry = action.settings.retry or self._retry
+        if retry is None and self._policy_of(action) is OnError.RETRY:
+            return RetryPolicy()
+        return retry
+
+    def _again(self, step: ActionRun, error: BaseException, trial: Trial) -> ActionRun:
+        self._take_back(step)
+        following = ActionRun(self._shared, step.run, step.action, step.event)
+        following.trial = trial
+        self.observers.action_retried(step.run.state, step.action.name, len(trial.failed) + 1)
+        _log.info(
+            "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
+            users_place(error, step.action),
+            len(trial.failed),
+            step.action.name,
+            self._shared.agent_name,
+            step.run.key,
+            step.run.sequence_number,
+            trial.delay,
+            type(error).__name__,
+            text_of(error),
+        )
+        return following
+
+    def _take_back(self, step: ActionRun) -> None:
+        step.end()
+        step.run.rollback(step.mark)
+
+    def _put_final(self, step: ActionRun) -> None:
+        """Put out what an execution had put out before it waited."""
+        if step.run.waits is not None:
+            outputs, side = step.run.waits.final(step)
+            step.run.put_out(step.path, [event.output for event in outputs], side)
+
+    def _unhandled(self, run: Run, event: Event) -> None:
+        route = self._shared.routes.of(event)
+        assert route is not None
+        if route.actions:
+            place = f"key {run.key!r}, sequence {run.sequence_number}"
+            error = not_accepted(self._shared.agent_name, event, route.actions, place)
+        else:
+            error = no_action_takes(event, self._shared)
+        if self._on_unhandled is OnError.FAIL:
+            raise error
+        self._give_up(run, None, event, error, "", self._on_unhandled)
+
+    def _action_failed(
+        self, step: ActionRun, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
+    ) -> ActionFailedError:
+        message, details = told_error(error, step.action.is_async)
+        retry = self._retry_of(step.action) if attempts else None
+        # Where the last error is one that is not tried again, the attempts did not run out.
+        ran_out = retry is not None and is_retryable(retry, error)
+        failure = RetriesExhaustedError if ran_out else ActionFailedError
+        if isinstance(error, KeyboardInterrupt):
+            failure = ActionInterruptedError
+        return failure(
+            f"{type(error).__name__}: {message}",
+            agent=self._shared.agent_name,
+            action=step.action.name,
+            key=step.run.key,
+            sequence_number=step.run.sequence_number,
+            event=step.event.event_type,
+            attempts=attempts,
+            where=where,
+            **details,
+        )
+
+    def _give_up(
+        self,
+        run: Run,
+        action: BoundAction | None,
+        event: Event,
+        error: BaseException,
+        where: str,
+        policy: OnError,
+        attempts: tuple[FailedAttempt, ...] = (),
+        path: str = "",
+    ) -> None:
+        """Leave a trace of an event that the agent goes on without."""
+        name = action.name if action is not None else None
+        self.observers.event_given_up(run.state, event.event_type, policy is OnError.DEAD_LETTER)
+        _log.warning(
+            "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
+            where or "unhandled",
+            f"action {name}" if name else f"event {event.event_type}",
+            self._shared.agent_name,
+            run.key,
+            run.sequence_number,
+            policy.value,
+            type(error).__name__,
+            text_of(error),
+        )
+        if policy is OnError.DEAD_LETTER:
+            self._shared.run_metrics.count_letter(name, error)
+            letter = self._dead_letter(run, name, event, error, where, attempts)
+            run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
+
+    def _dead_letter(
+        self,
+        run: Run,
+        action: str | None,
+        event: Event,
+        error: BaseException,
+        where: str,
+        attempts: tuple[FailedAttempt, ...],
+    ) -> DeadLetter:
+        return DeadLetter(
+            agent=self._shared.agent_name,
+            action=action,
+            key=run.key,
+            sequence_number=run.sequence_number,
+            timestamp=run.timestamp,
+            event=event,
+            event_type=event.event_type,
+            error_type=type(error).__qualname__,
+            error_message=text_of(error),
+            where=where,
+            traceback=users_traceback(error),
+            attempts=attempts,
+            run_input=None if isinstance(event, InputEvent) else run.record,
+        )
+
+
+def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
+    """All attempts of a step whose last one raised ``error``; none where that was the only one."""
+    failed = step.trial.failed if step.trial is not None else ()
+    return (*failed, record(len(failed) + 1, error)) if failed else ()
