@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from flink_agents.api.errors import (
@@ -394,6 +395,7 @@ def origins_in(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.removeprefix(ORIGIN) for name in names if name.startswith(ORIGIN))
 
 
+@lru_cache(maxsize=1024)
 def encode_text(text: str) -> bytes:
     """Return ``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
     return text.encode("utf-8", "surrogatepass")

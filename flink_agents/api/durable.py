@@ -188,7 +188,7 @@ class DurableCallable:
         if self.reconciler is not None:
             checks.check_asked(self.function, self.identity, self.reconciler, self.clients, args, kwargs)
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients that the function is given."""
         return (self.client,) if isinstance(self.client, str) else self.client
@@ -204,7 +204,7 @@ class DurableCallable:
         kind = function if hasattr(function, "__qualname__") else type(function)
         return f"{kind.__module__}:{kind.__qualname__}"
 
-    @property
+    @cached_property
     def seconds(self) -> float | None:
         """The longest time of one attempt, in seconds."""
         return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout

@@ -14,6 +14,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from flink_agents.api.action_state import closed_error
@@ -30,6 +31,8 @@ interpreter from the others several times, for many appends no oftener than for 
 
 BEATS_PER_LEASE = 4
 """How often an owner tells that it lives."""
+
+_size_of = attrgetter("size")
 
 Outcome = BaseException | None
 OnEnd: TypeAlias = Callable[[Collection[asyncio.Future[None]]], None]
@@ -214,7 +217,7 @@ class GroupWriter(ABC, Generic[P]):
             return [self._refusal() for _ in batch]
         began = time.perf_counter()
         outcomes = self._write(batch)
-        self._metrics.appended(len(batch), sum(write.size for write in batch), time.perf_counter() - began)
+        self._metrics.appended(len(batch), sum(map(_size_of, batch)), time.perf_counter() - began)
         return outcomes
 
     def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
@@ -239,11 +242,10 @@ class GroupWriter(ABC, Generic[P]):
         )
 
     def _tell(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
-        told = [
-            (write.future, outcome)
-            for write, outcome in zip(writes, outcomes, strict=True)
-            if write.future is not None
-        ]
+        told: list[tuple[asyncio.Future[None], Outcome]] = []
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if write.future is not None:
+                told.append((write.future, outcome))
         self._call(_resolve, told, self.waiting)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:

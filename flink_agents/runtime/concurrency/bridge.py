@@ -80,17 +80,17 @@ class Bridge:
 
     Args:
         loop: The loop.
-        is_over: Whether the task attempt is over, so that threads of actions wait no longer.
 
     Attributes:
         loop: See above.
-        is_over: See above.
+        over: True if the task attempt is over, so that threads of actions wait no longer. Any thread may
+            read it.
         progress: Grows with each call of :meth:`notify`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.is_over = is_over
+        self.over = False
         self.progress = 0
         self._progress = threading.Condition()
         self._waited_for = False
@@ -99,7 +99,11 @@ class Bridge:
 
     def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
         """Let the loop call a function; returns False where the loop is closed."""
-        return hand_to(self.loop, function, *args, context=context)
+        try:
+            self.loop.call_soon_threadsafe(function, *args, context=context)
+        except RuntimeError:
+            return False
+        return True
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """The answer to ``question``, which the loop finds; it is cancelled where the loop is closed."""
@@ -137,7 +141,7 @@ class Bridge:
 
         if not self.hand(begin):
             raise asyncio.CancelledError
-        errands.do_until(self.is_over)
+        errands.do_until(lambda: self.over)
         try:
             return ended[0].result().result()
         except StoppedIteration as stopped:

@@ -118,7 +118,7 @@ class CallAttempts:
         Raises:
             CallFailed: It failed for good.
         """
-        if self._was_cut_off:
+        if self._step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
         reconciler = self._what.reconciler if self._call.begun else None
         trial: Trial | None = None
@@ -178,7 +178,7 @@ class CallAttempts:
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
         delivery = self._step.delivery
-        if self.in_flight.closed() or (delivery is not None and delivery.failing):
+        if self.in_flight.bridge.over or (delivery is not None and delivery.failing):
             # Nothing begins any more.
             return None
         policy = self._what.retry

@@ -90,7 +90,7 @@ class CallExecution:
         delivery, call = self._delivery, self._call
         delivery.unawaited.pop(call.number, None)
         self._tell()
-        if self._recording.closed():
+        if self._recording.bridge.over:
             # Whatever the action does at the end of the attempt: nothing begins any more.
             raise asyncio.CancelledError
         if delivery.counted or delivery.main is None:
@@ -118,7 +118,7 @@ class CallExecution:
         finally:
             current_delivery.set(delivery)
             self._recording.in_flight.end(in_flight)
-        if self._recording.closed():
+        if self._recording.bridge.over:
             # The action does not go on.
             raise asyncio.CancelledError
         delivery.now = max(delivery.now, outcome.elapsed / 1e6)
@@ -143,7 +143,7 @@ class CallExecution:
         Raises:
             asyncio.CancelledError: Nobody goes on with it, and it may be that it did not begin.
         """
-        if self._recording.closed():
+        if self._recording.bridge.over:
             raise asyncio.CancelledError from error
         return raised_by(error)
 
@@ -157,7 +157,7 @@ class CallExecution:
             outcome = await pending.future
         except asyncio.CancelledError:
             self._delivery.leave(pending)
-            if not (self._delivery.failing or self._recording.closed()):
+            if not (self._delivery.failing or self._recording.bridge.over):
                 pending.stop()
             raise
         raised, pending.raised = pending.raised, None
@@ -172,7 +172,7 @@ class CallExecution:
         """
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
-            return decoded(self._codec, self._what, outcome, self._values)
+            return decoded(self._codec, self._what, outcome, self._values if self._what.shared else None)
         # No variable may keep it: it leads to this frame.
         if raised is None:
             raise carried(failures.rebuild(self._codec, outcome.error))
@@ -188,7 +188,7 @@ class CallExecution:
             await self._make(pending, self._attempts(in_flight))
         finally:
             self._recording.in_flight.end(in_flight)
-            if self._recording.closed():
+            if self._recording.bridge.over:
                 # It comes to no outcome any more: who waits for it, or for what came behind it, though
                 # cancelled, would wait for ever.
                 pending.drop()

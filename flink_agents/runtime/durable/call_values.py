@@ -173,10 +173,17 @@ def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
         raise DurableResultError(f"{type(error).__name__}: {error}"[:1000]) from error
 
 
-def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord, values: SharedValues) -> Any:
-    """The recorded result."""
+def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord, values: SharedValues | None) -> Any:
+    """Return the recorded result.
+
+    Args:
+        codec: Decodes it.
+        what: What was called.
+        record: The record.
+        values: What many runs have in common; None if the result is not shared.
+    """
     assert record.value is not None
-    value = codec.decode(values.unpacked(record.value) if what.shared else record.value)
+    value = codec.decode(record.value if values is None else values.unpacked(record.value))
     if what.result_type is None:
         return value
     # Read out of JSON, like a record.

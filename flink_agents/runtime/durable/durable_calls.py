@@ -85,9 +85,8 @@ class DurableCalls:
         self._bridge = bridge
         self._loop_thread = 0
         self._pool = pool
-        self._closed = bridge.is_over
         on_call = shared.journals.on_call if shared.journals is not None else None
-        self._recording = Recording(bridge.loop, fail, bridge.is_over, on_call)
+        self._recording = Recording(bridge, fail, on_call)
         self.in_flight = self._recording.in_flight
         self.on_mismatch = on_mismatch
         grace: timedelta = shared.config.get(AgentOptions.SHUTDOWN_GRACE)
@@ -139,7 +138,7 @@ class DurableCalls:
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> Awaitable[Any]:
-        if self._closed():
+        if self._bridge.over:
             raise asyncio.CancelledError
         if what.result_type is not None:
             check_result_type(what)
@@ -166,7 +165,7 @@ class DurableCalls:
             path = step.path
             seed = (run.identity, run.key_text, run.sequence_number, path)
             records = journal_of(step).step(path)
-            given = StepCalls(records), seed, partial(_stuck, step), waits_of, self._closed
+            given = StepCalls(records), seed, partial(_stuck, step), waits_of, self._bridge
             if run.waits is None:
                 step.delivery = Delivery(*given)
             else:
@@ -223,7 +222,7 @@ class DurableCalls:
         """Let calls of an action that raised end and be recorded, in bounded time: it may be tried again."""
         going_on = [one.performing for one in delivery.performing if one.performing is not None]
         going_on = [task for task in going_on if not task.done()]
-        if going_on and not self._closed():
+        if going_on and not self._bridge.over:
             await asyncio.wait(going_on, timeout=self._grace)
         delivery.close()
         await self._finish(step, delivery)
@@ -238,16 +237,16 @@ class DurableCalls:
         others = [task for task in delivery.others if not task.done()]
         for task in others:
             task.cancel()
-        if others and not self._closed():
+        if others and not self._bridge.over:
             await asyncio.wait(others, timeout=CANCEL_SECONDS)
-        if delivery.calls.unsure and not self._closed():
+        if delivery.calls.unsure and not self._bridge.over:
             # Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self._recording.kept(delivery.calls, unsure, append)
 
     async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], Pending]) -> None:
-        if not going_on or self._closed():
+        if not going_on or self._bridge.over:
             return
         _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
         for task in late:

@@ -7,12 +7,12 @@ does not make it again. Nothing begins any more: no call, no further attempt of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import Wait
 from flink_agents.runtime.execution.run import Run
 
@@ -27,13 +27,13 @@ class CallInFlight(Wait):
     """One call that goes on: its run waits for it.
 
     Args:
-        closed: Whether the attempt of the job has ended.
+        bridge: Knows whether the attempt of the job is over.
         run: The run that makes it.
         function: What is called.
         task: The run's own task, where that makes the call; None where another one does.
 
     Attributes:
-        closed: See above.
+        bridge: See above.
         run: See above.
         in_own_task: Whether the run's own task makes the call.
         inside: Whether the function, or the reconciler, is executed, or its result not yet taken.
@@ -42,13 +42,11 @@ class CallInFlight(Wait):
         ended: Ends with the call; None as long as nobody waits for that.
     """
 
-    __slots__ = ("closed", "ended", "in_own_task", "inside", "recording", "run", "task")
+    __slots__ = ("bridge", "ended", "in_own_task", "inside", "recording", "run", "task")
 
-    def __init__(
-        self, closed: Callable[[], bool], run: Run, function: str, task: asyncio.Task[Any] | None
-    ) -> None:
+    def __init__(self, bridge: Bridge, run: Run, function: str, task: asyncio.Task[Any] | None) -> None:
         super().__init__(Phase.CALL, function)
-        self.closed = closed
+        self.bridge = bridge
         self.run = run
         self.in_own_task = task is not None
         self.inside = self.recording = False
@@ -70,7 +68,7 @@ class CallInFlight(Wait):
         # First this, then the look: whoever ends the attempt looks here afterwards.
         self.inside = True
         self.thread = get_ident()
-        if self.closed():
+        if self.bridge.over:
             self.inside = False
             raise AttemptEnded
 
@@ -89,14 +87,14 @@ class InFlight:
     """The calls of a subtask that go on. Only for the thread of the agent loop.
 
     Args:
-        closed: Whether the attempt of the job has ended.
+        bridge: Knows whether the attempt of the job is over.
 
     Attributes:
         over: Whether the grace is over, so that nothing is recorded any more.
     """
 
-    def __init__(self, closed: Callable[[], bool]) -> None:
-        self._closed = closed
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
         self._going_on: set[CallInFlight] = set()
         self.over = False
 
@@ -108,7 +106,7 @@ class InFlight:
             function: What is called.
             task: The run's own task, where that makes the call.
         """
-        call = CallInFlight(self._closed, run, function, task)
+        call = CallInFlight(self._bridge, run, function, task)
         if task is None:
             call.task = asyncio.current_task()
         self._going_on.add(call)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn
 
 from flink_agents.api.errors import RecordTooLargeError, StoreError
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.durable.in_flight import InFlight
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
@@ -17,14 +18,13 @@ class Recording:
     """Stores records, and ends the attempt where that fails. Only the thread of the agent loop uses it.
 
     Args:
-        loop: The agent loop.
+        bridge: Leads to the agent loop, and knows whether the attempt is over.
         fail: Ends the attempt of the job because of an error.
-        closed: Whether it has ended.
         on_call: Told of each call, before anything else happens; for debugging, or None.
 
     Attributes:
+        bridge: See above.
         fail: See above.
-        closed: See above.
         on_call: See above.
         in_flight: The calls that go on.
         broken: Whether the store failed: nothing can be recorded any more.
@@ -32,16 +32,14 @@ class Recording:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        bridge: Bridge,
         fail: Callable[[BaseException], None],
-        closed: Callable[[], bool],
         on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
-        self._loop = loop
+        self.bridge = bridge
         self.fail = fail
-        self.closed = closed
         self.on_call = on_call
-        self.in_flight = InFlight(closed)
+        self.in_flight = InFlight(bridge)
         self.broken = False
 
     async def stored(self, append: Coroutine[Any, Any, None], late: bool = False) -> None:
@@ -56,7 +54,7 @@ class Recording:
         Raises:
             RecordTooLargeError: One is larger than the store takes.
         """
-        if self.broken or self.closed():
+        if self.broken or self.bridge.over:
             await self._refuse(append, late)
         try:
             return await append
@@ -84,7 +82,7 @@ class Recording:
         """
         try:
             # What ``stored`` does, without a coroutine more for each call.
-            if self.broken or self.closed():
+            if self.broken or self.bridge.over:
                 await self._refuse(append, late)
             try:
                 await append
@@ -103,7 +101,7 @@ class Recording:
 
     async def _refuse(self, append: Coroutine[Any, Any, None], late: bool) -> None:
         """Return where a record may be stored although the attempt has ended; raise or wait where not."""
-        if late and self.closed() and not (self.broken or self.in_flight.over):
+        if late and self.bridge.over and not (self.broken or self.in_flight.over):
             return
         append.close()
         await self._wait_for_end()
@@ -115,9 +113,9 @@ class Recording:
 
     async def _wait_for_end(self) -> NoReturn:
         """Let nothing follow, whatever the action catches or does besides: it waits for its cancellation."""
-        if self.closed():
+        if self.bridge.over:
             raise asyncio.CancelledError
-        await self._loop.create_future()
+        await self.bridge.loop.create_future()
         raise AssertionError("nobody ends the wait but by cancelling it")
 
 

@@ -19,6 +19,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from zlib import crc32
 
+from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.journal.calls import Number, Outcome, StepCalls
 
 current_delivery: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
@@ -108,7 +109,7 @@ class Delivery:
         seed: What distinguishes the execution from others, and is the same on replay.
         stuck: Called where the recorded outcome that is next can never be asked for.
         describe: Tells in words where a task waits, and for what.
-        closed: Whether the attempt of the job has ended.
+        bridge: Knows whether the attempt of the job is over.
 
     Attributes:
         calls: See above.
@@ -146,13 +147,13 @@ class Delivery:
         seed: tuple[Any, ...],
         stuck: Callable[[Number, Outcome], None],
         describe: Callable[[asyncio.Task[Any]], str],
-        closed: Callable[[], bool],
+        bridge: Bridge,
     ) -> None:
         self.calls = calls
         self._seed = seed
         self._stuck = stuck
         self._describe = describe
-        self._closed = closed
+        self._bridge = bridge
         self._replay = calls.in_order()
         self._begun = self._origin = time.monotonic()
         self.awaits: dict[str, None] = {}
@@ -309,7 +310,7 @@ class Delivery:
         if number not in self._gone:
             pending = self._pending.get(number)
             if pending is None:
-                if self._closed():
+                if self._bridge.over:
                     # What was cancelled asks for nothing more, and its clean-up may wait for a timer.
                     self._end_replay()
                     return True

@@ -112,12 +112,17 @@ class EventRecords:
         Raises:
             UnserializableValueError: An event or a value of a side output cannot be recorded.
         """
-        copied = [self._copied(event) for event in step.sent]
-        step.sent = [made for made, _ in copied]
+        sent: list[Event] = []
+        records: list[list[Any]] = []
+        for event in step.sent:
+            made, packed = self._copied(event)
+            sent.append(made)
+            records.append(packed)
+        step.sent = sent
         if step.side is not None:
             values = self._codec.copy([value for _, value in step.side])
             step.side = [(tag, value) for (tag, _), value in zip(step.side, values, strict=True)]
-        return [packed for _, packed in copied]
+        return records
 
 
 def _changed(known: type[Event], kind: str, content: dict[str, Any]) -> Event:

@@ -143,7 +143,7 @@ class RunState:
 
     def begin_wait(self, wait: Wait) -> None:
         """Let an action of the run wait for something."""
-        if not self.in_flight:
+        if self.phase not in IN_FLIGHT:
             # A thread that cannot be stopped goes on behind the end of its run.
             return
         waits = self._waits
@@ -159,10 +159,10 @@ class RunState:
         if not waits or wait not in waits:
             return
         del waits[wait]
-        last = self.wait
+        last = self.wait if waits else None
         if last is not None:
             self.enter(last.phase, last.since)
-        elif self.in_flight:
+        elif self.phase in IN_FLIGHT:
             self.enter(Phase.RUNNING, clock())
 
     @contextmanager
@@ -188,7 +188,7 @@ class RunState:
 
     def fail(self) -> None:
         """Note that an error ended the run."""
-        if self.in_flight or self.phase in (Phase.QUEUED, Phase.RECORDS):
+        if self.phase in IN_FLIGHT or self.phase in (Phase.QUEUED, Phase.RECORDS):
             self._waits = self.action_run = None
             self.enter(Phase.FAILED, clock())
 

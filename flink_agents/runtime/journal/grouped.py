@@ -42,6 +42,7 @@ class GroupedStore(ActionStateStore):
         self._own = own
         self._make = make
         self._owner: Owner | None = None
+        self._group: str | None = None
         self._others: dict[str, ActionStateStore] = {}
         self._claiming = asyncio.Lock()
         self._guard: asyncio.Task[None] | None = None
@@ -62,6 +63,7 @@ class GroupedStore(ActionStateStore):
     async def open(self, owner: Owner | None) -> None:
         await self._own.open(owner)
         self._owner = owner
+        self._group = None if owner is None else owner.group
 
     @override
     async def close(self) -> None:
@@ -116,9 +118,9 @@ class GroupedStore(ActionStateStore):
     @override
     def append(self, journal: JournalKey, records: Sequence[Record]) -> CoroutineType[Any, Any, None]:
         # Almost all journals are the job's own: their appends are those of its store, without a detour.
-        if self._is_foreign(journal.journal_id):
-            return self._append_owned(journal, records)
-        return self._own.append(journal, records)
+        if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
+            return self._own.append(journal, records)
+        return self._append_owned(journal, records)
 
     async def _append_owned(self, journal: JournalKey, records: Sequence[Record]) -> None:
         await (await self._owned(journal)).append(journal, records)
@@ -175,7 +177,7 @@ class GroupedStore(ActionStateStore):
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        if not self._is_foreign(journal.journal_id):
+        if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
             return self._own.may_have(journal, marker, pending)
         other = self._others.get(journal.journal_id)
         return other is None or other.may_have(journal, marker, pending)

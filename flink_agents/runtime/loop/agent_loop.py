@@ -79,7 +79,6 @@ class AgentLoop:
         self._steps = steps
         self._clock = clock
         self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
-        self._closing = False
         self._stopped = False
         self._inbox: deque[KeyActor] = deque()
         self._woken = False
@@ -98,7 +97,7 @@ class AgentLoop:
         self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
         self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
         self._loop.set_default_executor(self._threads)
-        self._bridge = Bridge(self._loop, lambda: self._closing)
+        self._bridge = Bridge(self._loop)
         self._durable: DurableCalls | None = None
         if ordered:
             on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
@@ -107,9 +106,7 @@ class AgentLoop:
                 shared.register_durable(self._durable)
         shared.asking = AskedAgents(shared, self._loop)
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
-        self._attempts = Attempts(
-            shared, steps, slots, self._pool, self._durable, lambda: self._closing or self.failure is not None
-        )
+        self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspensions = Suspensions(shared, self._bridge)
         self._watch = Watch(shared, self._loop, self._tasks, current_step)
@@ -213,8 +210,8 @@ class AgentLoop:
         Args:
             wait: Return when it ended, or after a bounded time.
         """
-        if not self._closing:
-            self._closing = True
+        if not self._bridge.over:
+            self._bridge.over = True
             self._pool.close()
             # The collector of cycles may call this in code of an action, to whose order it does not belong.
             self._bridge.hand(self._begin_stop, context=Context())
@@ -225,6 +222,9 @@ class AgentLoop:
             self._threads.join(CANCEL_SECONDS)
 
     # -- the loop's thread ------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        return self._bridge.over or self.failure is not None
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -288,7 +288,7 @@ class AgentLoop:
         Each wake of the loop costs Flink's thread the interpreter lock, and both what lies in the
         cache of their processor.
         """
-        if self._closing:
+        if self._bridge.over:
             # What waits is abandoned.
             return
         self._watch.wake()
@@ -339,7 +339,7 @@ class AgentLoop:
                 told = True
                 self._notify(actor)
         except asyncio.CancelledError:
-            if self._closing:
+            if self._bridge.over:
                 raise
             self._fail(cancelled_itself(actor))
         except BaseException as error:

@@ -243,8 +243,8 @@ class Commits:
         State has been written without an error, so that the next checkpoint has those runs. They
         are pruned when each checkpoint that is kept has them (``runtime.retention.pruning``).
         """
-        if actor.unpruned and actor.head.settled_through > actor.noted:
-            actor.noted = actor.head.settled_through
+        if actor.unpruned and (settled := actor.head.settled_through) > actor.noted:
+            actor.noted = settled
             if self._journals is not None:
                 self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, actor.unpruned)
             actor.unpruned = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
@@ -38,12 +39,12 @@ class EndTimes:
 
     level: int = 0
 
-    @property
+    @cached_property
     def start(self) -> int:
         """When all that waits starts."""
         return START + 2 * self.level
 
-    @property
+    @cached_property
     def drain(self) -> int:
         """When Flink's thread waits for the runs that are still open."""
         return self.start + 1
@@ -113,10 +114,9 @@ def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyAct
         # Runs that began at any time end at so many in a second.
         delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
         return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
-    delays = (_rest(expected, loop, actor) for actor in actors if actor.held is None)
-    return now + int(min(MAX_DELAY_MS, *delays, MAX_DELAY_MS))
-
-
-def _rest(expected: float, loop: AgentLoop, actor: KeyActor) -> float:
-    age = loop.age(actor) * 1000 if actor.running else 0.0
-    return expected - age if age < expected else age / 16
+    shortest: float = MAX_DELAY_MS
+    for actor in actors:
+        if actor.held is None:
+            age = loop.age(actor) * 1000 if actor.running else 0.0
+            shortest = min(shortest, expected - age if age < expected else age / 16)
+    return now + int(shortest)

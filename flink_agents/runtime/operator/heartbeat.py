@@ -133,7 +133,7 @@ class HeartbeatProcessor(DelayingProcessor):
 
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
-        if self._end.is_foreign(timestamp):
+        if timestamp >= START and self._end.is_foreign(timestamp):
             self._see_the_end(timers)
             return
         self._beat(timestamp, timers)
@@ -143,11 +143,13 @@ class HeartbeatProcessor(DelayingProcessor):
     def _beat(self, timestamp: int, timers: Timers) -> None:
         self._note_time(timestamp, timers)
         # These are about the key whose timer has fired.
-        self._tend_current(timestamp, timers)
+        if self._shared.may_wait:
+            self._tend_current(timestamp, timers)
         if self._delays.active:
             # Behind runs that go on at the same time, as where these events wait with other inputs.
             self._deliver(self._keys.text(), timestamp, timers)
-        self._forget_current(timestamp, timers)
+        if self._forgetting is not None:
+            self._forget_current(timestamp, timers)
         if timestamp >= START:
             self._end_waits()
             self._end_delays(timestamp, timers)
@@ -155,19 +157,26 @@ class HeartbeatProcessor(DelayingProcessor):
             self._unpruned.clear()
         if timestamp == self._end.drain:
             self._drain_all(timers)
-        elif not self._has_work:
+        elif not (self._actors or self._has_work):
             return
         elif timestamp == self._end.start:
             self._begin_the_end(timers)
         else:
-            self._waits.check_failure()
-            self._wake_restored(MOST_WOKEN, timers)
-            self._commit_finished(timers)
-            self._check_restored(MOST_WOKEN)
-            self._come_in_awaited(timers)
-            if self._unpruned is not None:
-                self._unpruned.look()
+            self._look_at_all(timers)
         self._arm(timers)
+
+    def _look_at_all(self, timers: Timers) -> None:
+        """Commit what has finished, and do what else waits for a beat, if anything does."""
+        self._waits.check_failure()
+        if self._restored:
+            self._wake_restored(MOST_WOKEN, timers)
+        self._commit_finished(timers)
+        if self._unchecked:
+            self._check_restored(MOST_WOKEN)
+        if self._awaited is not None:
+            self._come_in_awaited(timers)
+        if self._unpruned is not None:
+            self._unpruned.look()
 
     def _note_time(self, timestamp: int, timers: Timers) -> None:
         """Note which timer has fired."""
@@ -184,10 +193,9 @@ class HeartbeatProcessor(DelayingProcessor):
 
     def _forget_current(self, timestamp: int, timers: Timers) -> None:
         """Forget the key whose timer has fired, if nothing needs it any more."""
-        if self._forgetting is not None:
-            key_text = self._keys.text()
-            if key_text not in self._actors:
-                self._forget(key_text, timestamp, timers)
+        key_text = self._keys.text()
+        if key_text not in self._actors:
+            self._forget(key_text, timestamp, timers)
 
     def _end_waits(self) -> None:
         """Find the keys with suspended runs, which go on at the end of the input."""
@@ -219,10 +227,9 @@ class HeartbeatProcessor(DelayingProcessor):
 
     def _tend_current(self, timestamp: int, timers: Timers) -> None:
         """See to suspended runs and signals of the key whose timer has fired."""
-        if self._shared.may_wait:
-            emission = self._tend(self._keys.text(), timestamp, timers)
-            if is_something(emission):
-                self._leave(emission)
+        emission = self._tend(self._keys.text(), timestamp, timers)
+        if is_something(emission):
+            self._leave(emission)
 
     # -- actors -------------------------------------------------------------------------
 
@@ -342,7 +349,7 @@ class HeartbeatProcessor(DelayingProcessor):
             timers: Timers of the current key.
             new: The only actor that has something to do since this was called last, if there is one.
         """
-        if not self._has_work:
+        if not (self._actors or self._has_work):
             return
         now = self._clock()
         if self._at is not None and self._at - now <= SOON_MS:

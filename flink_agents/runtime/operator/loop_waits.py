@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any, TypeVar
 
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
@@ -63,11 +64,10 @@ class LoopWaits:
         self._metrics = shared.run_metrics
         self.made: AgentLoop | None = None
 
-    @property
+    @cached_property
     def loop(self) -> AgentLoop:
         """The agent loop, made at its first use."""
-        if self.made is None:
-            self.made = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        self.made = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
         return self.made
 
     def open_store(self) -> None:
@@ -103,7 +103,7 @@ class LoopWaits:
 
     def wait_for_room(self) -> None:
         """Take no more as long as the loop has enough to do (backpressure)."""
-        if self.is_full:
+        if self.made is not None and self._feeder.is_full(self.made):
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:

@@ -19,9 +19,8 @@ class World:
     """A loop in a thread, and whether the task attempt is over."""
 
     def __init__(self) -> None:
-        self.is_over = False
         self.loop = asyncio.new_event_loop()
-        self.bridge = Bridge(self.loop, lambda: self.is_over)
+        self.bridge = Bridge(self.loop)
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
 
@@ -95,7 +94,7 @@ def test_a_waiting_thread_does_errands(world: World) -> None:
 
 
 def test_a_thread_waits_no_longer_than_the_task_attempt(world: World) -> None:
-    world.bridge.hand(setattr, world, "is_over", True)
+    world.bridge.hand(setattr, world.bridge, "over", True)
     with pytest.raises(asyncio.CancelledError):
         world.bridge.wait_for(never)
 
@@ -159,7 +158,7 @@ def test_a_wait_that_ends_before_its_first_step_leaves_nothing_unawaited() -> No
 
     def wait() -> None:
         try:
-            Bridge(loop, lambda: False).wait_for(never)
+            Bridge(loop).wait_for(never)
         except asyncio.CancelledError:
             ended.set()
 

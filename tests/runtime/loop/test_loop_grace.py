@@ -428,14 +428,16 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
     ended = [moment == "before it begins"]
     seen: list[bool] = []
 
-    def closed() -> bool:
-        if moment == "while it looks":
-            # Another thread ends the attempt right before, and looks at once.
-            ended[0] = True
-            seen.append(begun.inside)
-        return ended[0]
+    class Ending:
+        @property
+        def over(self) -> bool:
+            if moment == "while it looks":
+                # Another thread ends the attempt right before, and looks at once.
+                ended[0] = True
+                seen.append(begun.inside)
+            return ended[0]
 
-    begun = CallInFlight(closed, cast("Any", None), "call", None)
+    begun = CallInFlight(cast("Any", Ending()), cast("Any", None), "call", None)
     if moment == "inside":
         begun.enter()
         assert begun.inside

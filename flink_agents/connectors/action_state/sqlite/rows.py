@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
@@ -73,7 +74,7 @@ class Rows:
         """
         found = self._journals.get(journal)
         if found is None:
-            names = [encode_text(name) for name in journal]
+            names = list(map(encode_text, journal))
             made = self._connection.execute("INSERT INTO journals VALUES (NULL, ?, ?, -1)", names)
             found = self._journals[journal] = (made.lastrowid or 0, -1)
         row, pruned_through = found
@@ -138,7 +139,7 @@ class Rows:
         )
 
     def _look_up(self, asked: list[JournalKey]) -> None:
-        names = [encode_text(name) for journal in asked for name in journal]
+        names = list(map(encode_text, chain.from_iterable(asked)))
         (found,) = self._connection.execute(_question(len(asked)), names).fetchone()
         for one in found.split(",") if found else ():
             number, row, pruned_through = map(int, one.split())

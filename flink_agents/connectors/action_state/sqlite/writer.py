@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from typing_extensions import override
@@ -66,6 +67,11 @@ def _lock_of(identity: tuple[int, int]) -> threading.Lock:
         return lock
 
 
+_data_of = attrgetter("data")
+_journal_of = attrgetter("journal")
+_records_of = attrgetter("records")
+
+
 class Write(Pending):
     """One append, or one removal of records, on its way to the file.
 
@@ -82,7 +88,7 @@ class Write(Pending):
         self.journal = journal
         self.records = records
         self.through = through
-        self.size = sum([len(record.data) for record in records])
+        self.size = sum(map(len, map(_data_of, records)))
 
     def apply(self, rows: Rows) -> None:
         """Write it inside the present transaction, or raise :class:`StoreError` and change nothing."""
@@ -109,12 +115,17 @@ class Forget(Write):
         rows.forget(self.journal.journal_id)
 
 
-def _apply(write: Write, rows: Rows) -> Outcome:
-    try:
-        write.apply(rows)
-    except StoreError as error:
-        return error
-    return None
+def _applied(batch: list[Write], rows: Rows) -> list[Outcome]:
+    """Write a batch inside the present transaction; a write that is refused changes nothing."""
+    outcomes: list[Outcome] = []
+    for write in batch:
+        try:
+            write.apply(rows)
+        except StoreError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+    return outcomes
 
 
 class _NotBegun(Exception):
@@ -163,6 +174,7 @@ class SQLiteWriter(GroupWriter[Write]):
         # Pruned since journals were last forgotten; None before the first look, which has to be made.
         self._pruned: int | None = None
         self._identity = file_identity(path)
+        self._log = log_path(path)
         self._log_identity: tuple[int, int] | None = None
         self._lock = _lock_of(self._identity or (0, 0))
 
@@ -194,8 +206,8 @@ class SQLiteWriter(GroupWriter[Write]):
                     return [stale_error(self._owner) for _ in batch]
                 if self._pruned is None:
                     prepare(self._connection)
-                rows = Rows(self._connection, [write.journal for write in batch])
-                outcomes = [_apply(write, rows) for write in batch]
+                rows = Rows(self._connection, map(_journal_of, batch))
+                outcomes = _applied(batch, rows)
                 rows.flush()
                 position = self._advance(batch)
                 pruned = self._expire(rows.pruned)
@@ -210,7 +222,7 @@ class SQLiteWriter(GroupWriter[Write]):
 
     def _advance(self, batch: list[Write]) -> int:
         """Count a transaction that appends; returns the position of the file, as far as it is known."""
-        if not any(write.records for write in batch):
+        if not any(map(_records_of, batch)):
             return self.position
         return advance(self._connection)
 
@@ -227,7 +239,7 @@ class SQLiteWriter(GroupWriter[Write]):
             if file_identity(self._path) != self._identity:
                 raise OSError("the file was removed or replaced while the store was open")
             begin(self._connection, self._busy_seconds)
-            log = file_identity(log_path(self._path))
+            log = file_identity(self._log)
             if log != (self._log_identity or log):
                 self._roll_back()
                 raise OSError("the log of the file was removed or replaced while the store was open")
