@@ -189,7 +189,7 @@ patch(
 patch(
     "kept-beside-actor",
     "processor:AgentProcessor._new_actor",
-    "self._kept.drop(key_text)",
+    "self._cache.drop(key_text)",
     "pass",
     "What is kept of a key in memory stays while its actor changes it.",
 )
@@ -357,7 +357,7 @@ patch(
 patch(
     "suspended-memory-empty",
     "waits.waiting_processor:WaitingProcessor._park",
-    "self._kept.keep(key_text, actor.head, {}, False, searched=False)",
-    "self._kept.keep(key_text, actor.head, {}, True, searched=False)",
+    "self._cache.keep(key_text, actor.head, {}, False, searched=False)",
+    "self._cache.keep(key_text, actor.head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
 )

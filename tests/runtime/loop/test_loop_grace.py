@@ -66,7 +66,7 @@ def go_when_closing(harness: OperatorHarness) -> None:
     loops: list[Any] = [subtask.processor._waits.made for subtask in harness._subtasks]
 
     def wait() -> None:
-        until(lambda: all(loop._closing for loop in loops))
+        until(lambda: all(loop._bridge.over for loop in loops))
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))
