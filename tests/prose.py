@@ -56,7 +56,6 @@ OLD_PAGES: set[str] = {
     "docs/design/core.md",
     "docs/design/event-time.md",
     "docs/design/fast-path.md",
-    "docs/design/house.md",
     "docs/design/plan.md",
     "docs/design/pyflink.md",
     "docs/design/resume.md",
