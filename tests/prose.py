@@ -52,8 +52,6 @@ USER_WORDS, DESIGN_WORDS, README_LINES = 60_000, 26_000, 140
 
 OLD_PAGES: set[str] = {
     "docs/design/core.md",
-    "docs/design/fast-path.md",
-    "docs/design/pyflink.md",
     "docs/design/resume.md",
     "docs/design/verification.md",
 }
