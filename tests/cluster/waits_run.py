@@ -57,9 +57,7 @@ class WaitsReport:
         """Whether there is no difference, and state is as small as it should be."""
         wrong_runs = self.lost or self.repeated or self.early or self.wrong or self.asked_twice
         wrong_runs = wrong_runs or self.miscounted
-        return (
-            not (wrong_runs or self.unmatched_signals or self.failures) and self.bytes_per_run <= MOST_BYTES
-        )
+        return not (wrong_runs or self.strays or self.failures) and self.bytes_per_run <= MOST_BYTES
 
 
 class WaitsRun:
@@ -174,7 +172,7 @@ class WaitsRun:
             sorted(number for number, times in counts.items() if times > 1),
             [line for line in lines if self._is_early(line)],
             [line for line in lines if self._is_wrong(line)],
-            self.strays.lines(),
+            self.unmatched_signals.lines(),
             sorted(number for number, times in asked.items() if times > 1),
             self._miscounted(lines),
             failures,
