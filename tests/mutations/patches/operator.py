@@ -7,7 +7,7 @@ patch = Room("runtime.operator")
 patch(
     "commit-memory-inline",
     "commit:Commits.inline",
-    "self._memory(changes := run.short_term.changes())",
+    "self._memory(run, changes := run.short_term.changes())",
     "changes = run.short_term.changes()",
     "A run of the inline path does not write its memory to state.",
 )
@@ -77,7 +77,7 @@ patch(
 patch(
     "aside-memory-unwritten",
     "commit:Commits.set_aside",
-    "self._memory(part.changes)",
+    "self._memory(run, part.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
