@@ -110,7 +110,7 @@ def test_removals_can_be_few(file: Path, removals: int) -> None:
 
 def test_an_option_says_how_many(file: Path) -> None:
     async def body() -> None:
-        store = open_store("sqlite", {"path": str(file), "removals": "3"})
+        store = open_store("sqlite", {"path": str(file), "max-tombstones": "3"})
         assert isinstance(store, SQLiteStore)
         await store.open(Owner.create("job-1", "orders/agent"))
         for each in names(10):
