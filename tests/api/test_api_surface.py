@@ -39,6 +39,7 @@ def test_nothing_else_is_public() -> None:
         "runtime",
         "testing",
         "trace",
+        "ui",
         "redaction",
         "sqlite_files",
     }
