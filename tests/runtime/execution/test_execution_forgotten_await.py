@@ -134,7 +134,6 @@ def test_use_of_a_coroutine_as_its_result_says_what_is_missing(kind: str) -> Non
     assert "fix: write await" in text
 
 
-@pytest.mark.filterwarnings("error")
 def test_an_answer_that_is_not_awaited_is_closed_as_a_whole() -> None:
     with OperatorHarness(Asks) as harness, pytest.raises(ActionFailedError, match="MissingAwaitError"):
         harness.push("x")

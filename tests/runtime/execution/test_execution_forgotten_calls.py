@@ -16,8 +16,6 @@ from flink_agents.api.context import RunnerContext as Context
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 class Shelf(AwaitedMethods):
     """What a resource gives to an action, with a method that is overridden and one that is not."""

@@ -117,10 +117,12 @@ def test_a_lost_change_of_sensory_memory_is_found_too() -> None:
             harness.push("look")
 
 
+@pytest.mark.own_conditions
 def test_a_job_warns_once_for_each_action(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "flink_agents.memory")
     watch = reads.ReadWatch()
-    with OperatorHarness(agent(LOST["default"], "short_term_memory"), crash=None) as harness:
+    conditions = {"crash": None, "forced_replay": False, "forced_restart": False}
+    with OperatorHarness(agent(LOST["default"], "short_term_memory"), **conditions) as harness:
         for subtask in harness._subtasks:
             subtask.shared.reads = watch
         harness.push_all(["look"] * 3)
