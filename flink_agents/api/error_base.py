@@ -8,8 +8,16 @@ from typing import Any, ClassVar, Self, TypeVar
 
 E = TypeVar("E", bound="AgentsError")
 
+DOCS_URL = "https://flink-agents-python.readthedocs.io/latest/"
+"""The site of ``docs/``. ``flink-agents explain CODE`` prints an error's entry without a network."""
+
 _SHOWN_ATTEMPTS = 5
 """How many attempts a text names from the beginning, and from the end."""
+
+
+def error_url(code: str) -> str:
+    """Return the URL of the entry of an error."""
+    return f"{DOCS_URL}errors.html#{code.lower()}"
 
 
 def suggest(name: str, names: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
@@ -52,7 +60,7 @@ class AgentsError(Exception):
         for label, text in (("expected", self.expected), ("found", self.found), ("fix", self.fix)):
             if text:
                 lines.append(f"  {label}: {text}")
-        lines += [f"  [{code}] docs/errors.md#{code.lower()}" for code in self._codes()]
+        lines += [f"  [{code}] {error_url(code)}" for code in self._codes()]
         return "\n".join(lines)
 
     def _details(self) -> list[str]:

@@ -155,7 +155,7 @@
     │   └── VectorStoreInUseError        FA9306
     └── SkillError                       FA9400  folders of skills, their files
 
-Each class has a stable ``code``; ``docs/errors.md`` has a section of that name. The
+Each class has a stable ``code``; ``flink-agents explain CODE`` prints its entry. The
 first line of an error's text is the user's own place in the code where one is known,
 then what was expected, what was found and what to do. Errors survive pickling.
 """

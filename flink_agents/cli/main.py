@@ -13,6 +13,7 @@ from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
 from flink_agents.cli.cluster import cancel, cluster_app, run, stop
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.explain import explain
 from flink_agents.cli.journal_commands import journal_app
 from flink_agents.cli.kafka import kafka_app
 from flink_agents.cli.traces import runs, trace, why
@@ -38,6 +39,7 @@ app.command()(stop)
 app.command()(cancel)
 app.add_typer(approvals_app, name="approvals")
 app.command()(signal)
+app.command()(explain)
 app.command()(runs)
 app.command()(trace)
 app.command()(why)

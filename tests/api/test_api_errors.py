@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api import errors
+from flink_agents.api.error_base import error_url
 from flink_agents.api.errors import (
     ActionFailedError,
     ActionInterruptedError,
@@ -244,12 +245,12 @@ def test_text_says_place_problem_and_remedy_in_this_order(cls: type[AgentsError]
         "  expected: this",
         "  found: that",
         "  fix: do so",
-        f"  [{cls.code}] docs/errors.md#{cls.code.lower()}",
+        f"  [{cls.code}] {error_url(cls.code)}",
     ]
 
 
 def test_text_has_no_empty_parts() -> None:
-    assert str(AgentsError("wrong", found="x")) == "wrong\n  found: x\n  [FA0000] docs/errors.md#fa0000"
+    assert str(AgentsError("wrong", found="x")) == f"wrong\n  found: x\n  [FA0000] {error_url('FA0000')}"
 
 
 def test_text_of_a_failed_action_names_the_run() -> None:

@@ -10,6 +10,7 @@ import pytest
 from plan_shop import OrderPlaced
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
+from flink_agents.api.error_base import error_url
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.plan import compile_agent
 
@@ -35,7 +36,7 @@ def failure(make: Callable[[], Any]) -> AgentDefinitionError:
     with pytest.raises(AgentDefinitionError) as caught:
         compile_agent(make())
     text = str(caught.value)
-    assert text.endswith(f"  [{caught.value.code}] docs/errors.md#{caught.value.code.lower()}")
+    assert text.endswith(f"  [{caught.value.code}] {error_url(caught.value.code)}")
     assert caught.value.fix and f"  fix: {caught.value.fix}\n" in text
     assert "object at 0x" not in text
     return caught.value

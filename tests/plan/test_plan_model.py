@@ -135,7 +135,7 @@ def test_what_is_no_plan_of_this_version(
         "  expected: the format of version 1 (plan.schema.json)",
         f"  found: {found}",
         "  fix: write it with AgentPlan.to_json() of this version of the package",
-        "  [FA1009] docs/errors.md#fa1009",
+        "  [FA1009] https://flink-agents-python.readthedocs.io/latest/errors.html#fa1009",
     ]
 
 

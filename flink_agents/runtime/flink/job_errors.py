@@ -20,7 +20,7 @@ from flink_agents.runtime.flink.following.brokers import noted_brokers
 
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
-_AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] docs/errors\.md#fa\d{4})\S+$")
+_AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] \S+#fa\d{4})\S+$")
 """The last line of an error of this package, with a bracket of Flink's around the whole failure."""
 
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)

@@ -212,7 +212,7 @@ def test_the_text_says_what_to_do(disk: Disk) -> None:
         f"  found: another f0, f1, f2, f3, f4 and 2 more; in process {os.getpid()}, loaded from {stale}"
     )
     assert lines[3].startswith("  fix: restart the TaskManager")
-    assert lines[4] == "  [FA2005] docs/errors.md#fa2005"
+    assert lines[4] == "  [FA2005] https://flink-agents-python.readthedocs.io/latest/errors.html#fa2005"
 
 
 def test_it_is_found_before_anything_else_is_unpickled(disk: Disk) -> None:

@@ -145,7 +145,7 @@ def test_a_module_that_an_action_imports_is_missing_as_well() -> None:
 
 
 def test_a_bracket_of_flink_is_no_part_of_the_reference() -> None:
-    text = "shop.py:7 in Shop.sell: ValueError: no}\n  [FA4001] docs/errors.md#fa4001"
+    text = "shop.py:7 in Shop.sell: ValueError: no}\n  [FA4001] https://flink-agents-python.readthedocs.io/latest/errors.html#fa4001"
     java = (
         f"Failure {{pemja.core.PythonException: <class 'flink_agents.api.errors.ActionFailedError'>: {text}}}"
     )

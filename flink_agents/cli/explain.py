@@ -1,0 +1,115 @@
+"""The entries of all errors: ``flink-agents explain`` prints one, and ``docs/errors.md`` is their index."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+import typer
+
+from flink_agents.api.error_base import DOCS_URL, error_url
+from flink_agents.cli.errors import ERROR_EXIT
+
+_ENTRY = re.compile(r"^### (?P<code>FA\d{4})$", re.MULTILINE)
+_TITLE = re.compile(r"^\*\*(?P<name>\w+)\*\* \((?P<parent>\w+)\)$", re.MULTILINE)
+_MEANING = re.compile(r"^- Meaning: (?P<text>.*?)(?=^- Cause:)", re.MULTILINE | re.DOTALL)
+_PAGE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<page>[\w-]+)\.md(?P<anchor>#[\w-]+)?\)")
+_LOCAL_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\(#fa\d{4}\)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One error: its code, its class, that class's parent, and the Markdown below its heading."""
+
+    code: str
+    name: str
+    parent: str
+    text: str
+
+    @property
+    def meaning(self) -> str:
+        """The first sentence of the meaning, without links to other errors."""
+        found = _MEANING.search(self.text)
+        assert found is not None, f"{self.code} has no meaning"
+        sentence = " ".join(found["text"].split()).split(". ")[0].rstrip(".")
+        return sentence + "."
+
+
+@cache
+def entries_text() -> str:
+    """Return the Markdown of all entries, without its title."""
+    text = resources.files("flink_agents.cli").joinpath("error_entries.md").read_text("utf-8")
+    return text[text.index("### ") :]
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Return all entries by code, in the order of the page."""
+    parts = _ENTRY.split(entries_text())
+    found: dict[str, Entry] = {}
+    for code, body in zip(parts[1::2], parts[2::2], strict=True):
+        text = body.split("\n## ")[0].strip()
+        title = _TITLE.match(text)
+        assert title is not None, f"{code} has no title"
+        found[code] = Entry(code, title["name"], title["parent"], text[title.end() :].strip())
+    return found
+
+
+def index() -> str:
+    """Return the headings and entries of the index, in short: what ``docs/errors.md`` ends with."""
+    lines: list[str] = []
+    known = entries()
+    for line in entries_text().splitlines():
+        if line.startswith("## "):
+            lines += [line, ""]
+        elif line.startswith("### "):
+            entry = known[line.removeprefix("### ")]
+            lines += [line, "", f"**{entry.name}**: {entry.meaning}", ""]
+    return "\n".join(lines)
+
+
+def find(word: str) -> Entry | None:
+    """Return the entry of a code, with or without ``FA``, or of a class."""
+    wanted = word.strip("[]").upper()
+    for entry in entries().values():
+        if wanted in (entry.code, entry.code.removeprefix("FA"), entry.name.upper()):
+            return entry
+    return None
+
+
+def plain(entry: Entry) -> str:
+    """Return the entry for a terminal; links become URLs."""
+    text = _LOCAL_LINK.sub(r"\g<text>", entry.text)
+    text = _PAGE_LINK.sub(
+        lambda link: f"{link['text']} ({DOCS_URL}{link['page']}.html{link['anchor'] or ''})", text
+    )
+    return f"{entry.code} {entry.name} ({entry.parent})\n\n{text}\n\n{error_url(entry.code)}"
+
+
+def _as_url(link: re.Match[str]) -> str:
+    return f"{link['text']} ({DOCS_URL}{link['page']}.html{link['anchor'] or ''})"
+
+
+def explain(
+    error: Annotated[
+        str | None,
+        typer.Argument(metavar="ERROR", help="A code or class, such as FA4001; none lists all errors."),
+    ] = None,
+) -> None:
+    """Print what an error means, its cause and its fix. It needs no network."""
+    if error is None:
+        for entry in entries().values():
+            typer.echo(f"{entry.code} {entry.name}: {entry.meaning}")
+        return
+    entry = find(error)
+    if entry is None:
+        names = [name for one in entries().values() for name in (one.code, one.name)]
+        near = difflib.get_close_matches(error, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else " 'flink-agents explain' lists all errors."
+        typer.echo(f"Unknown error {error!r}.{hint}", err=True)
+        raise typer.Exit(ERROR_EXIT)
+    typer.echo(plain(entry))
