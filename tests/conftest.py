@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.suite.conditions",
     "tests.suite.factors",
     "tests.suite.selection",
+    "tests.suite.shared_broker",
 ]
 
 MARKER = "own_conditions"

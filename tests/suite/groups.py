@@ -1,13 +1,14 @@
-"""Which tests run in the same worker of pytest-xdist.
+"""How many workers pytest-xdist has, and which tests run in the same one.
 
-All tests that use one expensive thing (the JVM of a minicluster, the Kafka broker) run in one worker, so that
-there is one of it. The other tests of a file run in one worker, too: they share its fixtures. What took
-longest in the last run starts first.
+All tests that use one expensive thing (the JVM of a minicluster, a cluster) run in one worker, so that there
+is one of it. The other tests of a file run in one worker, too: they share its fixtures. What takes longest
+starts first: by the last run here, or by ``seconds.json`` if there was none.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -16,14 +17,22 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.suite.progress import CACHE, UNKNOWN, file_of
+from tests.suite.progress import UNKNOWN, file_of, known_seconds
 
 SHARED = {"flink": r"\bminicluster\b|\bagents_environment\b", "cluster": r"\bflink_cluster\b"}
-SHARED["kafka"] = r"\bkafka_broker\b|\bcleaning_broker\b|\bsettings\b.*KafkaSettings"
 """What the files of a group have in their text."""
 
-FOLDERS = {"minicluster": "flink", "kafka": "kafka", "cluster": "cluster"}
+FOLDERS = {"minicluster": "flink", "cluster": "cluster", "faults": "faults"}
 """The group of the files in a folder of ``tests``."""
+
+WAITING_WORKERS = 2
+"""Workers beside one for each core: so many usually wait for a JVM, a broker, or the end of a lease."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the number of workers for ``-n auto``."""
+    return (os.cpu_count() or 1) + WAITING_WORKERS
 
 
 @functools.cache
@@ -54,8 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests of a worker by groups."""
     if not hasattr(config, "workerinput"):
         return
-    cache: pytest.Cache | None = getattr(config, "cache", None)
-    known: dict[str, float] = cache.get(CACHE, {}) if cache is not None else {}
+    known = known_seconds(config)
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         groups[group_of(config.rootpath / file_of(item.nodeid))].append(item)
@@ -65,6 +73,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in groups[group]:
             counts[file_of(item.nodeid)] += 1
         seconds = sum(known.get(file, UNKNOWN * count) for file, count in counts.items())
-        return group not in SHARED, -seconds, group
+        return group not in FOLDERS.values(), -seconds, group
 
     items[:] = [item for group in sorted(groups, key=key) for item in groups[group]]

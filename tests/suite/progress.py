@@ -1,19 +1,24 @@
 """Progress of a long run with an estimate of the time that is left; ``scripts/test`` loads it.
 
 The estimate weighs each test by how long its file took in the last run here. ``scripts/test`` keeps these
-times in pytest's cache.
+times in pytest's cache. Before the first run, ``seconds.json`` says it for the slow files.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 CACHE = "flink_agents/seconds_of_files"
+SECONDS = Path(__file__).with_name("seconds.json")
+"""How long the slow files take on a quiet machine with two cores."""
+
 LINE_EVERY = 15.0
 """Seconds between two lines if nobody watches; a terminal gets one line that changes."""
 
@@ -24,6 +29,13 @@ UNKNOWN = 0.1
 def file_of(nodeid: str) -> str:
     """Return the file of a test."""
     return nodeid.partition("::")[0]
+
+
+def known_seconds(config: pytest.Config) -> dict[str, float]:
+    """Return how long files of tests take, as far as it is known."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    last: dict[str, float] = cache.get(CACHE, {}) if cache is not None else {}
+    return {**json.loads(SECONDS.read_text()), **last}
 
 
 def clock(seconds: float) -> str:
@@ -81,7 +93,7 @@ class Progress:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._estimate = Estimate(config.cache.get(CACHE, {}) if config.cache else {})
+        self._estimate = Estimate(known_seconds(config))
         self._began = self._printed = time.monotonic()
         self._failed = 0
         self._live = sys.stdout.isatty()

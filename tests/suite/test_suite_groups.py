@@ -11,7 +11,7 @@ import os
 import pytest
 
 @pytest.fixture(scope="session")
-def kafka_broker():
+def flink_cluster():
     return os.getpid()
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,8 @@ def test_NAME(at, FIXTURE): pass
 
 def test_tests_of_a_group_run_in_one_worker(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
-    made = {"alone": "tmp_path", "kafka_one": "kafka_broker", "kafka_two": "kafka_broker", "also": "tmp_path"}
+    shared = dict.fromkeys(("cluster_one", "cluster_two"), "flink_cluster")
+    made = {"alone": "tmp_path", **shared, "also": "tmp_path"}
     for name, fixture in made.items():
         text = TESTS.replace("NAME", name).replace("FIXTURE", fixture)
         pytester.makepyfile(**{f"test_{name}": text})
@@ -38,8 +39,8 @@ def test_tests_of_a_group_run_in_one_worker(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_subprocess(*arguments)
     done.assert_outcomes(passed=12)
     told = (pytester.path / "told.txt").read_text().splitlines()
-    for name in ("test_kafka", "test_alone", "test_also"):
+    for name in ("test_cluster", "test_alone", "test_also"):
         workers = {line.split()[0] for line in told if name in line}
         assert len(workers) == 1, told
-    worker = next(line.split()[0] for line in told if "test_kafka" in line)
-    assert "test_kafka" in next(line for line in told if line.startswith(worker))
+    worker = next(line.split()[0] for line in told if "test_cluster" in line)
+    assert "test_cluster" in next(line for line in told if line.startswith(worker))
