@@ -30,8 +30,10 @@ WAITING_WORKERS = 2
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of workers for ``-n auto``."""
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return the number of workers for ``-n auto``, or None if the environment says it."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
     return (os.cpu_count() or 1) + WAITING_WORKERS
 
 
