@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 SHORTEST = 6
-"""A value that is shorter occurs in texts by chance, and is no secret worth the name."""
+"""A value that is shorter occurs in texts by chance, and is not a secret worth the name."""
 
 SHORTEST_VARIABLE = 12
 """How long the value of a variable is at least that is hidden because of the variable's name."""
@@ -168,7 +168,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def know_headers(headers: Any) -> None:
-    """Keep the values of headers such as ``Authorization`` out of texts; what is no mapping is passed by."""
+    """Keep the values of headers such as ``Authorization`` out of strings; skip what is not a mapping."""
     try:
         items = list(headers.items())
     except BaseException:  # whatever foreign objects do

@@ -63,7 +63,7 @@ class FileKind(Generic[E]):
     fix_corrupt: str
 
     def open(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
-        """Return a connection to the file at ``path``, which is made where it is missing.
+        """Return a connection to the file at ``path``, which is made if it is missing.
 
         Several processes may make it at once.
 
@@ -128,7 +128,7 @@ class FileKind(Generic[E]):
         return connection
 
     def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Tell whether the file is empty; what is neither that nor ours is refused before it is changed."""
+        """Return True if the file is empty; what is neither that nor ours is refused before it is changed."""
         connection.execute("BEGIN")
         application_id, version, tables = _identity(connection)
         connection.execute("COMMIT")
@@ -166,7 +166,7 @@ class FileKind(Generic[E]):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Tell whether another connection holds a lock, so that trying again may help."""
+    """Return True if another connection holds a lock, so that trying again may help."""
     code: Any = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)

@@ -38,7 +38,7 @@ class Message(Generic[T]):
 
     Attributes:
         value: What the agent put out.
-        lineage: The run that put it out; None where the agent was applied without ``lineage=True``.
+        lineage: The run that put it out; None if the agent was applied without ``lineage=True``.
     """
 
     value: T
@@ -95,7 +95,8 @@ class EnvelopeReader(Generic[T]):
         """Return the message.
 
         Raises:
-            EnvelopeError: The line is no envelope, is one of a later version, or has a value of another type.
+            EnvelopeError: The line is not an envelope, is one of a later version, or has a value of another
+                type.
         """
         try:
             found = json.loads(line)

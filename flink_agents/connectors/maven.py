@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 CHECK_NETWORK = "check the network, its proxy, and its certificates (HTTPS_PROXY, REQUESTS_CA_BUNDLE)"
-"""What to do where nothing can be fetched."""
+"""What to do if nothing can be fetched."""
 
 _TRIES = 3
 
 
 def fetch(coordinates: str) -> Path:
-    """Return the jar file of one artifact, ``group:artifact:version``; downloads it where it is missing.
+    """Return the jar file of one artifact, ``group:artifact:version``; downloads it if it is missing.
 
     One process at a time does so: jgo writes into the file that the others would take for a whole one.
 

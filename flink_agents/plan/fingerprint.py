@@ -52,7 +52,7 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
     when, approved = action["when"], action.get("needs_approval")
     return {
-        # Only where there is one: the fingerprints of other agents stay as they were.
+        # Only if there is one: the fingerprints of other agents stay as they were.
         **({"needs_approval": approved} if approved else {}),
         "trigger_classes": sorted(action["trigger_classes"]),
         "trigger_types": sorted(action["trigger_types"]),

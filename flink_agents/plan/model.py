@@ -53,7 +53,7 @@ class RetryPlan(RetryTimes):
         """Return the policy, with the exceptions imported.
 
         Raises:
-            FunctionReferenceError: One cannot be imported, or is no exception.
+            FunctionReferenceError: One cannot be imported, or is not an exception.
         """
         times = {name: getattr(self, name) for name in RetryTimes.model_fields}
         retry_on = None if self.retry_on is None else tuple(map(_exception, self.retry_on))
@@ -97,7 +97,7 @@ class ConditionPlan(Frozen):
 
     Attributes:
         function: Its name.
-        text: Its source where it is a lambda, for people.
+        text: Its source if it is a lambda, for people.
     """
 
     function: FunctionRef
@@ -121,7 +121,7 @@ class ActionPlan(PlainSettings, Named):
         trigger_types: Type strings that trigger it by name: only events of that very type match.
         function: Its code.
         kind: How the function belongs to the agent.
-        is_async: Whether it is a coroutine function or an asynchronous generator.
+        is_async: True if it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
         config: What it reads as ``ctx.action_config``; JSON values.
         emits: Type strings of the events that its code names or its author declares, sorted.
@@ -161,7 +161,7 @@ class DescriptorPlan(Frozen):
     """A resource as a class and arguments.
 
     Attributes:
-        clazz: The class as ``module:qualname``; empty where its provider needs none.
+        clazz: The class as ``module:qualname``; empty if its provider needs none.
         arguments: Its constructor arguments; JSON values.
     """
 
@@ -274,7 +274,7 @@ class AgentPlan(Frozen):
             source: Where the text is from, for errors.
 
         Raises:
-            PlanFormatError: The text is no plan of a known version.
+            PlanFormatError: The text is not a plan of a known version.
         """
         try:
             return cls.model_validate_json(text)

@@ -121,7 +121,7 @@ def type_from_text(text: str) -> Any:
     """Return the type that :func:`type_text` wrote.
 
     Raises:
-        FunctionReferenceError: The class cannot be imported, or the text is no plain class.
+        FunctionReferenceError: The class cannot be imported, or the text is not a plain class.
     """
     if text == "None":
         return None

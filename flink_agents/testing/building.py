@@ -111,7 +111,7 @@ class Builder(Driver):
         return partial(OutsideCalls, outside=self._crashes.outside)
 
     def _default_store(self) -> Callable[[], ActionStateStore] | None:
-        """What makes the store that the options name, or that the agent needs; None where it needs none."""
+        """What makes the store that the options name, or that the agent needs; None if it needs none."""
         name = self._config.get(AgentOptions.STORE)
         if name is not None:
             return lambda: open_store(name, self._config.below(f"action-state.{name}"))

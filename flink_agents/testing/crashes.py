@@ -70,8 +70,8 @@ class _Crash:
     """The point at which the operator dies.
 
     Attributes:
-        append: Number of the append that it does not outlive; None where it is a commit.
-        stored: Whether that append, or commit, is stored.
+        append: Number of the append that it does not outlive; None if it is a commit.
+        stored: True if that append, or commit, is stored.
         commit: Number of the commit.
         checkpoint: What was taken behind the commit, once it was.
     """
@@ -187,7 +187,7 @@ class Crashes:
             act: Does it from the beginning, to its end.
             resume: The same, where so many inputs have been taken already.
             again: Does it from the beginning after a crash.
-            ordered: Whether outputs have to come in the same order.
+            ordered: True if outputs have to come in the same order.
 
         Raises:
             RecoveryMismatchError: A crash made a difference.
@@ -371,13 +371,13 @@ def _error(before: _Moment, where: str, what: str, key: str | None, **details: s
 
 
 def crashes_of(harness: OperatorHarness, crash: str | None, own: bool, forced: bool) -> Crashes | None:
-    """Return what lets a harness crash; None where it does not.
+    """Return what lets a harness crash; None if it does not.
 
     Args:
         harness: The harness.
         crash: What the test says: ``"everywhere"``, None, or nothing by an empty text.
-        own: Whether the test or an option names a store.
-        forced: Whether the environment asks for it, where the test says nothing.
+        own: True if the test or an option names a store.
+        forced: True if the environment asks for it, where the test says nothing.
 
     Raises:
         AgentConfigurationError: The harness cannot crash in that way.

@@ -103,7 +103,7 @@ class DueTimers:
             heapq.heappush(self._later, (following, key))
 
     def _works(self, state: KeyState) -> bool:
-        """Tell whether a key has inputs that wait for more than the end of a suspended run."""
+        """Return True if a key has inputs that wait for more than the end of a suspended run."""
         head = None if state.head is None else _head_of(state.head)
         now = self._clock()
         if head is not None and head.delayed_due is not None and head.delayed_due <= now:

@@ -32,7 +32,7 @@ class FakeFlink(CheckpointPoller):
         self._aborted: set[int] = set()
 
     def pruner(self, config: Configuration, clock: Callable[[], int], metrics: RunMetrics) -> Pruner | None:
-        """Return the pruner of a subtask, by the harness's clock; None where nothing is pruned."""
+        """Return the pruner of a subtask, by the harness's clock; None if nothing is pruned."""
         policy, retention = Prune(config.get(AgentOptions.PRUNE)), config.get(AgentOptions.RETENTION)
         if policy is Prune.NEVER:
             return None

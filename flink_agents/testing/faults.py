@@ -158,7 +158,7 @@ class FaultyStore(ActionStateStore):
         if fault is None:
             return
         if fault is Fault.REFUSED:
-            # Appends of calls that run side by side are under way then.
+            # Appends of calls that run side by side are in flight then.
             await asyncio.sleep(0)
             raise StoreUnavailableError("the test has this append refused")
         self._broken = True

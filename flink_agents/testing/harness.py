@@ -65,7 +65,7 @@ class OperatorHarness(WaitsShown, Records):
         forced_restart: Before each of them, pickle the state and start a new operator from it,
             so that what lives on outside of state is lost. Default: the word ``restart``.
         event_time: As in ``apply``.
-        watermarks: Whether the input has watermarks at all.
+        watermarks: True if the input has watermarks at all.
         auto_run: Let what an input starts run to its end before the harness goes on. False leaves
             that to :meth:`run_until_idle` and to time, as Flink does.
         store: Makes the store of each subtask and attempt; all that it makes share their records.
@@ -74,7 +74,7 @@ class OperatorHarness(WaitsShown, Records):
         crash: ``"everywhere"``: do each input and each timer again with a crash before and after
             each append to the store and each commit, one at a time, and compare with what came
             without. Functions of durable calls are called once. Needs the store in memory. None: no
-            crash. Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``crash``, where no store is named
+            crash. Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``crash``, if no store is named
             and inputs settle.
         reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
             function from the inputs to the same ones in another order. For :meth:`recover` and for
@@ -145,7 +145,7 @@ class OperatorHarness(WaitsShown, Records):
         own = store is not None or self._config.get(AgentOptions.STORE) is not None
         self._crashes = crashes_of(self, crash, own, CRASH in conditions and auto_run)
         if self._crashes is not None:
-            # Each crash is a replay and a restart; what these throw away in between is no crash.
+            # Each crash is a replay and a restart; what these throw away in between is not a crash.
             self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
@@ -313,7 +313,7 @@ class OperatorHarness(WaitsShown, Records):
         self._start(snapshot.keys, count)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
-        """Restore, and let the inputs behind ``snapshot`` come again, as sources that are read anew.
+        """Restore, and let the inputs behind ``snapshot`` come again, as sources that are read again.
 
         Their order is that of ``reorder``; returns the outputs that came. Arguments as for :meth:`restore`.
         """
@@ -422,7 +422,7 @@ class OperatorHarness(WaitsShown, Records):
 
     @property
     def busy(self) -> bool:
-        """Whether any key has work that is not committed."""
+        """True if any key has work that is not committed."""
         return any(subtask.processor.busy_keys for subtask in self._subtasks)
 
     def _keep(self, kept: Mapping[str, Any]) -> None:

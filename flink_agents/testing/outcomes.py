@@ -67,7 +67,7 @@ class Difference:
 
     Attributes:
         what: A word or two for it.
-        key: Canonical text of the key; None where it is not known.
+        key: Canonical text of the key; None if it is not known.
         expected: What the undisturbed one came to.
         found: What the other one came to.
     """
@@ -84,7 +84,7 @@ def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Diffe
     Args:
         expected: Of the undisturbed execution.
         found: Of the other one.
-        ordered: Whether values have to leave in the same order.
+        ordered: True if values have to leave in the same order.
     """
     for what, key in sorted({*expected.left, *found.left}):
         one, other = expected.left.get((what, key), []), found.left.get((what, key), [])

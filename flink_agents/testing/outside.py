@@ -77,9 +77,9 @@ class Outside:
         codec: Encodes arguments.
 
     Attributes:
-        repeats: Whether answers are repeated; otherwise functions are called, and recorded.
-        ordered: Whether inputs keep their order, and so runs their numbers and answers theirs.
-        timed: Whether answers take their time again.
+        repeats: True if answers are repeated; otherwise functions are called, and recorded.
+        ordered: True if inputs keep their order, and so runs their numbers and answers theirs.
+        timed: True if answers take their time again.
     """
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -104,7 +104,7 @@ class Outside:
         """Call functions from here on, and keep what they answer.
 
         Args:
-            forget: Whether nothing can be asked for any more that was kept before.
+            forget: True if nothing can be asked for any more that was kept before.
         """
         self.repeats = False
         self._begin_execution()
@@ -120,7 +120,7 @@ class Outside:
         """End of what is to be repeated.
 
         Args:
-            timed: Whether a time-out may have decided what it came to.
+            timed: True if a time-out may have decided what it came to.
         """
         deliveries = [step.delivery for step in self._steps]
         self.timed = self.timed or timed or any(one.fired for one in deliveries if one is not None)
@@ -128,7 +128,7 @@ class Outside:
 
     @property
     def has_answers(self) -> bool:
-        """Whether answers of calls are kept that went on when the last execution ended."""
+        """True if answers of calls are kept that went on when the last execution ended."""
         return bool(self._answers)
 
     def repeat(self, stored: Counter[Asked]) -> None:
@@ -166,7 +166,7 @@ class Outside:
         return stored
 
     def _number(self, seq: int) -> int:
-        """Return the identity of a run: nothing where others may have its number in the next attempt."""
+        """Return the identity of a run: nothing if others may have its number in the next attempt."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
@@ -245,7 +245,7 @@ class Outside:
             now = time.monotonic()
 
     def _is_next(self, answer: Answer) -> bool:
-        """Tell whether all that came before an answer has come."""
+        """Return True if all that came before an answer has come."""
         with self._lock:
             return not self.ordered or all(
                 other.order in self._over

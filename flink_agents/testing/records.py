@@ -33,8 +33,8 @@ class RecordedCall:
         action: Name of the action that made the call.
         function: What was called, as records name it: ``module:qualname``, or the name of its settings.
         request: The arguments as a text for people.
-        value: What the call returned; None where it raised.
-        error: What it raised; None where it returned.
+        value: What the call returned; None if it raised.
+        error: What it raised; None if it returned.
         attempts: How many attempts it took.
     """
 

@@ -41,7 +41,7 @@ class RunReplay:
         outputs: What the run put out.
         memory: Short-term memory of the key afterwards, by dotted path; as before the run where it
             did not come to its end.
-        ended: Why it ended before its end; None where it came to it.
+        ended: Why it ended before its end; None if it came to it.
     """
 
     calls: list[tuple[str, int, str, str]] = field(default_factory=list)

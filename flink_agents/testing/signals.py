@@ -36,7 +36,7 @@ class KeyedSignal:
 
 
 def unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
-    """Return a record that was noted with its timestamp, and the text of its key where it is a signal."""
+    """Return a record that was noted with its timestamp, and the text of its key if it is a signal."""
     if isinstance(record, KeyedSignal):
         return record.record, timestamp, record.key
     return record, timestamp, None

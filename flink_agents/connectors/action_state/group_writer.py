@@ -1,6 +1,6 @@
 """The thread that writes for many who wait: all that waits becomes one batch.
 
-One flush of a disk, or one round trip, serves many appends: while one batch is under way, the next
+One flush of a disk, or one round trip, serves many appends: while one batch is in flight, the next
 one gathers. What a batch is, and where it goes, is told by a subclass.
 """
 
@@ -42,7 +42,7 @@ class Pending:
     """Something to write.
 
     Attributes:
-        future: Resolved on its loop; None where nobody waits.
+        future: Resolved on its loop; None if nobody waits.
         size: Its bytes, as far as they are known.
     """
 
@@ -83,7 +83,7 @@ class GroupWriter(ABC, Generic[P]):
 
     Attributes:
         waiting: Futures of writes of which nobody was told what became of them. Only for the loop's thread.
-        ended_by: What the thread did not expect and ended by; None where there was no such thing.
+        ended_by: What the thread did not expect and ended by; None if there was no such thing.
     """
 
     def __init__(

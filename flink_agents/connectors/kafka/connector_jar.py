@@ -24,7 +24,7 @@ _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.prod
 
 
 def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the jar file of the connector; downloads it where it is nowhere yet.
+    """Return the jar file of the connector; downloads it if it is nowhere yet.
 
     Args:
         jar: The file that the user names. Default: what ``FLINK_AGENTS_KAFKA_JAR`` names.
@@ -39,7 +39,7 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the jar file that is named or that is there already; None where it has to be downloaded.
+    """Return the jar file that is named or that is there already; None if it has to be downloaded.
 
     Raises:
         KafkaConnectorError: The named file is not the connector.
@@ -66,7 +66,7 @@ def _checked(file: Path) -> Path:
 
 
 def _missing_from(file: Path) -> str:
-    """Return what keeps a file from being the connector; empty where nothing does."""
+    """Return what keeps a file from being the connector; empty if nothing does."""
     if not zipfile.is_zipfile(file):
         return "no jar file, or only a part of one"
     with zipfile.ZipFile(file) as archive:

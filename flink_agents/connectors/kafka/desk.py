@@ -120,8 +120,8 @@ class KafkaApprovals:
     def pending(self) -> list[ApprovalRequest]:
         """Return the requests that have not ended, as far as their topic tells, the oldest first.
 
-        An answer that is in flight to the job has not ended its request yet. A record that is no request is
-        skipped, counted in :attr:`foreign`, and warned of once with its offset.
+        An answer that is in flight to the job has not ended its request yet. A record that is not a request
+        is skipped, counted in :attr:`foreign`, and warned of once with its offset.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
@@ -193,7 +193,7 @@ def signal_json(signal: Signal) -> bytes:
 def read_signal(signal: Signal) -> Signal:
     """Return a signal that was read from JSON with the key that it is for.
 
-    An array is a tuple. Where there is no key, it is that of the wait that the signal names.
+    An array is a tuple. If there is no key, it is that of the wait that the signal names.
 
     Raises:
         ValueError: The wait has no key, or no run can have the key.

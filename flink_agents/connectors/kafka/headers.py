@@ -64,7 +64,7 @@ def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
 
 
 def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
-    """Return what a message says of the run that put it out; None where no agent wrote it."""
+    """Return what a message says of the run that put it out; None if no agent wrote it."""
     texts = {name: content.decode("utf-8", "replace") for name, content in headers.items() if content}
     try:
         number = int(texts[SEQUENCE])

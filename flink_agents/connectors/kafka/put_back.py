@@ -53,7 +53,7 @@ class Letter:
 
     @property
     def agent(self) -> str:
-        """Name of the agent that could not handle it; empty where a source could not read it."""
+        """Name of the agent that could not handle it; empty if a source could not read it."""
         return self._text(FAILED_AGENT)
 
     @property

@@ -25,7 +25,7 @@ class ReadMarks:
 
     Attributes:
         begin: The first offset that was not handled.
-        read: Whether anything was noted.
+        read: True if anything was noted.
     """
 
     def __init__(self, begin: int) -> None:

@@ -38,7 +38,7 @@ class KafkaRecord(Generic[T]):
 
     @property
     def place(self) -> str | None:
-        """Where it was read from: ``topic/partition/offset``; None where it was not read."""
+        """Where it was read from: ``topic/partition/offset``; None if it was not read."""
         return None if self.topic is None else f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
@@ -49,7 +49,7 @@ class KafkaRecord(Generic[T]):
 
     @property
     def lineage(self) -> OutputLineage | None:
-        """The run that put it out; None where no agent with ``lineage=True`` did."""
+        """The run that put it out; None if no agent with ``lineage=True`` did."""
         return read_lineage(self.headers)
 
 

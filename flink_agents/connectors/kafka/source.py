@@ -224,7 +224,7 @@ class ReadRecords(ProcessFunction):
     Args:
         value: Reads values.
         key: Reads keys.
-        records: Whether key, headers and place are given, too.
+        records: True if key, headers and place are given, too.
         on_error: What happens to what cannot be read.
     """
 

@@ -1,1 +1,1 @@
-"""Reads the author's code without running it."""
+"""Reads the user's code without running it."""

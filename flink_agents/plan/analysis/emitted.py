@@ -1,7 +1,7 @@
 """Finds the events that an action really emits by its source: the edges of a plan's graph.
 
 ``reading`` finds what *may* be emitted, so that no event is missed when a plan is checked. Here each mention
-is weighed: a class that is only compared against is no event, nor is one that is content of another
+is weighed: a class that is only compared against is not an event, nor is one that is content of another
 event; and a name behind a dot is looked for where that object's class can have it, not in every class.
 """
 
@@ -60,7 +60,7 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Read
 
 
 def _declared(function: FunctionType) -> set[type[Event]] | None:
-    """Return what the return annotation says; None where it leaves something open."""
+    """Return what the return annotation says; None if it leaves something open."""
     if "return" not in function.__annotations__:
         return None
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
@@ -84,7 +84,7 @@ class _EmissionReader(Reader):
     """Follows an action as :class:`Reader` does, and weighs each mention.
 
     Attributes:
-        sends: Whether events may leave by another way than by being returned.
+        sends: True if events may leave by another way than by being returned.
         returned: Classes that the action itself makes where it returns or yields.
     """
 
@@ -210,7 +210,7 @@ class _EmissionReader(Reader):
             self._take(value)
 
     def _reaches(self, owner: Any) -> bool:
-        """Tell whether an object of unknown class may be ``owner``."""
+        """Return True if an object of unknown class may be ``owner``."""
         kind = owner if isinstance(owner, type) else type(owner)
         return self._passed or not issubclass(kind, Agent)
 
@@ -256,7 +256,7 @@ class _Scope:
         return value
 
     def names_event(self, mention: Mention) -> bool:
-        """Tell whether a mention is a class of events, or a method of one."""
+        """Return True if a mention is a class of events, or a method of one."""
         return any(
             self.event_of(mention._replace(attributes=mention.attributes[:number])) is not None
             for number in range(len(mention.attributes) + 1)
@@ -277,7 +277,7 @@ class _Scope:
 
 
 def _plays(owner: Any, role: str, function: FunctionType | None) -> bool:
-    """Tell whether a parameter in that role may be ``owner``: of a method, what has the method."""
+    """Return True if a parameter in that role may be ``owner``: of a method, what has the method."""
     kind = owner if isinstance(owner, type) else type(owner)
     if role not in ("self", "super"):
         return issubclass(kind, RunnerContext if role == "ctx" else Event)

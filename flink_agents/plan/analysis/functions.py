@@ -23,18 +23,18 @@ def called(function: Callable[..., Any]) -> Any:
 
 
 def has_async_code(function: Callable[..., Any]) -> bool:
-    """Tell whether ``function`` is a coroutine function or an asynchronous generator."""
+    """Return True if ``function`` is a coroutine function or an asynchronous generator."""
     target = called(function)
     return inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Tell whether ``function`` is a generator."""
+    """Return True if ``function`` is a generator."""
     return inspect.isgeneratorfunction(called(function))
 
 
 def is_async_generator(function: Callable[..., Any]) -> bool:
-    """Tell whether ``function`` is an asynchronous generator."""
+    """Return True if ``function`` is an asynchronous generator."""
     return inspect.isasyncgenfunction(called(function))
 
 

@@ -30,7 +30,7 @@ class Mention(NamedTuple):
     Attributes:
         root: The name.
         attributes: What stands behind it.
-        called: Whether it is called.
+        called: True if it is called.
     """
 
     root: str
@@ -76,14 +76,14 @@ class Mentions:
 def mentions_of(
     function: FunctionType, context: Iterable[str], is_event: Callable[[Mention], bool]
 ) -> Mentions | None:
-    """Return what a function mentions; None where its source is not to be had.
+    """Return what a function mentions; None if its source is not to be had.
 
     What is found is shared by all who ask, and must not be changed.
 
     Args:
         function: The function.
         context: Names of its parameters that are the context.
-        is_event: Whether a mention is a class of events; asked again for what was found before.
+        is_event: True if a mention is a class of events; asked again for what was found before.
     """
     names = frozenset(context)
     readings = _READINGS.get(function.__code__)
@@ -128,7 +128,7 @@ class _CodeReading(NamedTuple):
     mentions: Mentions
 
     def holds(self, context: frozenset[str], is_event: Callable[[Mention], bool]) -> bool:
-        """Tell whether a reading with these answers would find the same."""
+        """Return True if a reading with these answers would find the same."""
         return context == self.context and all(
             is_event(mention) is answer for mention, answer in self.answers.items()
         )
@@ -214,7 +214,7 @@ class _Visitor(ast.NodeVisitor):
                 self._note_sent(node.args[0])
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
         if chain is not None and (of_context or self._is_event(chain)):
-            # A text by which an event without class is named is no content.
+            # A text by which an event without class is named is not a content.
             self._visit_content(handed, texts=not of_context)
         else:
             self._visit_all(handed)
@@ -223,7 +223,7 @@ class _Visitor(ast.NodeVisitor):
         """Note what a method of the context is used for, as its first argument says."""
         if method in _DURABLE:
             if isinstance(first, ast.Call) and first.args:
-                # DurableCallable(charge, ...), where it is needed.
+                # DurableCallable(charge, ...), if it is needed.
                 self._note_client_setting(first)
                 first = first.args[0]
             found = _chain(first)

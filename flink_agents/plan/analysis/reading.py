@@ -106,7 +106,7 @@ class Reader:
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
         self.reading = Reading()
         self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
-        # An agent that is put together has this package's class. That does not make its code the author's.
+        # An agent that is put together has this package's class. That does not make its code the user's.
         self._home = {_top(owner) for owner in self.owners.values()} - {_PACKAGE} | {_top(function)}
         self._seen: set[int] = set()
         self._names: dict[str, None] = {}
@@ -168,11 +168,11 @@ class Reader:
         return len(self._tried) > before
 
     def _reaches(self, owner: Any) -> bool:
-        """Tell whether a name that was loaded may be an attribute of ``owner``."""
+        """Return True if a name that was loaded may be an attribute of ``owner``."""
         return True
 
     def _take(self, value: Any, depth: int = 2) -> None:
-        """Note what ``value`` is, and follow it where it is the project's own code."""
+        """Note what ``value`` is, and follow it if it is the project's own code."""
         if isinstance(value, str):
             self.reading.texts.add(value)
         elif isinstance(value, _COLLECTIONS):
@@ -276,7 +276,7 @@ def names_of(owner: Any) -> set[str]:
 
 
 def attribute_of(owner: Any, name: str) -> Any:
-    """Return what ``owner`` has under a name, as it stands there; None where it has nothing."""
+    """Return what ``owner`` has under a name, as it stands there; None if it has nothing."""
     try:
         return inspect.getattr_static(owner, name)
     except AttributeError:

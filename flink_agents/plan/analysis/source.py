@@ -2,7 +2,8 @@
 
 A file is parsed once for all functions in it, and the tree of a function is looked for once for each code
 object. A code object never changes: what a module defines when it is reloaded, or a notebook when a cell is
-run again, is new code, whose source is read anew. A file that changes leaves code that is loaded what it was.
+run again, is new code, whose source is read again. A file that changes leaves code that is loaded what it
+was.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def node_of(function: FunctionType) -> AnyFunction | None:
-    """Return the syntax tree of a function; None where its source is not to be had, or not for certain."""
+    """Return the syntax tree of a function; None if its source is not to be had, or not for certain."""
     code = function.__code__
     known = _NODES.get(code)
     if known is not None:

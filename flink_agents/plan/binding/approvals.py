@@ -23,7 +23,7 @@ def with_approval(name: str, call: Call, settings: ActionSettings, tells: bool) 
         name: Name of the action.
         call: The action, which is ``async def``.
         settings: Its settings.
-        tells: Whether an action of the agent takes the event that tells of a denial.
+        tells: True if an action of the agent takes the event that tells of a denial.
     """
     needed, seconds = settings.needs_approval, settings.approval_timeout
 

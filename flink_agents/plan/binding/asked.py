@@ -27,7 +27,7 @@ _MAX_WRAPPED = 10
 
 
 def asks_for_approvals(agent: Agent) -> bool:
-    """Tell whether somebody has to approve what an agent does that ``agent`` asks, at any depth.
+    """Return True if somebody has to approve what an agent does that ``agent`` asks, at any depth.
 
     Its requests are those of the asking agent, by whose streams they leave and are answered.
     """
@@ -42,7 +42,7 @@ def asks_for_approvals(agent: Agent) -> bool:
             try:
                 instance = instance_of(asked)
                 plan = compile_agent(instance)
-            except Exception:  # what the author's code raises
+            except Exception:  # what the user's code raises
                 # The action that asks is told what is wrong, unless it gives arguments that the class needs.
                 if _has_marks(asked):
                     return True
@@ -106,7 +106,7 @@ def _is_agent(value: Any) -> bool:
 
 
 def _has_marks(agent: Agent | type[Agent]) -> bool:
-    """Tell whether an action or a tool of a class is marked: somebody has to approve it."""
+    """Return True if an action or a tool of a class is marked: somebody has to approve it."""
     kind = agent if isinstance(agent, type) else type(agent)
     members = [_plain(member) for base in kind.__mro__ for member in vars(base).values()]
     marks = [getattr(one, name, None) for one in members if one for name in (ACTION_MARK, RESOURCE_MARK)]

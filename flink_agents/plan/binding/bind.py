@@ -62,9 +62,9 @@ class BoundAction:
         config: What it reads as ``ctx.action_config``.
         where: Its place, ``file:line in name``.
         function: The plain function, for error displays.
-        off_thread: Whether it must not even begin on Flink's thread: a ``def`` action that
+        off_thread: True if it must not even begin on Flink's thread: a ``def`` action that
             blocks, has a timeout, has limits or makes durable calls.
-        journalled: Whether it makes durable calls, or may, as far as that is known.
+        journalled: True if it makes durable calls, or may, as far as that is known.
     """
 
     name: str
@@ -385,7 +385,7 @@ def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy
 
 
 def _where(function: Any, instance: Agent) -> str:
-    """Where the author wrote an action; of one that a class of this package has, the author's class."""
+    """Where the user wrote an action; of one that a class of this package has, the user's class."""
     code, kind = getattr(inspect.unwrap(unwrap(function)), "__code__", None), type(instance)
     if code is None or is_users_code(code) or kind.__module__.startswith("flink_agents."):
         return place_of(function)
@@ -425,7 +425,7 @@ def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
 
     Args:
         one: The action or tool.
-        declared: What the code says, by name, where it is at hand.
+        declared: What the code says, by name, if it is at hand.
     """
     if not isinstance(one.needs_approval, str):
         return one.needs_approval

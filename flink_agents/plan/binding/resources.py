@@ -38,7 +38,7 @@ class PromptProvider(ResourceProvider):
         prompt = declared.prompt
         if prompt is None:
             return None
-        # The plan is the author's own, but what pydantic reads out of its JSON counts as data.
+        # The plan is the user's own, but what pydantic reads out of its JSON counts as data.
         messages = [ChatMessage(role=one.role, content=one.content) for one in prompt.messages]
         return Prompt(messages=tuple(messages), mcp=prompt.mcp)
 

@@ -70,19 +70,19 @@ def _durable_names(agent: BoundAgent) -> frozenset[str]:
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
-    """Tell whether the code of the agent's actions names a durable call."""
+    """Return True if the code of the agent's actions names a durable call."""
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
-    """Tell whether any code of the author's that the actions lead to may make durable calls."""
+    """Return True if any code of the user's that the actions lead to may make durable calls."""
     if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
         return True
     return any(_may_make_calls(one.function, agent) for one in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
-    """Note which actions make durable calls, and which may make some by other code of the author's.
+    """Note which actions make durable calls, and which may make some by other code of the user's.
 
     The former never begin on Flink's thread, where they could not end. The latter get copies of events.
     """
@@ -94,7 +94,7 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Tell whether any code of the author's that an action leads to names a durable call."""
+    """Return True if any code of the user's that an action leads to names a durable call."""
     # Agents that are asked have resources of their own.
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
@@ -110,7 +110,7 @@ def _leads_to(
     wanted: Callable[[FunctionType], bool],
     known: Callable[[Any], bool] | None = None,
 ) -> bool:
-    """Tell whether an action leads to something ``known``, or to code of the author's that is ``wanted``.
+    """Return True if an action leads to something ``known``, or to code of the user's that is ``wanted``.
 
     Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
     module makes is not known before it is imported; this does not import it, and takes it to be wanted.
@@ -188,7 +188,7 @@ def _imports(function: FunctionType) -> Iterator[str]:
 
 
 def _imports_unseen_code(function: FunctionType) -> bool:
-    """Tell whether a function imports, as it runs, code of the author's that was not imported so far."""
+    """Return True if a function imports, as it runs, code of the user's that was not imported so far."""
     return any(_is_unseen(name) for name in _imports(function) if name not in sys.modules)
 
 
@@ -203,7 +203,7 @@ def _is_unseen(module: str) -> bool:
 
 
 def _is_authors(found: Any) -> bool:
-    """Tell whether a function, class or module belongs neither to a library nor to this package."""
+    """Return True if a function, class or module belongs neither to a library nor to this package."""
     if isinstance(found, FunctionType):
         file = found.__code__.co_filename
     else:
@@ -236,14 +236,14 @@ def _keeps(function: FunctionType) -> bool:
 
 
 def may_wait(agent: BoundAgent) -> bool:
-    """Tell whether the agent's actions lead to a wait of the context, or to a library's object that waits."""
+    """Return True if the agent's actions lead to a wait of the context, or to a library object that waits."""
     if agent.asks:
         return True
     return any(_leads_to(one.function, agent, _waits, _known_to_wait) for one in agent.actions)
 
 
 def _known_to_wait(value: Any) -> bool:
-    """Tell whether an object waits, as a library says, or an agent asks for approvals."""
+    """Return True if an object waits, as a library says, or an agent asks for approvals."""
     if isinstance(value, Agent):
         settings = [one.mark.settings for one in actions_of(value)]
         return any(one.needs_approval for one in settings + [one.settings for one in resources_of(value)])
@@ -251,7 +251,7 @@ def _known_to_wait(value: Any) -> bool:
 
 
 def _waits(function: FunctionType) -> bool:
-    """Tell whether a function needs an approval, or calls a method that waits of anything but a module."""
+    """Return True if a function needs an approval, or calls a method that waits of anything but a module."""
     marks = [getattr(function, name, None) for name in (ACTION_MARK, RESOURCE_MARK)]
     if any(isinstance(one, ActionMark | ResourceMark) and one.settings.needs_approval for one in marks):
         return True
@@ -284,7 +284,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Tell whether the code of an action names a durable call.
+    """Return True if the code of an action names a durable call.
 
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
     of the same modules. A call that is made by other code is not seen here.

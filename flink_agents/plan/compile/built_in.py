@@ -16,7 +16,7 @@ def needed_actions(own: Sequence[ActionDeclaration], emissions: Emissions) -> li
     """Return the actions of this package that an agent needs besides its own.
 
     Args:
-        own: The actions that the author declared.
+        own: The actions that the user declared.
         emissions: The events that these can emit.
 
     Raises:

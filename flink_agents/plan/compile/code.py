@@ -41,7 +41,7 @@ class AgentCode:
         side_outputs: Tags and the types of their values.
         output_type: Type of its outputs.
         events: Event classes that it knows, by type string.
-        named: The author's objects that descriptions of its resources name, by their names.
+        named: The user's objects that descriptions of its resources name, by their names.
     """
 
     agent_class: type[Agent]

@@ -229,7 +229,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
 
 
 def _asks_people(kind: ResourceType, arguments: Mapping[str, Any]) -> bool:
-    """Tell whether somebody may have to approve what a resource does."""
+    """Return True if somebody may have to approve what a resource does."""
     if kind is ResourceType.CHAT_MODEL:
         return arguments.get("on_unknown_outcome") == "ask"
     return kind in _TOOL_SOURCES and bool(arguments.get("needs_approval"))

@@ -46,7 +46,7 @@ def instance_of(agent: Agent | type[Agent]) -> Agent:
 
 
 def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
-    """Return the types of the constructor's parameters, by name; ``Any`` where there is no annotation."""
+    """Return the types of the constructor's parameters, by name; ``Any`` if there is no annotation."""
     constructor: Any = agent_class.__init__
     if constructor is Agent.__init__:
         return {}
@@ -121,7 +121,7 @@ def make_instance(
 
 
 def json_or_reason(value: Any) -> tuple[Any, str | None]:
-    """Return ``value`` as JSON, and why that is not ``value`` itself (None where it is)."""
+    """Return ``value`` as JSON, and why that is not ``value`` itself (None if it is)."""
     try:
         written = to_jsonable_python(value)
         json.dumps(written, allow_nan=False, ensure_ascii=False).encode()
@@ -131,7 +131,7 @@ def json_or_reason(value: Any) -> tuple[Any, str | None]:
 
 
 def is_plain_json(value: Any) -> bool:
-    """Tell whether ``value`` consists of exactly the types that JSON gives back."""
+    """Return True if ``value`` consists of exactly the types that JSON gives back."""
     if type(value) is dict:
         return all(type(key) is str and is_plain_json(item) for key, item in value.items())
     if type(value) is list:

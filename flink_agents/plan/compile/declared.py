@@ -22,7 +22,7 @@ class DeclaredAgent:
 
     Attributes:
         instance: The agent.
-        actions: The actions that the author declared, and behind them those of this package.
+        actions: The actions that the user declared, and behind them those of this package.
         resources: Its resources.
         emissions: The events that its actions can emit.
     """

@@ -27,7 +27,7 @@ def type_of(trigger: Trigger) -> str:
 
 
 def is_exact(trigger: Trigger) -> bool:
-    """Tell whether the trigger is a type string that only events of that very type match."""
+    """Return True if the trigger is a type string that only events of that very type match."""
     return isinstance(trigger, str) and trigger not in BUILT_IN
 
 

@@ -18,13 +18,13 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan.model import AgentPlan
 
 REFERENCES = ({"env"}, {"file"}, {"public"})
-"""Keys of what is no literal."""
+"""Keys of what is not a literal."""
 
 _FREE = ("headers", "env", "environment", "args", "options", "settings", "arguments")
 """Fields that hold whatever a service takes, secrets among it."""
 
 _PROSE = frozenset({"instructions", "description", "prompt", "router", "needs_approval", "tools", "skills"})
-"""Fields that hold texts and names of the author."""
+"""Fields that hold texts and names of the user."""
 
 _KEYS = (
     "api|access|secret|secret_access|private|auth|account|subscription|functions?|service|encryption|signing"
@@ -78,7 +78,7 @@ def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
     Args:
         what: What is described, for the error.
         arguments: Its description, as JSON.
-        where: The author's line.
+        where: The user's line.
 
     Raises:
         LiteralSecretError: It holds one. The error does not show it.
@@ -132,7 +132,7 @@ _OF_RESOURCES = (
 
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Put a value where its path leads; what stands on the way and is no dict gives way."""
+    """Put a value where its path leads; what stands on the way and is not a dict gives way."""
     *outer, last = path
     for part in outer:
         inner = into.get(part)
@@ -260,7 +260,7 @@ def _is_named(name: str, loose: bool) -> bool:
 
 
 def _is_harmless(value: str) -> bool:
-    """Return True if a value is no secret, whatever it is called: a switch, or the path of a file."""
+    """Return True if a value is not a secret, whatever it is called: a switch, or the path of a file."""
     return _HARMLESS.fullmatch(value.strip()) is not None or value.startswith(("/", "./", "~/"))
 
 

@@ -22,7 +22,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def named_objects(plan: AgentPlan) -> dict[str, Any]:
-    """Return the author's objects that descriptions of resources name, by their names.
+    """Return the user's objects that descriptions of resources name, by their names.
 
     What cannot be imported here is left out: it may be there on the workers, who look for it.
     """
@@ -49,11 +49,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _object(name: str, loads: bool) -> Any:
-    """Return what a name means; None if it is not the author's, or is no function or class.
+    """Return what a name means; None if it is not the user's, or is not a function or class.
 
     Args:
         name: The name.
-        loads: Whether its module may be imported. Texts that are no names of code may look like some.
+        loads: True if its module may be imported. Texts that are no names of code may look like some.
     """
     module, _, qualname = name.partition(":")
     try:

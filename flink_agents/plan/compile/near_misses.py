@@ -17,7 +17,7 @@ from flink_agents.api.settings import check_near
 def check_attributes(agent: Agent, title: str, where: str) -> None:
     """Check that no attribute of an agent has nearly the name of a setting.
 
-    What a method of the agent reads is an attribute of the author's own, whatever it is called.
+    What a method of the agent reads is an attribute of the user's own, whatever it is called.
 
     Raises:
         AgentDefinitionError: One has.
@@ -47,7 +47,7 @@ def check_attributes(agent: Agent, title: str, where: str) -> None:
 
 
 def _is_setting(name: str, value: Any) -> bool:
-    """Tell whether an attribute can be a setting: plain data, or a class."""
+    """Return True if an attribute can be a setting: plain data, or a class."""
     return not name.startswith("_") and (isinstance(value, type) or not _is_code(value))
 
 

@@ -85,7 +85,7 @@ def check_tool(resource: ResourceDeclaration) -> None:
     """Check that a tool is a function that an instance can be bound to.
 
     Raises:
-        ActionSignatureError: It is no function, or a method without ``self``.
+        ActionSignatureError: It is not a function, or a method without ``self``.
     """
     if not callable(resource.function):
         raise ActionSignatureError(
@@ -103,7 +103,7 @@ def check_client(resource: ResourceDeclaration) -> None:
     """Check that a client is a function without arguments that opens something.
 
     Raises:
-        ActionSignatureError: It is no function, takes arguments, or is a coroutine function.
+        ActionSignatureError: It is not a function, takes arguments, or is a coroutine function.
     """
     if not callable(resource.function):
         raise ActionSignatureError(
@@ -151,5 +151,5 @@ def _header(function: Any) -> str:
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
-    """Tell whether nothing can be left out: a parameter like ``n=n`` only binds a value."""
+    """Return True if nothing can be left out: a parameter like ``n=n`` only binds a value."""
     return parameter.default is parameter.empty

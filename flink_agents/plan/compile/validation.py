@@ -112,7 +112,7 @@ def check_context_class(context_class: Any, where: str) -> None:
     """Check that the runtime can derive its context from ``context_class``.
 
     Raises:
-        AgentDefinitionError: It is no ``RunnerContext`` subclass, or has a constructor.
+        AgentDefinitionError: It is not a ``RunnerContext`` subclass, or has a constructor.
     """
     if context_class is None:
         return
@@ -141,7 +141,7 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
     """Check that no two event classes have one type string.
 
     Raises:
-        PlanFormatError: A type string is no text.
+        PlanFormatError: A type string is not a text.
         DuplicateNameError: Two have.
     """
     first: dict[str, type[Event]] = dict(BUILT_IN)
@@ -298,7 +298,7 @@ def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
 
 
 def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
-    """Tell whether ``trigger`` can match something that ``reading`` shows."""
+    """Return True if ``trigger`` can match something that ``reading`` shows."""
     if isinstance(trigger, str) and is_exact(trigger):
         return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
     wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger

@@ -112,7 +112,7 @@ class PromptEntry(_Named):
             directory: What a relative path of its file begins at.
 
         Raises:
-            AgentDefinitionError: Its file is no prompt.
+            AgentDefinitionError: Its file is not a prompt.
         """
         if self.file is not None:
             said = Prompt.from_file(directory / self.file)

@@ -78,7 +78,7 @@ def flow_of(plan: AgentPlan) -> Flow:
 
 
 def accepts(action: ActionPlan, event: EventPlan) -> bool:
-    """Tell whether ``action`` takes events of the type ``event`` where its condition holds."""
+    """Return True if ``action`` takes events of the type ``event`` where its condition holds."""
     if event.type == OutputEvent.EVENT_TYPE:
         return False
     kinds = {event.type, *event.bases, Event.EVENT_TYPE}

@@ -60,7 +60,7 @@ class Errands:
         """Do errands until one says that the wait is over.
 
         Args:
-            is_over: Whether the task attempt is over.
+            is_over: True if the task attempt is over.
 
         Raises:
             asyncio.CancelledError: The task attempt is over.
@@ -145,7 +145,7 @@ class Bridge:
         try:
             return ended[0].result().result()
         except StoppedIteration as stopped:
-            # The thread is no coroutine, and can raise it.
+            # The thread is not a coroutine, and can raise it.
             raise stopped.stop from stopped.stop.__cause__
 
     # -- to Flink's thread ------------------------------------------------------------

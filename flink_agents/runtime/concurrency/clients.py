@@ -88,7 +88,7 @@ class Clients:
         self._loop = loop
 
     def at_hand(self) -> bool:
-        """Whether the caller runs on the agent loop, where clients live."""
+        """True if the caller runs on the agent loop, where clients live."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -103,7 +103,7 @@ class Clients:
         self._agent.client(name)
 
     def is_open(self, name: str) -> bool:
-        """Whether the client ``name`` is open."""
+        """True if the client ``name`` is open."""
         client = self._clients.get(name)
         return client is not None and client.opened.done() and not client.task.done()
 

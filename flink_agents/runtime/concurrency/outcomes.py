@@ -98,7 +98,7 @@ async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
 
 
 def is_close(error: BaseException) -> bool:
-    """Whether ``error`` closes a coroutine that nobody runs any more, instead of being raised in it."""
+    """True if ``error`` closes a coroutine that nobody runs any more, instead of being raised in it."""
     if not isinstance(error, GeneratorExit):
         return False
     try:
@@ -109,7 +109,7 @@ def is_close(error: BaseException) -> bool:
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
-    """Whether ``error`` cancels the task that runs, instead of being raised by what it awaits."""
+    """True if ``error`` cancels the task that runs, instead of being raised by what it awaits."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()

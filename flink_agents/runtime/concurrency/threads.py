@@ -139,7 +139,7 @@ class LoopThreads(ThreadPoolExecutor):
 
         Args:
             call: The call.
-            cancelled: Whether it has not begun, and never will.
+            cancelled: True if it has not begun, and never will.
         """
         with self._changed:
             if cancelled:

@@ -33,7 +33,7 @@ class Deadline:
 
     Attributes:
         what: What it is, for people.
-        where: Its place in the author's code.
+        where: Its place in the user's code.
         seconds: How long; None for as long as it likes.
     """
 

@@ -92,7 +92,7 @@ def watch_operators(
     Args:
         arrives: Gets the id and the name of the operator's job, the pickle, and what the job has announced
             (:func:`announce`).
-        loaded: Gets what that has returned; None where it has raised.
+        loaded: Gets what that has returned; None if it has raised.
     """
     from pyflink.fn_execution.embedded import operations
 
@@ -231,7 +231,7 @@ def parallelism_of(stream: DataStream) -> int:
 
 
 def can_have_watermarks(stream: DataStream) -> bool:
-    """Tell whether ``stream`` may have watermarks; True where that cannot be told."""
+    """Return True if ``stream`` may have watermarks; True where that cannot be told."""
     ahead, seen = [_java(stream).getTransformation()], set[int]()
     while ahead:
         transformation = ahead.pop()
@@ -247,7 +247,7 @@ def can_have_watermarks(stream: DataStream) -> bool:
 
 
 def _makes_watermarks(transformation: Any) -> bool | None:
-    """Tell whether watermarks begin there; None where they come from before."""
+    """Return True if watermarks begin there; None if they come from before."""
     kind = transformation.getClass().getSimpleName()
     if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
         return True  # a function of the user, or a table
@@ -300,7 +300,7 @@ class Collector:
 def without_jvm(kind: Any) -> Any:
     """Return a copy of a PyFlink type that knows no object of the JVM, so that it pickles; else ``kind``.
 
-    A type keeps what the JVM made of it, and makes it anew where it is missing.
+    A type keeps what the JVM made of it, and makes it again if it is missing.
     """
     if isinstance(kind, list):
         return [without_jvm(each) for each in cast("list[Any]", kind)]
@@ -331,7 +331,7 @@ def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
 
 
 def on_class_path(class_name: str) -> bool:
-    """Tell whether Flink itself has a class, so that no job has to bring it."""
+    """Return True if Flink itself has a class, so that no job has to bring it."""
     try:
         _jvm().java.lang.ClassLoader.getSystemClassLoader().loadClass(class_name)
     except Py4JError:
@@ -490,7 +490,7 @@ def environment_of_tables(tables: Any) -> Any:
 
 
 def is_bounded(env: StreamExecutionEnvironment) -> bool:
-    """Tell whether all sources of a job end."""
+    """Return True if all sources of a job end."""
     ends = java_environment(env).getTransformations()
     sources = [each for one in ends for each in one.getTransitivePredecessors()]
     kinds = {"SourceTransformation", "LegacySourceTransformation"}

@@ -96,7 +96,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     Args:
         env: PyFlink's environment.
-        t_env: PyFlink's table environment, made at its first use where it is None.
+        t_env: PyFlink's table environment, made at its first use if it is None.
         config: The options.
     """
 

@@ -61,11 +61,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
         config: Options of the job.
         side_types: Flink types of the side outputs, by tag.
         event_time: What happens to timestamps and watermarks.
-        watermarks: Whether the input can have watermarks.
-        store: Where durable calls are recorded; None where there are none.
+        watermarks: True if the input can have watermarks.
+        store: Where durable calls are recorded; None if there are none.
         key_selector: What gives the keys; its module may hold their classes.
         observers: Who is told what runs do.
-        traces_outputs: Whether outputs leave with their lineage.
+        traces_outputs: True if outputs leave with their lineage.
         end: When the timers at the end of the input fire.
     """
 

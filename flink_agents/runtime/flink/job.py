@@ -55,20 +55,20 @@ class AppliedAgent:
     Attributes:
         name: Its name.
         stream: Its output.
-        writes_dead_letters: Whether a policy of the agent sends events there.
+        writes_dead_letters: True if a policy of the agent sends events there.
         event_time: What it does with event time.
-        lineage: Whether its outputs are ``TracedOutput``.
-        dead_letters_read: Whether something takes them.
-        late_outputs_read: Whether something takes the outputs of stragglers.
+        lineage: True if its outputs are ``TracedOutput``.
+        dead_letters_read: True if something takes them.
+        late_outputs_read: True if something takes the outputs of stragglers.
         inputs: How many inputs it will get, where that is known.
-        asks: Whether an action or a tool of it, or of an agent that it asks, needs approvals, by their plans.
-        answered: Whether it gets signals.
-        place: Where the author applies it.
-        typed: Where the author says of which type its outputs are.
+        asks: True if an action or a tool of it, or of an agent that it asks, needs approvals, by their plans.
+        answered: True if it gets signals.
+        place: Where the user applies it.
+        typed: Where the user says of which type its outputs are.
         level: How many agents of the job were applied before it.
-        may_stay_open: Whether the end of its input may wait for its runs with checkpoints.
-        stays_open: Whether it does.
-        approvals_read: Whether something takes its requests for approvals.
+        may_stay_open: True if the end of its input may wait for its runs with checkpoints.
+        stays_open: True if it does.
+        approvals_read: True if something takes its requests for approvals.
         kept: What a local job needs to resume it.
     """
 
@@ -96,7 +96,7 @@ class Job:
 
     Args:
         stream_env: PyFlink's environment.
-        table_env: PyFlink's table environment, made at its first use where it is None.
+        table_env: PyFlink's table environment, made at its first use if it is None.
         config: The options.
     """
 

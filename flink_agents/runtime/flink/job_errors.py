@@ -1,4 +1,4 @@
-"""Turns the failure of a Flink job into an error that starts with the author's own line.
+"""Turns the failure of a Flink job into an error that starts with the user's own line.
 
 Flink reports 200 lines of Java around a Python traceback. The operator's error text is in
 there, behind the class name of the Python exception; it is brought to the front.
@@ -124,7 +124,7 @@ def job_failed(
         job_name: The job.
         java_text: Flink's text, with all causes.
         untimed: Agents of the job whose outputs may have no timestamp.
-        typed: Where the author says of which type the values of a stream are.
+        typed: Where the user says of which type the values of a stream are.
         lost: Id of the TaskManager that an earlier failure of the job said is gone; None for none.
     """
     cls, text = _failure(java_text)
@@ -156,7 +156,7 @@ def job_failed(
 
 
 def in_one_line(error: JobFailedError) -> str:
-    """Return the author's line and the error, without what stands around them."""
+    """Return the user's line and the error, without what stands around them."""
     first, *others = error.message.split("\n")
     frames = [line.removeprefix("  at ") for line in others if line.startswith("  at ")]
     return f"{frames[-1]}: {first}" if frames else first

@@ -24,7 +24,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 def envelope_type() -> TypeInformation:
     """Return a pickled value, its timestamp, and a low watermark.
 
-    Made anew each time: one that was used cannot be pickled.
+    Made again each time: one that was used cannot be pickled.
     """
     return Types.ROW_NAMED(
         ["pickled", "stamp", "low"], [Types.PICKLED_BYTE_ARRAY(), Types.LONG(), Types.LONG()]

@@ -62,7 +62,8 @@ def described_row(kind: Any) -> DescribedType:
     """Describe the type of a row.
 
     Raises:
-        AgentConfigurationError: It is no type of rows with names, or has a field that no model can fill in.
+        AgentConfigurationError: It is not a type of rows with names, or has a field that no model can fill
+            in.
     """
     if not isinstance(kind, RowTypeInfo) or not names_of_row(kind):
         raise _refused("an answer of a type of PyFlink", "Types.ROW_NAMED([...], [...])", repr(kind))

@@ -86,7 +86,7 @@ CHANGES: dict[RowKind, ChangeKind] = {
 
 
 def is_latest(row: Any) -> bool:
-    """Tell whether a change of a table leaves this row there."""
+    """Return True if a change of a table leaves this row there."""
     return row.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 
@@ -96,7 +96,7 @@ class ReadRows:
     Args:
         kind: The type of the stream of rows.
         value: What a row becomes: a type that pydantic knows; None for a row with names.
-        changes: Whether each is a ``TableChange``.
+        changes: True if each is a ``TableChange``.
     """
 
     def __init__(self, kind: TypeInformation, value: Any, changes: bool) -> None:

@@ -33,12 +33,12 @@ class StoreChoice:
 
     @classmethod
     def of(cls, config: Configuration, agent: BoundAgent, local: bool) -> StoreChoice | None:
-        """Return the store of an agent; None where it needs none.
+        """Return the store of an agent; None if it needs none.
 
         Args:
             config: Options of the job.
             agent: The agent.
-            local: Whether the job runs in a cluster of this process alone.
+            local: True if the job runs in a cluster of this process alone.
 
         Raises:
             StoreNotConfiguredError: It needs one, and the options name none for a real cluster.

@@ -44,7 +44,7 @@ def stream_type(output_type: Any) -> TypeInformation:
         output_type: A Python type, a PyFlink ``TypeInformation``, or None for any object.
     """
     if isinstance(output_type, TypeInformation):
-        # The author's object goes to workers with the agent, and could not once Flink has seen it.
+        # The user's object goes to workers with the agent, and could not once Flink has seen it.
         return without_jvm(output_type)
     make = _STREAM_TYPES.get(output_type)
     return make() if make is not None else Types.PICKLED_BYTE_ARRAY()

@@ -20,7 +20,7 @@ OBSERVER_ERRORS = "observer_errors"
 """The counter of what observers raised."""
 
 ANY_ERROR = (Exception, SystemExit, asyncio.CancelledError)
-"""What an observer may raise without harm. The author's Ctrl-C is none of it."""
+"""What an observer may raise without harm. The user's Ctrl-C is none of it."""
 
 
 class Observers:
@@ -33,7 +33,7 @@ class Observers:
 
     Attributes:
         others: See above.
-        phase_changed: None where nobody listens, since phases change more often than all else.
+        phase_changed: None if nobody listens, since phases change more often than all else.
         call_content: None if nobody listens, so that no content is made for nobody.
         memory_written: None if nobody listens.
     """

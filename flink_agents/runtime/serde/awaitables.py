@@ -11,7 +11,7 @@ AWAIT_IT = "write await before the call that made it"
 
 
 def is_awaitable(value: object) -> bool:
-    """Tell whether ``value`` is a coroutine, a future or anything else that has to be awaited."""
+    """Return True if ``value`` is a coroutine, a future or anything else that has to be awaited."""
     return hasattr(type(value), "__await__")
 
 
@@ -19,7 +19,7 @@ def told(value: object) -> str:
     """Describe an awaitable for people: what it is, and of what function."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None
-    # Durable calls and waits know what the author wrote, which the name of a coroutine or class does not say.
+    # Durable calls and waits know what the user wrote, which the name of a coroutine or class does not say.
     described = getattr(owner if owner is not None else value, "awaited_as", None)
     name = getattr(value, "__qualname__", None)
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"
@@ -34,5 +34,5 @@ def close_unawaited(made: Coroutine[Any, Any, Any]) -> None:
 
 
 def shows_forgotten_await(error: BaseException) -> bool:
-    """Tell whether Python raised ``error`` because a coroutine was used in place of its result."""
+    """Return True if Python raised ``error`` because a coroutine was used in place of its result."""
     return isinstance(error, TypeError | AttributeError) and "'coroutine'" in str(error)

@@ -49,7 +49,7 @@ _EXPECTED = (
 
 
 def unordered(code: int) -> bool:
-    """Tell whether the parts of a value of that kind have no order."""
+    """Return True if the parts of a value of that kind have no order."""
     return code in (_SET, _FROZENSET)
 
 
@@ -248,7 +248,7 @@ def _untagged(content: dict[Any, Any]) -> Any:
     except StateError:
         raise
     except Exception as error:
-        # The author's constructors run here, and may raise anything.
+        # The user's constructors run here, and may raise anything.
         raise _not_made(key.code, inner, error) from error
 
 
@@ -267,7 +267,7 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
 
 
 def is_of_class(content: dict[Any, Any]) -> bool:
-    """Tell whether a map of the format stands for a value of a class that it names."""
+    """Return True if a map of the format stands for a value of a class that it names."""
     return any(type(key) is _Tag and key.code in class_values.NAMED for key in content)
 
 

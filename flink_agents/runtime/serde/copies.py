@@ -32,12 +32,12 @@ def plain_copy(value: Any) -> Any:
 
 
 def is_unchanging(value: Any) -> bool:
-    """Tell whether nobody can change ``value``: it needs no copy."""
+    """Return True if nobody can change ``value``: it needs no copy."""
     kind = type(value)
     return kind in UNCHANGING or (kind is tuple and are_unchanging(value))
 
 
 def are_unchanging(values: Collection[Any]) -> bool:
-    """Tell whether nobody can change any of ``values``."""
+    """Return True if nobody can change any of ``values``."""
     # Most are of these types themselves, which is told without a call for each.
     return UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))

@@ -15,7 +15,7 @@ MOST_PROBLEMS = 3
 """How many differences a text names."""
 
 Check = Callable[[Any], str | None]
-"""Returns how a value differs from its type; None where it does not."""
+"""Returns how a value differs from its type; None if it does not."""
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
@@ -47,7 +47,7 @@ def check_of(kind: Any) -> Check | None:
         return partial(_no_instance, kind)
     try:
         validate = strict_adapter(kind).validate_python
-    except Exception:  # a foreign type may raise anything where it is described
+    except Exception:  # a foreign type may raise anything when it is described
         return None
 
     def check(value: Any) -> str | None:

@@ -122,7 +122,7 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
 
 
 def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
-    """Return the bytes of as many members of a group as there is room for; None where there is none."""
+    """Return the bytes of as many members of a group as there is room for; None if there is none."""
     if sum(member.total for member in members) > limit:
         members = members[: limit // LEAST_BYTES]
     given = shares([member.total for member in members], limit)
@@ -248,7 +248,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         if kept.get("fields") is not None:
             for name, value in codec.decode(kept["fields"]).items():
                 object.__setattr__(error, name, value)
-        # A group of class BaseExceptionGroup has become another one where none of its members needs that.
+        # A group of class BaseExceptionGroup has become another one if none of its members needs that.
         same = type(error) is kind or not isinstance(error, BaseExceptionGroup)
         return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
     except BaseException:
@@ -257,7 +257,7 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
 
 
 def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
-    """Tell whether an exception is the one that was trimmed, as far as can be seen."""
+    """Return True if an exception is the one that was trimmed, as far as can be seen."""
     if not kept.get("trimmed"):
         return False
     kind = type(error)

@@ -229,11 +229,11 @@ def decode_key(text: str, *, from_outside: bool = False) -> Any:
 
     Args:
         text: The text.
-        from_outside: Whether anybody may have written it, so that no module is imported for it.
+        from_outside: True if anybody may have written it, so that no module is imported for it.
 
     Raises:
-        KeyEncodingError: ``text`` is no canonical text, or comes from outside and names an enumeration that
-            is not there.
+        KeyEncodingError: ``text`` is not a canonical text, or comes from outside and names an enumeration
+            that is not there.
         UnknownTypeNameError: It names a class that this program does not have.
     """
     kind, body = text[:1], text[1:]

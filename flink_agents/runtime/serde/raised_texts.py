@@ -46,7 +46,7 @@ def told_error(error: BaseException, is_async: bool) -> Told:
 
     Args:
         error: What it raised.
-        is_async: Whether the action is ``async def``.
+        is_async: True if the action is ``async def``.
     """
     message, parts = _told(error, is_async)
     return "".join([message, *_notes(error)]), parts
@@ -181,7 +181,7 @@ def _misspelt_key(error: TypeError) -> Told | None:
 
 
 def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[BaseModel]]:
-    """Yield the models that the author's line which raised may mean.
+    """Yield the models that the user's line which raised may mean.
 
     Args:
         error: What was raised there.

@@ -114,7 +114,7 @@ def _change(error: BaseException) -> None:
 
 
 def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """Return a group whose message and members have no secrets; what is no group, as it is."""
+    """Return a group whose message and members have no secrets; what is not a group, as it is."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     members = [replaced.get(id(one), one) for one in _members(error)]

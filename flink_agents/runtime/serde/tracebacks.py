@@ -1,4 +1,4 @@
-"""Finds the author's own line in a failure."""
+"""Finds the user's own line in a failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_TEXT = 10_000
 """How many characters of an exception's text are kept."""
 
 MAX_CAUSES = 20
-"""How far the author's line is looked for among causes."""
+"""How far the user's line is looked for among causes."""
 
 
 def place(file: str, line: int, name: str) -> str:
@@ -35,7 +35,7 @@ def text_of(error: BaseException) -> str:
 
 
 def users_place(error: BaseException, action: Any) -> str:
-    """Return the innermost line of ``error``'s traceback that is the author's; else the action's own.
+    """Return the innermost line of ``error``'s traceback that is the user's; else the action's own.
 
     Python itself raises some errors in place of others, without their traceback: then it is the line of
     the cause, and of a group, that of its first member which has one. An error of this package may know it.
@@ -64,7 +64,7 @@ def _stopped(error: BaseException) -> BaseException | None:
 
 
 def innermost_place(error: BaseException) -> str | None:
-    """Return the innermost line of the author's in an error's traceback; None where it has none."""
+    """Return the innermost line of the user's in an error's traceback; None if it has none."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users_code(frame.f_code):
@@ -73,7 +73,7 @@ def innermost_place(error: BaseException) -> str | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return ``error``'s traceback as text without secrets, beginning at the author's first frame."""
+    """Return ``error``'s traceback as text without secrets, beginning at the user's first frame."""
     start: TracebackType | None = error.__traceback__
     at = start
     while at is not None and not is_users_code(at.tb_frame.f_code):

@@ -1,4 +1,4 @@
-"""Makes values smaller, so that their bytes fit where there is a limit: the begin of each part is kept."""
+"""Makes values smaller, so that their bytes fit if there is a limit: the begin of each part is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = 64
 
 
 def encoded_size(codec: ValueCodec, value: Any) -> int | None:
-    """Return how many bytes the encoding of ``value`` has; None where it cannot be encoded."""
+    """Return how many bytes the encoding of ``value`` has; None if it cannot be encoded."""
     try:
         return len(codec.encode(value))
     except (StateError, RecursionError):

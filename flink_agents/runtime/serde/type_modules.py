@@ -81,7 +81,7 @@ def _candidates(module: str) -> Iterator[str]:
 
 def _inner_imports() -> frozenset[str]:
     """Return the modules that functions of the agent's own code import when they are called."""
-    # Read anew where there are more modules than before: bytes may name many that are not there.
+    # Read again if there are more modules than before: bytes may name many that are not there.
     return _read_imports(len(sys.modules), len(_homes))
 
 
@@ -113,7 +113,7 @@ def own_modules() -> list[str]:
 
 
 def is_plain(module: object) -> bool:
-    """Tell whether ``module`` is one whose content can be looked at without running code of its own."""
+    """Return True if ``module`` is one whose content can be looked at without running code of its own."""
     return type(module) is ModuleType
 
 

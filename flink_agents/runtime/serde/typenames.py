@@ -44,7 +44,7 @@ def resolve_type(name: str) -> type[Any]:
     """Return the class named ``name``.
 
     Raises:
-        UnknownTypeNameError: There is none, its module may not be imported, or it is no data class.
+        UnknownTypeNameError: There is none, its module may not be imported, or it is not a data class.
     """
     found = _find_or_import(name)
     if not is_data_class(found):
@@ -64,7 +64,7 @@ def error_name(cls: type[BaseException]) -> str:
 
 
 def find_error(name: str) -> type[BaseException] | None:
-    """Return the class of exceptions named ``name``; None where none may be imported."""
+    """Return the class of exceptions named ``name``; None if none may be imported."""
     found = _find_or_import(name)
     return found if _is_class(found) and BaseException in _mro(found) else None
 
@@ -102,7 +102,7 @@ def kind_of(cls: type) -> Kind | None:
 
 
 def is_data_class(cls: Any) -> bool:
-    """Tell whether state may hold values of ``cls`` by name."""
+    """Return True if state may hold values of ``cls`` by name."""
     return _is_class(cls) and kind_of(cls) is not None
 
 

@@ -34,7 +34,7 @@ class BrokerStatus:
     """The state of a broker as it is seen from outside.
 
     Attributes:
-        running: Whether its process is there.
+        running: True if its process is there.
         pid: Number of its process while it runs.
         bootstrap_servers: Where clients connect; None before the first start.
         security: How clients are served; None before the first start.

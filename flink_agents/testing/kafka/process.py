@@ -66,7 +66,7 @@ def kill_process(process: psutil.Process) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Tell whether the process executes nothing any more, even if no parent has noticed it yet."""
+    """Return True if the process executes nothing any more, even if no parent has noticed it yet."""
     import psutil
 
     try:
@@ -79,7 +79,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def answers(options: dict[str, Any]) -> bool:
-    """Tell whether a broker takes requests: whether it describes its cluster, and itself in it."""
+    """Return True if a broker takes requests: whether it describes its cluster, and itself in it."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -98,7 +98,7 @@ def answers(options: dict[str, Any]) -> bool:
 
 
 def _listens(address: str) -> bool:
-    """Tell whether the port is open: a client that waits for it instead logs each failure."""
+    """Return True if the port is open: a client that waits for it instead logs each failure."""
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:

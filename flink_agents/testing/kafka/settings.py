@@ -119,7 +119,7 @@ def _cluster_id() -> str:
 
 
 def read_state(path: Path) -> BrokerState | None:
-    """Read it, or return None where there is none."""
+    """Read it, or return None if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
@@ -188,7 +188,7 @@ def free_port(*taken: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a broker could listen on the port."""
+    """Return True if a broker could listen on the port."""
     with socket.socket() as probe:
         # As Java does: connections of an earlier broker that are winding up do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -210,7 +210,7 @@ def require_free(port: int) -> None:
 
 
 def port_in_use(what: str) -> BrokerPortInUseError:
-    """Return the error where somebody else listens on a port of the broker."""
+    """Return the error if somebody else listens on a port of the broker."""
     return BrokerPortInUseError(
         f"A Kafka broker cannot listen on {HOST}, {what}.",
         expected="a port that is free, and that this user may listen on",

@@ -1,4 +1,4 @@
-"""Lets pydantic-ai refuse requests to real models, without importing it where nobody else does."""
+"""Lets pydantic-ai refuse requests to real models, without importing it if nobody else does."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class ModelServer:
 
     Attributes:
         requests: The requests that came, in order.
-        most_at_once: How many of them were under way at a time, at most.
+        most_at_once: How many of them were in flight at a time, at most.
     """
 
     def __init__(self, answers: Iterable[Reply] | Answering) -> None:

@@ -25,7 +25,7 @@ MANY = 1200
 
 
 async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
-    """Tell whether nothing tells that the journal has ever been there."""
+    """Return True if nothing tells that the journal has ever been there."""
     return (
         await store.scan(journal) == []
         and await store.read(journal, 0) == []

@@ -27,7 +27,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _may_append(store: ActionStateStore) -> bool:
-    """Tell whether an append is accepted; where it is refused, nothing may be stored."""
+    """Return True if an append is accepted; if it is refused, nothing may be stored."""
     before = len(await store.scan(OTHER))
     error = await outcome(store.append(OTHER, [record(0), record(1)]))
     assert error is None or isinstance(error, FencedOwnerError), error

@@ -34,7 +34,7 @@ def _names(number: int, prefix: str = "i") -> list[JournalKey]:
 
 
 async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Return what some calls give, of which a few are under way at a time."""
+    """Return what some calls give, of which a few are in flight at a time."""
     found: list[Any] = []
     for start in range(0, len(calls), AT_ONCE):
         found += await asyncio.gather(*calls[start : start + AT_ONCE])
@@ -128,7 +128,7 @@ class RemovalCases(SuiteBase):
             await self._at_random(stores, random.Random(seed), f"job-{seed}")
 
     async def _at_random(self, stores: Stores, chance: random.Random, job: str) -> None:
-        """Compare the store with a model, with many operations under way at a time."""
+        """Compare the store with a model, with many operations in flight at a time."""
         store = await stores.open()
         journals = [JournalKey(job, f"i{each}") for each in range(max(4, self._some() // 2))]
         runs: dict[JournalKey, list[int]] = {journal: [] for journal in journals}

@@ -55,7 +55,7 @@ OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
 """Kinds of records that an owner has, the claim first: without it, the others mean nothing."""
 
 LEASE_PART = -1
-"""In a fence, this is no partition but the owner's lease in milliseconds: former versions, which have no
+"""In a fence, this is not a partition but the owner's lease in milliseconds: former versions, which have no
 leases, pass it over."""
 
 
@@ -71,12 +71,12 @@ class Claim:
             0: for no time.
         fence: Where each partition ended when it took over; None before it has looked.
         beat: Place of its last beat.
-        ended: Whether it was released or withdrawn.
-        withdrawn: Whether it was withdrawn.
-        void: From which offset on its records do not count, by partition; None where nobody decided.
+        ended: True if it was released or withdrawn.
+        withdrawn: True if it was withdrawn.
+        void: From which offset on its records do not count, by partition; None if nobody decided.
         decided_by: The token of the owner whose fence that is.
-        removed: Whether it was removed from the topic; only one's own is kept then.
-        lost: Whether what decided about it was removed as well, before it was read.
+        removed: True if it was removed from the topic; only one's own is kept then.
+        lost: True if what decided about it was removed as well, before it was read.
     """
 
     offset: int
@@ -111,7 +111,7 @@ class _Later:
             self._subtasks.add((owner.job_id, owner.parallelism, owner.subtask))
 
     def outrank(self, owner: Owner) -> bool:
-        """Tell whether one of them outranks an owner of the same group."""
+        """Return True if one of them outranks an owner of the same group."""
         others = len(self._jobs) - ((owner.job_id, owner.parallelism) in self._jobs)
         return others > 0 or (owner.job_id, owner.parallelism, owner.subtask) in self._subtasks
 
@@ -126,7 +126,7 @@ class Claims:
 
     Attributes:
         orphans: Kinds and tokens of records whose claim is gone: some owners do not know of their end.
-        described: What the topic of journals is; None where nobody has said so.
+        described: What the topic of journals is; None if nobody has said so.
         plans: What plans of agents cover, by fingerprint.
     """
 
@@ -264,7 +264,7 @@ class Claims:
             undecided[owner.subtask].remove(claim)
 
     def _decide(self, fenced: Claim) -> None:
-        """Let a fence decide what counts of those whom its owner outranks, where no earlier one did.
+        """Let a fence decide what counts of those whom its owner outranks, if no earlier one did.
 
         Each claim is decided once, and of the others none is looked at that cannot be outranked.
         """
@@ -291,11 +291,11 @@ class Claims:
     # -- what they say ----------------------------------------------------------------
 
     def knows(self, token: str) -> bool:
-        """Tell whether there is a claim of that owner."""
+        """Return True if there is a claim of that owner."""
         return token in self._by_token
 
     def lost(self, token: str) -> bool:
-        """Tell whether nobody can tell which records of an owner count, as its claim was removed long ago."""
+        """Return True if it is unknown which records of an owner count, as its claim was removed long ago."""
         claim = self._by_token.get(token)
         return claim is None or claim.lost
 
@@ -311,7 +311,7 @@ class Claims:
 
         Args:
             group: Which group.
-            owns: Whether something may be needed that the owner of a claim wrote.
+            owns: True if something may be needed that the owner of a claim wrote.
         """
         claims = self.of_group(group)
         later = _Later()
@@ -344,13 +344,13 @@ class Claims:
     def void_from(self, token: str) -> dict[int, int]:
         """Return the offset from which on records of that owner do not count, by partition.
 
-        Empty where all of them count, or where it is not decided yet (:meth:`undecided`).
+        Empty if all of them count, or if it is not decided yet (:meth:`undecided`).
         """
         claim = self._by_token.get(token)
         return (claim.void or {}) if claim is not None else {}
 
     def undecided(self, token: str) -> bool:
-        """Tell whether that owner is outranked, and nobody has looked yet which of its records count."""
+        """Return True if that owner is outranked, and nobody has looked yet which of its records count."""
         own = self._by_token.get(token)
         if own is None or own.void is not None:
             return False
@@ -459,10 +459,10 @@ def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
     Args:
         claims: Read after ``is_used`` was asked.
         journals: The topic as it was found.
-        is_used: Whether something was ever written to it.
+        is_used: True if something was ever written to it.
 
     Raises:
-        StoreMismatchError: One of both was made anew, or the topic has another number of partitions.
+        StoreMismatchError: One of both was made again, or the topic has another number of partitions.
     """
     described = claims.described
     if described is None:

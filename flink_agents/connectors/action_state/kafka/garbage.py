@@ -21,7 +21,7 @@ from flink_agents.connectors.action_state.kafka.layout import FORGET, BatchKey, 
 from flink_agents.connectors.action_state.kafka.remembered import Dated, Remembered
 
 SPARSE = 4
-"""A batch of removals of which less than one in so many is needed is written anew."""
+"""A batch of removals of which less than one in so many is needed is written again."""
 
 
 class Batch(NamedTuple):
@@ -43,7 +43,7 @@ class _Removal(NamedTuple):
         through: The last run that it removed.
         offset: Where it is. Of two that say the same, the later one is kept: so all agree on which.
         batch: In which batch.
-        since: Where it was before it was written anew.
+        since: Where it was before it was written again.
     """
 
     through: int
@@ -111,15 +111,15 @@ class Garbage:
             return {batch for runs in self._runs.values() for batches in runs.values() for batch in batches}
 
     def knows(self, journal: JournalKey) -> bool:
-        """Tell whether a batch has something of the journal."""
+        """Return True if a batch has something of the journal."""
         return journal in self._runs or journal in self._removals
 
     def needs(self, batch: Batch) -> bool:
-        """Tell whether something in a batch is needed, as far as is known here."""
+        """Return True if something in a batch is needed, as far as is known here."""
         return batch in self._needed
 
     def owns(self, token: str) -> bool:
-        """Tell whether something is needed that an owner wrote."""
+        """Return True if something is needed that an owner wrote."""
         return self._tokens[token] > 0
 
     # -- what is told -----------------------------------------------------------------
@@ -196,7 +196,7 @@ class Garbage:
         self._keeps = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Take removals that are to be written anew, as most of their batches is not needed.
+        """Take removals that are to be written again, as most of their batches is not needed.
 
         Only of journals of the owner's group, or that the owner wrote itself: of others it may not know yet
         that they were forgotten.
@@ -218,7 +218,7 @@ class Garbage:
             return found[:limit]
 
     def is_over(self, partition: int) -> bool:
-        """Tell whether a partition has so many removals that a search for superfluous ones pays."""
+        """Return True if a partition has so many removals that a search for superfluous ones pays."""
         remembered = self._remembered
         over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
         return over and not self._keeps
@@ -257,7 +257,7 @@ class Garbage:
         return expired
 
     def adopt(self, tokens: Collection[str]) -> None:
-        """Have all removals written anew that are in batches of given writers."""
+        """Have all removals written again that are in batches of given writers."""
         with self._lock:
             self._rewrite.update(
                 journal for journal, removal in self._removals.items() if removal.batch.key.token in tokens

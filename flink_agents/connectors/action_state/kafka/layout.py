@@ -61,7 +61,7 @@ class Entry(NamedTuple):
         journal: Which one.
         records: What is appended.
         through: The last run that is removed; None for an append.
-        since: Where in the partition the removal was first, if it was written anew; None where it was not.
+        since: Where in the partition the removal was first, if it was written again; None if it was not.
     """
 
     journal: JournalKey

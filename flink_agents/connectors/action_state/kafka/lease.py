@@ -1,6 +1,6 @@
 """The lease of an owner: how long its appends are done without a look at the claims behind each of them.
 
-A look reads the clock, *then* asks for the claims; where nobody outranks the owner, the lease runs for a
+A look reads the clock, *then* asks for the claims; if nobody outranks the owner, the lease runs for a
 fixed time from that reading. An append is done if the clock, read *after* its acknowledgement, is before
 the end of the lease. Whoever takes over claims first and waits for longer than the lease before it looks
 where partitions end (``takeover``), so that such an append lies before its fence. Where the lease has run
@@ -37,9 +37,9 @@ class Standing(NamedTuple):
     """The answer of a look at the claims to an owner.
 
     Attributes:
-        void: From which offset on its records do not count, by partition; empty where nobody decided.
-        undecided: Whether somebody outranks it and has not said yet which of its records count.
-        lost: Whether nobody can tell any more which of its records count.
+        void: From which offset on its records do not count, by partition; empty if nobody decided.
+        undecided: True if somebody outranks it and has not said yet which of its records count.
+        lost: True if nobody can tell any more which of its records count.
     """
 
     void: Mapping[int, int]
@@ -103,12 +103,12 @@ class Lease:
             self._thread.start()
 
     def appending(self) -> None:
-        """Say that an append is sent: the lease is renewed while it is on its way, where it is time."""
+        """Say that an append is sent: the lease is renewed while it is on its way, if it is time."""
         if self._thread is not None and self._clock() >= self._look_again_at:
             self._wanted.set()
 
     def covers(self) -> bool:
-        """Tell whether all is done that was acknowledged before this was called."""
+        """Return True if all is done that was acknowledged before this was called."""
         return self._clock() < self._until
 
     def look(self, seconds: float) -> Standing:
@@ -135,7 +135,7 @@ class Lease:
             return standing
 
     def last_look(self, seconds: float) -> Standing:
-        """Return what the last look said that is no older than the lease; a new one where there is none.
+        """Return what the last look said that is not older than the lease; a new one if there is none.
 
         Args:
             seconds: How long a new one may take.
@@ -147,7 +147,7 @@ class Lease:
         return standing if standing is not None and self.covers() else self.look(seconds)
 
     def close(self, seconds: float) -> None:
-        """End, and close the connection; waits so long at most for a look that is under way."""
+        """End, and close the connection; waits so long at most for a look that is in flight."""
         self._stopping = True
         if self._thread is None:
             self._claims.close()

@@ -44,7 +44,7 @@ class Markers:
         return packed
 
     def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
-        """Return the offset from which on a key needs a partition; None where its marker is of no use."""
+        """Return the offset from which on a key needs a partition; None if its marker is of no use."""
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
         read = unpack_marker(marker)
@@ -108,6 +108,6 @@ class Markers:
         return marker.partition == partition and marker.topic == self._topic_bytes
 
     def _lies_behind(self, marker: Marker) -> bool:
-        """Tell whether an earlier attempt saw more of a partition than there was when this one began."""
+        """Return True if an earlier attempt saw more of a partition than there was when this one began."""
         end = self.ends.get(marker.partition, marker.offset)
         return marker.writer != self._writer and marker.offset > end

@@ -1,6 +1,6 @@
 """Chooses the removals that a store ``kafka`` keeps only to find out a state that is too old.
 
-A state from before a removal would have its runs executed anew. The runtime removes no run that a
+A state from before a removal would have its runs executed again. The runtime removes no run that a
 checkpoint of Flink's can ask for, so that this is about states that somebody chose by hand: an old savepoint,
 or none at all. The latest removals of each partition are kept, so that such a state is refused for each key.
 Of older ones a sample is kept that thins out with age: the count of what is kept grows with the
@@ -27,7 +27,7 @@ class Dated(NamedTuple):
 
     Attributes:
         since: Where in its partition it was first.
-        own: Whether this owner wrote it, or wrote it anew.
+        own: True if this owner wrote it, or wrote it again.
         journal: Of which journal it is the last one.
     """
 
@@ -50,7 +50,7 @@ class Remembered:
         self._left: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
-        """Tell whether so many removals of a partition are worth a look."""
+        """Return True if so many removals of a partition are worth a look."""
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
     def looked(self, partition: int, count: int) -> None:

@@ -206,12 +206,12 @@ class Scanner:
                 self.known.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
-        """Tell whether a partition was read from its begin on."""
+        """Return True if a partition was read from its begin on."""
         start = self.starts.get(partition)
         return start is not None and start <= self.begins.get(partition, 0)
 
     def _owns(self, claim: Claim) -> bool:
-        """Tell whether something may be needed that the owner of a claim wrote, who is outranked."""
+        """Return True if something may be needed that the owner of a claim wrote, who is outranked."""
         token = claim.owner.token
         if token in self._unsure_tokens or self._garbage.owns(token):
             return True
@@ -226,7 +226,7 @@ class Scanner:
 
     def _read_ranges(self, ranges: Mapping[int, tuple[int, int]], index: JournalIndex) -> None:
         """Read each partition from an offset on, up to another one."""
-        self._held.clear()  # a scan that failed half way begins anew
+        self._held.clear()  # a scan that failed half way begins again
         self._held_bytes = 0
         left = {TopicPartition(self._topic, p): end for p, (start, end) in ranges.items() if start < end}
         if not left:

@@ -49,7 +49,7 @@ class KafkaSettings:
     Attributes:
         bootstrap_servers: Some brokers, ``host:port``.
         topic: Topic of the journals; that of the claims has ``-claims`` behind it.
-        partitions: How many partitions the topic gets, where it is made.
+        partitions: How many partitions the topic gets, if it is made.
         replication_factor: How many copies a topic gets that is made; -1: as many as the brokers say.
         min_insync_replicas: How many copies must have a record; 0: as many as the brokers say.
         lease_seconds: How long another job waits for this one, if this one dies.

@@ -90,7 +90,7 @@ class KafkaStore(ThreadedStore[Write]):
     @property
     @override
     def store_id(self) -> str:
-        """Return the id of the topic, which differs once the topic is made anew."""
+        """Return the id of the topic, which differs once the topic is made again."""
         self._require_open()
         return str(self._topic.id)
 
@@ -270,7 +270,7 @@ class KafkaStore(ThreadedStore[Write]):
         await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
-        """Tell whether something was recorded for a journal, or is on its way."""
+        """Return True if something was recorded for a journal, or is on its way."""
         return journal in self._appending or self._garbage.knows(journal)
 
     # -- markers ----------------------------------------------------------------------

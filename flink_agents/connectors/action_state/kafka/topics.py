@@ -26,7 +26,7 @@ class Topic(NamedTuple):
 
     Attributes:
         name: Its name.
-        id: Its id; a topic that is made anew has another one.
+        id: Its id; a topic that is made again has another one.
         partitions: Number of its partitions.
     """
 
@@ -40,7 +40,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
 
     Args:
         settings: Which ones.
-        create: Whether to make those that do not exist.
+        create: True if to make those that do not exist.
 
     Raises:
         StoreFormatError: One of them is not as the store needs it.
@@ -64,7 +64,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
 
 
 def stored_bytes(settings: KafkaSettings) -> int | None:
-    """Return the bytes of both topics on all brokers' disks; None where nobody may ask for them."""
+    """Return the bytes of both topics on all brokers' disks; None if nobody may ask for them."""
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
@@ -161,7 +161,7 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
             name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
         )
     replicas = min(len(each["replica_nodes"]) for each in found["partitions"])
-    # Brokers take as enough what a topic has, where it is asked for more copies in sync than there are.
+    # Brokers take as enough what a topic has, if it is asked for more copies in sync than there are.
     needed = max(settings.replication_factor, settings.min_insync_replicas)
     if replicas < needed:
         raise _unfit(name, "replicas", f"at least {needed}", str(replicas))

@@ -81,11 +81,11 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
 
     Args:
         path: The file; its directory is made.
-        create: Make the file where there is none.
+        create: Make the file if there is none.
         busy_seconds: How long to wait for others that make the file.
 
     Raises:
-        StoreFormatError: The file is no store, or of a newer version.
+        StoreFormatError: The file is not a store, or of a newer version.
         StoreUnavailableError: It cannot be opened.
     """
     if not create and not path.exists():
@@ -124,7 +124,7 @@ def log_path(path: Path) -> Path:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes the file from another one at the same path; None where there is none."""
+    """Return what distinguishes the file from another one at the same path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -41,7 +41,7 @@ def claim(
         ended: Leases of which the caller knows that nobody renews them.
 
     Returns:
-        The leases that stand in the way. Where there are none, ``owner`` may append now.
+        The leases that stand in the way. If there are none, ``owner`` may append now.
     """
     begin(connection, busy_seconds)
     try:
@@ -76,7 +76,7 @@ def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: f
 
 
 def owns(connection: sqlite3.Connection, owner: Owner) -> bool:
-    """Tell whether ``owner`` may append. Only an answer within the transaction of the append counts."""
+    """Return True if ``owner`` may append. Only an answer within the transaction of the append counts."""
     row = connection.execute(
         "SELECT token FROM owners WHERE grp = ? AND subtask = ?", (encode_text(owner.group), owner.subtask)
     ).fetchone()

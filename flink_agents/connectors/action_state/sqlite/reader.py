@@ -66,7 +66,7 @@ def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
 
 
 def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
-    """Return the hashes of the names of all journals; None where there are too many.
+    """Return the hashes of the names of all journals; None if there are too many.
 
     A hash takes a fifth of the memory of the names, and two names with one hash do no harm.
     """

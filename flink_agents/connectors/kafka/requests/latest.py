@@ -1,4 +1,4 @@
-"""Reads a compacted topic from begin to end: the last value of each key, and what is no value of its kind."""
+"""Reads a compacted topic from its start to its end: the last value of each key, and invalid values."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def add_input(stream: DataStream, source: DataStream, other: DataStream) -> None
 
 
 def restarting_sources_of(env: StreamExecutionEnvironment) -> list[str]:
-    """Return the names of sources that keep no position: they begin anew if the job restarts or resumes."""
+    """Return the names of sources that keep no position: they begin again if the job restarts or resumes."""
     jvm: Any = get_gateway().jvm
     keeps = jvm.java.lang.Class.forName(_CHECKPOINTED)
     ends = flink_compat.java_environment(env).getTransformations()

@@ -1,4 +1,4 @@
-"""What the fast path uses of PyFlink 2.3 and Flink that is no public API; all of it stands here.
+"""What the fast path uses of PyFlink 2.3 and Flink that is not a public API; all of it stands here.
 
 Nothing is taken on trust: when the operator opens, each part is looked for, and compared with the versions
 and shapes that are written down here. A part that differs is not used (:class:`Unfit` says what differs), and
@@ -265,7 +265,7 @@ class Outlet:
     """Takes the outputs of a call of the function, in order.
 
     Args:
-        collector: Flink's collector; None where outputs are returned to Flink at the end of the call.
+        collector: Flink's collector; None if outputs are returned to Flink at the end of the call.
         to_external: Makes what Flink has of an output.
         to_side: Takes the id of a side output and a value.
         tags: Ids of the side outputs by tag.

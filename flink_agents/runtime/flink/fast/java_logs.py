@@ -21,7 +21,7 @@ _LEVELS = (
 
 
 def follow_java() -> None:
-    """Set Python's root logger to the level of Java's, where it is as PyFlink has left it.
+    """Set Python's root logger to the level of Java's, if it is as PyFlink has left it.
 
     Where it has another level, or another handler beside PyFlink's, somebody wants it so. Who changes the log
     configuration of Flink while a job runs, sees records of lower levels from the job's next start on.

@@ -55,9 +55,9 @@ class Ways:
 
     Attributes:
         keys: All keys of the subtask.
-        timers: Timers of the current key; None where ``keys`` is.
+        timers: Timers of the current key; None if ``keys`` is.
         collector: Flink's collector.
-        fast_path: Calls and outputs; also None where the job has turned it off.
+        fast_path: Calls and outputs; also None if the job has turned it off.
     """
 
     def __init__(

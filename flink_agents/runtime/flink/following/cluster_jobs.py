@@ -39,7 +39,7 @@ class ClusterJob:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """True if nothing more will happen to it."""
         return self.state in ENDED
 
 
@@ -111,7 +111,7 @@ def stop_with_savepoint(
         rest: The cluster.
         job: The job.
         directory: Where the savepoint goes, a directory or a URL. Default: what the cluster is set to.
-        drain: Whether windows and timers of event time come to their end first, as for a job that is
+        drain: True if windows and timers of event time come to their end first, as for a job that is
             never resumed.
 
     Raises:

@@ -54,10 +54,10 @@ def run_on_cluster(
         request: What to submit.
         say: Gets what is told.
         show: Gets what the script and, with ``outputs``, the TaskManagers print.
-        outputs: Whether what TaskManagers print meanwhile is shown.
+        outputs: True if what TaskManagers print meanwhile is shown.
 
     Returns:
-        The last state of the last job, in Flink's words; None where the job is not followed, since it was
+        The last state of the last job, in Flink's words; None if the job is not followed, since it was
         submitted detached.
 
     Raises:
@@ -151,7 +151,7 @@ class _Following:
         return self.job_id
 
     def _tell_of_slots(self, news: News) -> None:
-        """Say once that the job waits for slots, where there are none for it."""
+        """Say once that the job waits for slots, if there are none for it."""
         if self.told_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
             return
         self.told_of_slots = True

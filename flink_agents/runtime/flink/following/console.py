@@ -17,7 +17,7 @@ def say(line: str) -> None:
 
 
 def is_terminal() -> bool:
-    """Tell whether somebody watches stderr."""
+    """Return True if somebody watches stderr."""
     # Whatever stands in the place of stderr may have less than files have: in a worker it only writes.
     asks = getattr(sys.stderr, "isatty", None)
     return asks is not None and bool(asks())

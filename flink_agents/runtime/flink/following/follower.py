@@ -32,7 +32,7 @@ class Restart:
 
     Attributes:
         number: How many there were until then, with this one.
-        most: After how many the job fails; None where there is no such limit.
+        most: After how many the job fails; None if there is no such limit.
         failure: The failure behind it.
     """
 
@@ -51,7 +51,7 @@ class News:
 
     Attributes:
         state: The state of the job, in Flink's words.
-        changed: Whether it is another one than at the last look.
+        changed: True if it is another one than at the last look.
         restarts: Those since the last look.
         failure: The failure that ended the job, where it has failed.
     """
@@ -63,7 +63,7 @@ class News:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """True if nothing more will happen."""
         return self.state in ENDED
 
 

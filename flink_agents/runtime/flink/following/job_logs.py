@@ -21,7 +21,7 @@ def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
         directory: Where the files are.
 
     Returns:
-        The file; None where it cannot be made there.
+        The file; None if it cannot be made there.
     """
     name = re.sub(r"[^\w.]+", "-", job_name).strip("-.")[:60] or "job"
     begun = time.strftime("%Y%m%d-%H%M%S")

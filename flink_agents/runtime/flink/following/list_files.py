@@ -5,7 +5,7 @@ go to Flink's file sink: a file becomes visible when the checkpoint completes th
 read when the job has finished.
 
 The state of the sink has the absolute paths of its files. The folder of a job can be moved, so these paths go
-through a link, which has the same path on each machine and which each start makes anew.
+through a link, which has the same path on each machine and which each start makes again.
 """
 
 from __future__ import annotations

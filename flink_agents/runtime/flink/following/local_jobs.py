@@ -52,11 +52,11 @@ class JobStory:
 
     Attributes:
         name: Its name.
-        log: The file of its log; None where it has none of its own.
+        log: The file of its log; None if it has none of its own.
         untimed: Agents whose outputs may have no timestamp.
         totals: How many inputs an agent will get, by its name, as far as that is known.
-        bounded: Whether all its inputs end.
-        typed: Where the author says of which type the values of a stream are.
+        bounded: True if all its inputs end.
+        typed: Where the user says of which type the values of a stream are.
         java_trace: True if all that Flink says of a failure is printed.
     """
 

@@ -19,8 +19,8 @@ class Outputs(list[Any]):
     """A list that a job fills. Until the job is submitted, reading it raises.
 
     Attributes:
-        place: Where the author asked for it.
-        submitted: Whether the job has been submitted.
+        place: Where the user asked for it.
+        submitted: True if the job has been submitted.
     """
 
     def __init__(self) -> None:

@@ -43,9 +43,9 @@ class JobRequest:
         savepoint: Where it begins, a savepoint or a checkpoint.
         py_files: Files and directories of modules that go to the workers.
         parallelism: Default parallelism of its operators.
-        detached: Whether the script's ``execute()`` does not wait for the end of the job.
+        detached: True if the script's ``execute()`` does not wait for the end of the job.
         options: Options of Flink for the job.
-        skip_state: Whether state of the savepoint may be left behind that the job has no operator for.
+        skip_state: True if state of the savepoint may be left behind that the job has no operator for.
     """
 
     script: Path

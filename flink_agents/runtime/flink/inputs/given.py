@@ -1,4 +1,4 @@
-"""Checks what a job is put together of: streams, tables and key selectors, as the author gave them.
+"""Checks what a job is put together of: streams, tables and key selectors, as the user gave them.
 
 Without this, a wrong one would raise whatever PyFlink stumbles over, or fail the job at its first record.
 """
@@ -16,7 +16,7 @@ from flink_agents.api.places import caller_place, describe
 
 _MAX_SHOWN = 200
 _OTHER_CALLERS = 1
-"""How many callers stand between a check and the author: the method that checks."""
+"""How many callers stand between a check and the user: the method that checks."""
 
 
 def given_stream(called: str, value: Any) -> DataStream:
@@ -27,7 +27,7 @@ def given_stream(called: str, value: Any) -> DataStream:
         value: What it was given.
 
     Raises:
-        JobDefinitionError: It is no stream.
+        JobDefinitionError: It is not a stream.
     """
     if isinstance(value, DataStream):
         return value
@@ -42,7 +42,7 @@ def given_table(called: str, value: Any) -> Any:
         value: What it was given.
 
     Raises:
-        JobDefinitionError: It is no table.
+        JobDefinitionError: It is not a table.
     """
     from pyflink.table import Table
 

@@ -168,6 +168,6 @@ def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: D
 
 
 def _can_wait(env: StreamExecutionEnvironment) -> bool:
-    """Return True if the job is no batch job, and chains operators."""
+    """Return True if the job is not a batch job, and chains operators."""
     mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, "STREAMING").upper()
     return mode == "STREAMING" and env.is_chaining_enabled()

@@ -54,7 +54,7 @@ class _Tag:
     """Makes a signal one among inputs.
 
     Args:
-        key_selector: Gives its key; None where the signal has it.
+        key_selector: Gives its key; None if the signal has it.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
@@ -89,7 +89,7 @@ class _Tagging(MapFunction):
     """Tags signals, and gives their stream its watermark.
 
     Args:
-        key_selector: Gives the key of a signal; None where the signal has it.
+        key_selector: Gives the key of a signal; None if the signal has it.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
@@ -113,7 +113,7 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
     Args:
         stream: The inputs.
         signals: The signals.
-        key_selector: Gives the key of a signal; None where the signal has it.
+        key_selector: Gives the key of a signal; None if the signal has it.
     """
     # Flink hands a union on to its keys by forward channels: each part has as many subtasks as the others.
     pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)

@@ -26,12 +26,12 @@ class _Lookup:
 def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
     """Return a bounded stream of ``records``, in order, that resumes where a checkpoint left it.
 
-    PyFlink's ``from_collection`` begins anew after a failure; a number sequence does not.
+    PyFlink's ``from_collection`` begins again after a failure; a number sequence does not.
 
     Args:
         env: PyFlink's environment.
         records: The records.
-        check: Whether workers compare the modules of the records' classes.
+        check: True if workers compare the modules of the records' classes.
     """
     last = max(len(records) - 1, 0)
     numbers = env.from_source(

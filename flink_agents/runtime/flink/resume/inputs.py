@@ -19,7 +19,7 @@ class GivenList:
 
     Attributes:
         records: Its records.
-        place: Where the author gives it.
+        place: Where the user gives it.
     """
 
     records: Sequence[Any]
@@ -32,8 +32,8 @@ class GivenInputs:
 
     Attributes:
         lists: Length and digest of each list, by its name.
-        places: Where the author gives each list.
-        restarting: Names of sources that begin anew at each start.
+        places: Where the user gives each list.
+        restarting: Names of sources that begin again at each start.
     """
 
     lists: Mapping[str, BoundedInput]
@@ -51,7 +51,7 @@ def given_inputs(lists: Iterable[GivenList], restarting: Iterable[str]) -> Given
 
     Args:
         lists: Its lists, in the order in which they were given.
-        restarting: Names of sources that begin anew at each start.
+        restarting: Names of sources that begin again at each start.
     """
     named = {f"list {number}": one for number, one in enumerate(lists, 1)}
     return GivenInputs(
@@ -103,7 +103,7 @@ def _difference(before: BoundedInput, present: BoundedInput | None) -> str:
 
 
 def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> str | None:
-    """Return a warning if a source of a job that resumes may begin anew.
+    """Return a warning if a source of a job that resumes may begin again.
 
     Args:
         run: The job run, which resumes from a checkpoint.
@@ -111,7 +111,7 @@ def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> s
         has_finished: True if an operator had finished when the checkpoint was taken: maybe the source.
 
     Raises:
-        SourceNotResumableError: A source begins anew.
+        SourceNotResumableError: A source begins again.
     """
     if not given.restarting:
         return None
@@ -128,7 +128,7 @@ def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> s
 
 
 def warning_of(given: GivenInputs) -> str | None:
-    """Return what to say of sources that begin anew, before the job runs for the first time."""
+    """Return what to say of sources that begin again, before the job runs for the first time."""
     if not given.restarting:
         return None
     names = ", ".join(f"{name!r}" for name in given.restarting)

@@ -109,7 +109,7 @@ class JobRun:
         """Return the record that ``text`` holds; what a newer version added to it is left out.
 
         Raises:
-            ValueError: It is no record, or one of a newer format.
+            ValueError: It is not a record, or one of a newer format.
         """
         loaded: Any = json.loads(text)
         if not isinstance(loaded, dict) or loaded.get("version") != VERSION:

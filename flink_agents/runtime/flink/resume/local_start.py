@@ -41,7 +41,7 @@ DEFAULTS = {
     # A checkpoint that fails, for example on a full disk, must not end the job.
     "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
 }
-"""Flink's options of a job that resumes, unless the author sets them."""
+"""Flink's options of a job that resumes, unless the user sets them."""
 
 
 @dataclass

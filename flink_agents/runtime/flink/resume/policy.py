@@ -27,7 +27,7 @@ class Decision:
         state_dir: Where folders of jobs are; None if it does not resume.
         script: The script that runs the job.
         reason: Why it does not resume.
-        fix: What the author can do about it.
+        fix: What the user can do about it.
     """
 
     state_dir: Path | None

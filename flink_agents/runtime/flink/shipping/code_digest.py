@@ -9,7 +9,7 @@ memory. The worker looks for the digest of each function that it has in memory. 
 functions leaves no trace in memory that could be digested; there, the file that the worker noted when it
 loaded the module gives it away, or two jobs that bring different versions of it.
 
-What differs leaves memory where no other job uses it (``module_renewal``), so that the job loads its own.
+What differs leaves memory if no other job uses it (``module_renewal``), so that the job loads its own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CodeCheck:
         """Compare the modules that this process has in memory.
 
         Args:
-            remember: Whether a module that passes is known from now on. No part of it may be
+            remember: True if a module that passes is known from now on. No part of it may be
                 still about to be imported.
 
         Raises:
@@ -132,7 +132,7 @@ def interpreter_name() -> str:
 # -- on the worker ------------------------------------------------------------------------
 
 _accepted: dict[str, tuple[Any, bytes]] = {}
-"""Spec and digest of each module that has passed. A module that is loaded anew has a new spec."""
+"""Spec and digest of each module that has passed. A module that is loaded again has a new spec."""
 
 
 def _renew(modules: tuple[ModuleCode, ...]) -> None:
@@ -155,7 +155,7 @@ def _renew(modules: tuple[ModuleCode, ...]) -> None:
 
 
 def _would_change(claimed: ModuleCode) -> bool:
-    """Tell whether what is in memory is another version, and the file is that of the job."""
+    """Return True if what is in memory is another version, and the file is that of the job."""
     module = sys.modules.get(claimed.name)
     if module is None:
         return False
@@ -298,7 +298,7 @@ def _travels(name: str) -> bool:
 
 
 def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
-    """Return the code of the module's file as an import would get it; None where there is none."""
+    """Return the code of the module's file as an import would get it; None if there is none."""
     source = user_modules.read_source(spec)
     if source is not None:
         return source.code

@@ -59,7 +59,7 @@ def _could_be_a_module(text: str) -> bool:
 def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
     """Yield the functions that the file of a loaded module defines and its names lead to.
 
-    Classes, wrappers and closures are looked into. What decorators generate is no code of the file.
+    Classes, wrappers and closures are looked into. What decorators generate is not code of the file.
     """
     names = vars(module)
     waiting, seen = list(reversed(names.values())), set[int]()

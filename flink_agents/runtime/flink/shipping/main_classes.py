@@ -92,7 +92,7 @@ def _parts(value: type) -> Iterator[str]:
 
 
 def announcement(module: ModuleType) -> str | None:
-    """Return what :func:`expect` is to be given on the workers; None where a main script has no classes."""
+    """Return what :func:`expect` is to be given on the workers; None if a main script has no classes."""
     found: dict[str, tuple[str, str]] = {}
     for name, value in classes_of(module).items():
         try:
@@ -153,7 +153,7 @@ def expect(module: ModuleType, announced: str) -> None:
 
 
 def settle(module: ModuleType, announced: str) -> None:
-    """Put classes that an operator has brought into ``__main__``, where no other job has one of the name.
+    """Put classes that an operator has brought into ``__main__``, if no other job has one of the name.
 
     A function of PyFlink's own may have its first record before an operator comes that installs them.
 

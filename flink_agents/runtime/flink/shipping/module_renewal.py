@@ -1,4 +1,4 @@
-"""Gives a job that arrives in this process its own version of the author's modules.
+"""Gives a job that arrives in this process its own version of the user's modules.
 
 Twice: when the first operator of a job is loaded, everything whose file has changed leaves memory, so
 that functions of PyFlink's own find the job's modules as well; and when an agent arrives with the digests
@@ -99,7 +99,7 @@ def operator_loaded(names: set[str] | None) -> None:
 
 
 def _names_in(payload: bytes) -> set[str] | None:
-    """Return the texts in a pickle that could be names of modules; None where it is too large to look at."""
+    """Return the texts in a pickle that could be names of modules; None if it is too large to look at."""
     if len(payload) > _LARGEST_PAYLOAD:
         return None
     texts = {argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str)}

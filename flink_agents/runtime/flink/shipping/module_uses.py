@@ -22,9 +22,9 @@ class Use:
     """The modules that an operator uses.
 
     Attributes:
-        job_id: Flink's id of its job; empty where it is not known.
+        job_id: Flink's id of its job; empty if it is not known.
         job_name: The job's name.
-        modules: Names of modules; None where nothing is known about it.
+        modules: Names of modules; None if nothing is known about it.
         holders: What keeps the use alive.
     """
 

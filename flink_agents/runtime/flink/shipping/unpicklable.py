@@ -25,7 +25,7 @@ class _Part(NamedTuple):
 
     Attributes:
         value: The part.
-        label: How the whole has it, for people; empty for what has no name of the author's.
+        label: How the whole has it, for people; empty for what has no name of the user's.
         holder: The function that uses it by that name, or None.
     """
 

@@ -34,7 +34,7 @@ _PYTHON = os.path.dirname(os.__file__) + os.sep
 
 
 def is_of_user(name: str, module: ModuleType) -> bool:
-    """Tell whether a loaded module is the author's, not one of Python's, of a library, or of this package."""
+    """Return True if a loaded module is the user's, not one of Python's, of a library, or of this package."""
     if name == MAIN:
         return True
     top = name.partition(".")[0]
@@ -83,7 +83,7 @@ class Source:
 
     @functools.cached_property
     def code(self) -> CodeType | None:
-        """The code of the text, whatever a cache of bytecode has; None where there is none."""
+        """The code of the text, whatever a cache of bytecode has; None if there is none."""
         try:
             return compile(self._text, str(self.spec.origin), "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
@@ -96,7 +96,7 @@ class Source:
 
 
 def read_source(spec: ModuleSpec | None) -> Source | None:
-    """Return the source that ``spec`` names; None where there is none."""
+    """Return the source that ``spec`` names; None if there is none."""
     if spec is None or spec.loader is None or not spec.origin:
         return None
     loader: Any = spec.loader
@@ -165,11 +165,11 @@ class Note:
     """Facts about a module in memory.
 
     Attributes:
-        spec: Its spec; a module that is loaded anew has a new one.
-        text: Digest of the text that it was loaded from; None where that is not certain any more.
+        spec: Its spec; a module that is loaded again has a new one.
+        text: Digest of the text that it was loaded from; None if that is not certain any more.
         whole: Digest of all its code; None likewise.
-        mentions: Names in its code; None where it is not that of the file any more.
-        jobs: Ids of the jobs that may use it, where none says that it does.
+        mentions: Names in its code; None if it is not that of the file any more.
+        jobs: Ids of the jobs that may use it, if none says that it does.
     """
 
     spec: Any
@@ -183,7 +183,7 @@ _notes: dict[str, Note] = {}
 
 
 def in_memory() -> dict[str, ModuleType]:
-    """Return the author's modules in memory that an import by their names would load anew."""
+    """Return the user's modules in memory that an import by their names would load again."""
     return {
         name: module
         for name, module in list(sys.modules.items())
@@ -200,7 +200,7 @@ def _can_leave(name: str, module: ModuleType) -> bool:
 
 
 def used_by(names: Iterable[str]) -> set[str]:
-    """Return the author's modules among ``names``, and those in memory that they use."""
+    """Return the user's modules among ``names``, and those in memory that they use."""
     modules = in_memory()
     waiting, seen = [name for name in names if name in modules], set[str]()
     while waiting:
@@ -217,7 +217,7 @@ def note_loaded(just_now: bool) -> None:
     """Note what modules that have come into memory were loaded from.
 
     Args:
-        just_now: Whether they were loaded so lately that their files are still the same.
+        just_now: True if they were loaded so lately that their files are still the same.
     """
     for name, module in in_memory().items():
         spec = module.__spec__
@@ -248,14 +248,14 @@ def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
 
 
 def note_of(name: str) -> Note | None:
-    """Return the note of the module that is in memory now; None where nobody has noted it."""
+    """Return the note of the module that is in memory now; None if nobody has noted it."""
     note = _notes.get(name)
     module = sys.modules.get(name)
     return note if note is not None and module is not None and note.spec is module.__spec__ else None
 
 
 def is_outdated(name: str) -> bool:
-    """Tell whether an import of a module in memory would give another one; True where that is not certain.
+    """Return True if an import of a module in memory would give another one; True where that is not certain.
 
     The same code in another directory counts as another one: data files and modules that are imported
     later lie beside it, and the directory of a job that is over is removed.
@@ -267,7 +267,7 @@ def is_outdated(name: str) -> bool:
 
 
 def has_moved(name: str) -> bool:
-    """Tell whether an import of a module in memory would take another file."""
+    """Return True if an import of a module in memory would take another file."""
     spec, module = find_spec(name), sys.modules.get(name)
     return spec is None or spec.origin != getattr(getattr(module, "__spec__", None), "origin", None)
 
@@ -286,7 +286,7 @@ def users(names: Collection[str], me: Use) -> list[Use]:
 
 
 def with_dependents(names: Iterable[str]) -> set[str]:
-    """Return these modules, and the author's modules in memory that hold something of them."""
+    """Return these modules, and the user's modules in memory that hold something of them."""
     modules = in_memory()
     uses = {name: _uses(name, module) for name, module in modules.items()}
     found = {name for name in names if name in modules}
@@ -302,12 +302,12 @@ def with_dependents(names: Iterable[str]) -> set[str]:
 
 
 def _is_inside(name: str, packages: Collection[str]) -> bool:
-    # A package that is loaded anew would not know the modules in it that have stayed.
+    # A package that is loaded again would not know the modules in it that have stayed.
     return any(package in packages for package in packages_of(name))
 
 
 def _uses(name: str, module: ModuleType) -> set[str] | None:
-    """Return the modules that a module uses, as far as they are noted; None where that is not known."""
+    """Return the modules that a module uses, as far as they are noted; None if that is not known."""
     note = note_of(name)
     if note is None or note.mentions is None:
         return None

@@ -76,7 +76,7 @@ def read_changed(stored: Stored, known: type | None = None) -> Any:
         return _MAKERS[kind](cls, stored)
     except StateError:
         raise
-    except Exception as error:  # the author's constructors and validators may raise anything
+    except Exception as error:  # the user's constructors and validators may raise anything
         raise _changed(
             stored,
             cls,
