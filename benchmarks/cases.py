@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.report import Case, Job, Target, added_in_bare_events, of_bare
+from benchmarks.report import Case, Job, Target, added_in_bare_events, of_bare, of_baseline
 
 _DELAYS = ("p50_ms", "p99_ms")
 _CALLS = ("in_flight", "calls_per_second", "cpu_ms_per_call")
@@ -254,6 +254,46 @@ CASES: dict[str, Case] = {
         targets=(
             Target("ratio", "events_per_second", "at_least", 0.97),
             Target("ratio", "durable_events_per_second", "at_least", 0.97),
+        ),
+    ),
+    "trace": Case(
+        meaning="steady events per second of two chained actions, and durable calls per second with records "
+        "in SQLite, with a trace of the level calls in files, and the same of the level runs; beside the "
+        "same jobs without a trace",
+        parameters={"events": 40_000, "keys": 100, "calling_keys": 5000},
+        ours=(
+            Job("calls", "benchmarks.trace calls static {events} {keys}", ("events_per_second",)),
+            Job(
+                "calls, durable",
+                "benchmarks.trace calls durable {events} {calling_keys}",
+                ("calls_per_second",),
+            ),
+            Job(
+                "runs",
+                "benchmarks.trace runs static {events} {keys}",
+                ("runs_events_per_second",),
+                prefix="runs_",
+            ),
+            Job(
+                "runs, durable",
+                "benchmarks.trace runs durable {events} {calling_keys}",
+                ("runs_calls_per_second",),
+                prefix="runs_",
+            ),
+        ),
+        baselines=(
+            Job("off", "benchmarks.trace off static {events} {keys}", ("events_per_second",)),
+            Job(
+                "off, durable", "benchmarks.trace off durable {events} {calling_keys}", ("calls_per_second",)
+            ),
+        ),
+        targets=(
+            Target("ratio", "events_per_second", "at_least", 0.9),
+            Target("ratio", "calls_per_second", "at_least", 0.9),
+        ),
+        derived=(
+            of_baseline("runs_events_per_second", "events_per_second"),
+            of_baseline("runs_calls_per_second", "calls_per_second"),
         ),
     ),
 }

@@ -86,6 +86,11 @@ def of_bare(figure: str, bare: str = "bare_events_per_second") -> Derived:
     return Derived("ratio", "of_bare", lambda ours, beside: ours[figure] / beside[bare])
 
 
+def of_baseline(figure: str, baseline: str) -> Derived:
+    """A figure of ours over one of the baselines that has another name."""
+    return Derived("ratio", figure, lambda ours, beside: ours[figure] / beside[baseline])
+
+
 def added_in_bare_events(figure: str, bare: str = "bare_events_per_second") -> Derived:
     """The time that ours takes longer than its baseline, in units of the time of one bare event.
 
