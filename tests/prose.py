@@ -56,7 +56,7 @@ OLD_PAGES: set[str] = {
 }
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
 
-NOT_PROSE = {"docs/cli.md", "docs/performance.md", "docs/design/glossary.md"}
+NOT_PROSE = {"docs/cli.md", "docs/metrics.md", "docs/performance.md", "docs/design/glossary.md"}
 """Pages that are generated, or that list words."""
 
 _FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
@@ -117,7 +117,9 @@ def wrong_rates(text: str) -> Iterator[Finding]:
 def sizes(texts: dict[str, str]) -> Iterator[Finding]:
     """What is longer than its budget."""
     design = sum(len(text.split()) for page, text in texts.items() if "/design/" in page)
-    users = sum(len(text.split()) for page, text in texts.items() if "/design/" not in page)
+    # The reference of metrics is made from a table of the code.
+    own = (text for page, text in texts.items() if "/design/" not in page and page != "docs/metrics.md")
+    users = sum(len(text.split()) for text in own)
     if users > USER_WORDS:
         yield Finding("pages for users", f"{users} words, at most {USER_WORDS}")
     if design > DESIGN_WORDS:

@@ -84,7 +84,8 @@
     │   ├── AgentOutputsError            FA4024
     │   ├── InvalidDurationError            FA4025  (also a ValueError)
     │   ├── NoVerdictError               FA4026  (also a TypeError)
-    │   └── UnsavedChangeError         FA4027
+    │   ├── UnsavedChangeError         FA4027
+    │   └── RunEndedError              FA4040
     ├── StateError                       FA5000  a value cannot enter or leave Flink's state
     │   ├── KeyEncodingError             FA5001
     │   ├── UnserializableValueError     FA5002
@@ -260,6 +261,7 @@ from flink_agents.api.run_errors import (
     ResourceUnavailableError as ResourceUnavailableError,
     RetriesExhaustedError as RetriesExhaustedError,
     RunDeadlineError as RunDeadlineError,
+    RunEndedError as RunEndedError,
     RunError as RunError,
     SignalTimeoutError as SignalTimeoutError,
     UnhandledEventError as UnhandledEventError,

@@ -103,6 +103,16 @@ class ObservedRun(Protocol):
         ...
 
     @property
+    def parent(self) -> str | None:
+        """Id of the message that was the input; of a delayed event, of the run that sent it; or None."""
+        ...
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace context (W3C) that came with the input, or None."""
+        ...
+
+    @property
     def open_waits(self) -> Sequence[Any]:
         """What would end each wait of a suspended run: ``name`` of the signal or None, ``deadline`` in ms."""
         ...
@@ -173,6 +183,14 @@ class RunObserver:
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
         """Note that a durable call got its recorded outcome."""
 
+    def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
+        """Note that an action calls another agent. What that does is told between this and the answer."""
+
+    def agent_answered(
+        self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
+    ) -> None:
+        """Note that a called agent has answered, or has failed by ``error``. Called in the same context."""
+
     def recorded(self, run: ObservedRun, action: str, records: int) -> None:
         """Note that the store has acknowledged ``records`` records of calls, waits and ends of actions."""
 
@@ -181,6 +199,9 @@ class RunObserver:
 
     def committed(self, run: ObservedRun, seconds: float | None) -> None:
         """Note a commit, ``seconds`` after the end of the run; None for a run on Flink's thread."""
+
+    def request_answered(self, key_text: str, answer: Mapping[str, Any]) -> None:
+        """Note the answer to a request about a key: to inspect it, to end a run, or to erase it."""
 
     def closed(self) -> None:
         """Note that the task attempt of the subtask ends. Runs may still fail after that."""

@@ -233,6 +233,12 @@ class UnsavedChangeError(RunError):
     code = "FA4027"
 
 
+class RunEndedError(RunError):
+    """Somebody ended the run, by ``flink-agents runs end``. It is the error of its dead letter."""
+
+    code = "FA4040"
+
+
 class RecordedFailureError(RunError):
     """A durable call failed in an earlier attempt, with an exception that cannot be made again.
 

@@ -102,6 +102,7 @@ CODES = {
     "InvalidDurationError": "FA4025",
     "NoVerdictError": "FA4026",
     "UnsavedChangeError": "FA4027",
+    "RunEndedError": "FA4040",
     "ActionInterruptedError": "FA4017",
     "SignalTimeoutError": "FA4018",
     "NoMoreSignalsError": "FA4019",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -187,7 +188,10 @@ class ModelRequests:
             ModelRequestError: It failed, and would again.
         """
         opened = await self._opened()
+        asked = time.monotonic()
         async with opened.limiter.turn():
+            begun = time.monotonic()
+            metrics.get_counter("limit_wait_ms").inc(round(1000 * (begun - asked)))
             metrics.get_counter("requests").inc()
             # pydantic-ai's own deadline, request_timeout, costs as much as all else that it does itself.
             deadline = asyncio.timeout(self._spec.timeout)
@@ -209,6 +213,10 @@ class ModelRequests:
                 if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
                     return {"refused": self._hidden(reason)}
                 raise self._failure(error) from None
+        metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - begun)))
+        if cost := recorded.get("cost"):
+            # Flink counts whole numbers.
+            metrics.get_counter("cost_micro_usd").inc(round(1_000_000 * cost))
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
         return recorded

@@ -144,6 +144,29 @@ class FailurePolicies:
         event = given_up_event(run, record, self._shared)
         self._give_up(run, None, event, error, "", self._on_error, path=LETTER_PATH)
 
+    def end_run(self, run: Run, record: Any, error: BaseException, where: BaseException) -> None:
+        """End a run that somebody gives up, as a dead letter; it leaves nothing but what has left before.
+
+        Args:
+            run: The run.
+            record: Its input.
+            error: Why.
+            where: What it was cancelled by, with the line where it was.
+        """
+        step = run.state.action_run
+        run.clear()
+        event = given_up_event(run, record, self._shared)
+        place = users_place(where, step.action) if step is not None else ""
+        self._give_up(
+            run,
+            step.action if step is not None else None,
+            event,
+            error,
+            place,
+            OnError.DEAD_LETTER,
+            path=LETTER_PATH,
+        )
+
     def leave_thread(self, step: ActionRun) -> ActionRun:
         """Begin a step anew that must not go on here; the next time it does not even begin here."""
         self._take_back(step)

@@ -66,6 +66,10 @@ class RunState:
         started: When the run began to be executed outside of Flink's thread; 0.0 before that.
         begun: The same, later by its pauses.
         identity: Identity of the job that the run began in; empty until its input is handled.
+        parent: Id of the message that was the input; None if there is none, or nobody wants to know.
+        traceparent: The trace context that came with the input, or None.
+        executing: Whether the loop is inside of its actions, so that it can be cancelled there.
+        ended_by: What gives the run up, since somebody wants that; None for most.
         open_waits: What a suspended run waits for.
         action_run: The execution of an action that is under way outside of Flink's thread, or None.
     """
@@ -73,6 +77,10 @@ class RunState:
     # What most runs never change is kept by the class: one is made for each event.
     started = begun = 0.0
     identity = ""
+    parent: str | None = None
+    traceparent: str | None = None
+    executing = False
+    ended_by: BaseException | None = None
     open_waits: Sequence[Any] = ()
     action_run: ActionRun | None = None
     _waits: dict[Wait, None] | None = None

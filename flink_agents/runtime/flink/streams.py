@@ -154,6 +154,9 @@ class FlinkAgentInput(AgentInput):
         if event_time.holds:
             watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
+        if self._signals:
+            # A run that somebody ends is a dead letter, whatever the policy is.
+            side_types = {DEAD_LETTER_TAG: Types.PICKLED_BYTE_ARRAY(), **side_types}
         operator = ActionExecutionOperator(
             plan,
             code,

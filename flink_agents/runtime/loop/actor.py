@@ -133,6 +133,7 @@ class KeyActor:
         origins: See above.
         fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
         begin: The first sequence number of its incarnation.
+        ends: Runs that somebody wants to end; see ``Head``. Flink's thread replaces it.
         seq: Sequence number of its present run.
         next_seq: The least sequence number behind those of all runs that were chosen.
         queue: Inputs that were chosen, in the order in which they run.
@@ -171,6 +172,7 @@ class KeyActor:
         "begin",
         "cached",
         "committed",
+        "ends",
         "far",
         "finished",
         "fresh",
@@ -219,7 +221,7 @@ class KeyActor:
         self.head = head
         self.journal_id = head.journal_id
         self.overtaken, self.origins = head.overtaken, origins
-        self.fresh, self.begin = head.fresh, head.begin
+        self.fresh, self.begin, self.ends = head.fresh, head.begin, head.ends
         self.marker, self.pending = head.marker, pending or bool(self.overtaken)
         self.seq = self.next_seq = head.next_seq
         self.loaded, self.ahead = head.first_pending, head.ahead

@@ -21,6 +21,7 @@ from flink_agents.api.durable import OnMismatch
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
+from flink_agents.api.run_errors import RunEndedError
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
@@ -36,6 +37,7 @@ from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
 from flink_agents.runtime.loop.attempts import Attempts
+from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.garbage import collect_garbage_less_often
 from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
@@ -156,6 +158,10 @@ class AgentLoop:
             journals.unsettle(actor.journal_id, actor.key_text)
         self._submitted -= len(actor.queue)
         actor.queue.clear()
+
+    def end_run(self, actor: KeyActor, seq: int) -> None:
+        """Give up a run of ``actor`` that is marked, if it is executed; else it is when its turn comes."""
+        self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
@@ -362,15 +368,29 @@ class AgentLoop:
         Raises:
             RunSuspended: It is suspended.
         """
+        state = run.state
         try:
             self.replays.attach(actor, run, waiting)
             self.suspensions.attach(actor, run, waiting)
+            if actor.ends:
+                check_not_ended(actor, run, waiting)
             if waiting.run is None:
                 self._steps.begin(run, waiting.record)
             check_run(run, waiting.suspension, self._shared)
+            state.executing = True
             await self._steps.execute(run, self._attempts, waiting.step)
+            state.executing = False
+            if state.ended_by is not None:
+                raise state.ended_by
         except CHANGES as error:
             self._steps.give_up(run, waiting.record, error)
+        except (RunEndedError, asyncio.CancelledError) as error:
+            if self._bridge.over or state.ended_by is None:
+                raise
+            ended_here()
+            self._steps.end_run(run, waiting.record, state.ended_by, error)
+        finally:
+            state.executing = False
 
     def _ended(self, actor: KeyActor, took: float) -> None:
         """Count a run that has ended, and learn how long runs take."""

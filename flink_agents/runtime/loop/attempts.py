@@ -83,6 +83,9 @@ class Attempts:
 
     def perform(self, step: ActionRun) -> Awaitable[None]:
         """Execute one attempt, and record its end if it made durable calls."""
+        if (ended_by := step.run.state.ended_by) is not None:
+            # Its code caught the cancellation, and went on.
+            raise ended_by
         step.run.state.action_run = step
         step.adopt()
         if step.run.waits is not None:
@@ -142,6 +145,10 @@ class Attempts:
         durable = self._durable
         if durable is not None and (going_on := durable.finish(step)) is not None:
             await going_on
+        if (ended_by := step.run.state.ended_by) is not None:
+            step.end()
+            step.let_go()
+            raise ended_by
         if step.calls is None or durable is None:
             return self._steps.failed(step, error)
         mismatch = step.calls.mismatch

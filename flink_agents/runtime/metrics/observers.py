@@ -36,6 +36,9 @@ class Observers:
         phase_changed: None if nobody listens, since phases change more often than all else.
         call_content: None if nobody listens, so that no content is made for nobody.
         memory_written: None if nobody listens.
+        agent_called: None if nobody listens.
+        agent_answered: None if nobody listens.
+        request_answered: None if nobody listens.
     """
 
     def __init__(
@@ -64,6 +67,9 @@ class Observers:
         self.call_content = dispatch("call_content")
         self.call_failed = dispatch("call_failed") or _nobody
         self.call_replayed = dispatch("call_replayed") or _nobody
+        self.agent_called = dispatch("agent_called")
+        self.agent_answered = dispatch("agent_answered")
+        self.request_answered = dispatch("request_answered")
         self.recorded = dispatch("recorded") or _nobody
         self.memory_written = dispatch("memory_written")
         self.committed = dispatch("committed") or _nobody

@@ -13,6 +13,7 @@ from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.metrics import Counter
 from flink_agents.api.observers import ObservedRun, RunObserver
 from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
+from flink_agents.runtime.metrics.open_waits import OpenWaits
 
 clock = time.monotonic
 
@@ -59,6 +60,7 @@ class RunMetrics(RunObserver):
         events: Runs that were committed. Only for Flink's thread.
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
         harvest: Time from the end of a run to its commit. Only for Flink's thread.
+        open_waits: The suspended runs. Only for Flink's thread.
         here: Executions on Flink's thread, by action.
         on_loop: Executions that the agent loop began, by action.
     """
@@ -68,6 +70,7 @@ class RunMetrics(RunObserver):
         self.events = 0
         self.backpressure = 0.0
         self.harvest = Durations()
+        self.open_waits = OpenWaits()
         names = list(actions)
         self.here = {name: Durations() for name in names}
         self.on_loop = {name: Durations() for name in names}

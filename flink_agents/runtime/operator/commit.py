@@ -30,6 +30,7 @@ from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.requests.key_service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -62,7 +63,9 @@ class Commits:
         unpruned: UnprunedKeys | None,
         suspended: SuspendedRuns,
         delays: Delays,
+        requests: KeyService,
     ) -> None:
+        self._requests = requests
         self._suspended = suspended
         self._delays = delays
         self._shared = shared
@@ -113,6 +116,9 @@ class Commits:
             self._number(waiting.seq, head, actor)
             if head.overtaken or waiting.overtakes:
                 self._overtaken.committed(actor, waiting.seq, waiting.overtakes)
+            if head.ends:
+                self._requests.ended(run, head)
+                actor.ends = head.ends
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.origins = ()
         self._head(head, timers)

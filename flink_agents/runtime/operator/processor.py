@@ -36,6 +36,7 @@ from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.requests.key_service import KeyService
 from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
@@ -96,11 +97,13 @@ class AgentProcessor(ABC):
         self._suspended = SuspendedRuns(
             shared, state, clock, low, self._overtaken, self._asides, self._delays
         )
-        self._commits = Commits(
-            shared, state, self._overtaken, low, self._forgetting, unpruned, self._suspended, self._delays
-        )
+        self._requests = KeyService(shared, state, clock)
+        parts = self._suspended, self._delays, self._requests
+        self._commits = Commits(shared, state, self._overtaken, low, self._forgetting, unpruned, *parts)
         self._ending = False
         shared.run_metrics.add_gauges("runs", self._load)
+        if shared.may_wait:
+            shared.run_metrics.add_gauges("waits", shared.run_metrics.open_waits.read)
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -262,6 +265,7 @@ class AgentProcessor(ABC):
                     self._low.found(key_text, ())
                 return None
             if self._is_held(head) and not (self._ending or self._suspended.is_due(head)):
+                self._suspended.restored(head, key_text)
                 if self._low is not None:
                     self._low.found(key_text, ())
                 return None

@@ -14,7 +14,7 @@ Five keyed states, whose names and formats are part of every savepoint:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
@@ -146,6 +146,8 @@ class Head:
         mail_expires: When the first of the key's signals expires, in milliseconds; or None.
         aside: Runs that are set aside, in the order in which they were first. Replace it, never change it.
         delayed_due: When the first of the key's delayed events is due, in milliseconds; or None.
+        ends: Runs that somebody wants to end, by their sequence numbers: id of the request, reason, by whom,
+            and id of the run. Replace it, never change it.
         unknown: What a later version added, which is kept as it is; or None.
     """
 
@@ -166,6 +168,7 @@ class Head:
     mail_expires: int | None = None
     aside: Sequence[Aside] = ()
     delayed_due: int | None = None
+    ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
     unknown: dict[str, Any] | None = None
 
     def finish(self, number: int, is_gone: Callable[[int], bool]) -> None:
@@ -291,6 +294,7 @@ class Head:
         self.suspended = None if suspended is None else tuple(suspended)
         self.mail_expires, self.delayed_due = take("mail", None), take("delayed", None)
         self.aside = tuple(map(Aside._make, take("aside", ())))
+        self.ends = dict(take("ends", ()))
         self.unknown = extra or None
 
 
@@ -308,6 +312,7 @@ _RARE = {
     "mail": "mail_expires",
     "aside": "aside",
     "delayed": "delayed_due",
+    "ends": "ends",
 }
 """The rare fields of a head by their names in the bytes, in the order in which they are written."""
 

@@ -152,6 +152,14 @@ class SuspendedRuns:
         suspended = head.suspended
         return suspended is not None and suspended[2] is not None and suspended[2] <= self._clock()
 
+    def restored(self, head: Head, key_text: str) -> None:
+        """Count the suspended run of a key that nothing has happened to in this attempt."""
+        if head.suspended is not None:
+            number, seq, _ = head.suspended
+            left = self._suspension(number)
+            names = [one.name for one in left.waits]
+            self._shared.run_metrics.open_waits.suspended(key_text, seq, names, left.started_at / 1000)
+
     def resume(self, head: Head) -> Waiting:
         """The suspended run of the current key, for its actor."""
         assert head.suspended is not None
@@ -175,6 +183,7 @@ class SuspendedRuns:
             head.suspended = None
         if head.aside:
             self._asides.end(head, run.key_text, number)
+        self._shared.run_metrics.open_waits.resumed(run.key_text, run.sequence_number)
         self._settled(run, head, emission, timers, None)
 
     # -- signals ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flink_agents.api.key_requests import ERASE, PREFIX
 from flink_agents.api.signals import Signal
 from flink_agents.runtime.loop.actor import KeyActor, Unread
 from flink_agents.runtime.operator.emission import Emission
@@ -17,10 +18,17 @@ class WaitingProcessor(AgentProcessor):
     def _park(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Put the last run of an actor into state, and let go of the actor."""
         key_text, loop = actor.key_text, self._waits.loop
+        if (left := actor.suspended) is not None:
+            names = [one.name for one in left[1].waits]
+            self._shared.run_metrics.open_waits.suspended(key_text, left[1].seq, names)
         if actor.part is not None:
             goes_on = self._set_aside(actor, emission, timers)
         else:
             goes_on = self._suspended.park(actor, emission, timers) or self._ending
+        if actor.head.ends and self._hasten(actor.head, key_text):
+            # It was suspended just when somebody wanted it to end.
+            self._state.head.update(actor.head.pack())
+            goes_on = True
         loop.withdraw(actor)
         self._feeder.drop(actor)
         loop.suspensions.forget(actor)
@@ -69,6 +77,7 @@ class WaitingProcessor(AgentProcessor):
         """Let the suspended run of an actor's key go on, before all other inputs."""
         waiting = self._suspended.resume(actor.head)
         actor.resumed = waiting.number
+        self._shared.run_metrics.open_waits.resumed(actor.key_text, waiting.run_seq)
         if actor.order is Unread.UNREAD:
             actor.resumes = waiting
             return
@@ -79,6 +88,9 @@ class WaitingProcessor(AgentProcessor):
         """Hand a signal to the run that waits for it, or keep it."""
         emission = Emission()
         actor = self._actors.get(key_text)
+        if type(signal.name) is str and signal.name.startswith(PREFIX):
+            self._take_request(key_text, signal, actor, timers)
+            return emission
         if actor is not None:
             self._waits.check_failure()
             head = actor.head
@@ -95,6 +107,36 @@ class WaitingProcessor(AgentProcessor):
         elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
             self._wake(head, key_text, True, timers)
         return emission
+
+    def _take_request(self, key_text: str, signal: Signal, actor: KeyActor | None, timers: Timers) -> None:
+        """Take a request about the current key, and let a run end that it marks."""
+        known = actor or self._cache.get(key_text)
+        head = known.head if known is not None else self._heads.read(key_text)
+        seq = self._requests.take(signal, key_text, head, actor)
+        if head is None or (seq is None and signal.name != ERASE):
+            return
+        if actor is None:
+            self._cache.drop(key_text)
+        if seq is None:
+            self._state.head.update(head.pack())
+            return
+        self._hasten(head, key_text)
+        self._state.head.update(head.pack())
+        if actor is not None:
+            actor.ends = head.ends
+            self._waits.loop.end_run(actor, seq)
+            self._feed_woken(actor, timers)
+        elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
+            self._waits.check_failure()
+            self._wake(head, key_text, True, timers)
+
+    def _hasten(self, head: Head, key_text: str) -> bool:
+        """Let the suspended runs of a key resume that are to be ended; whether there are any."""
+        some = self._asides.wake(head, key_text, lambda one: one.seq in head.ends)
+        if head.suspended is not None and head.suspended[1] in head.ends:
+            head.suspended = *head.suspended[:2], 0
+            some = True
+        return some
 
     def _tend(self, key_text: str, fired: int, timers: Timers) -> Emission:
         """Let a suspended run of the current key go on whose time has come, and signals expire."""

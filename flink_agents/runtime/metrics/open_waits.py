@@ -1,0 +1,71 @@
+"""Counts the suspended runs of a subtask by what they wait for, and knows the oldest wait."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from flink_agents.api.approvals import APPROVAL_SIGNAL
+
+TIMER, SIGNAL, APPROVAL = "timer", "signal", "approval"
+
+
+class _Suspended(NamedTuple):
+    since: float
+    kinds: tuple[str, ...]
+
+
+class OpenWaits:
+    """The suspended runs, as far as this attempt has seen them. Only Flink's thread writes it; any may read.
+
+    Args:
+        now: The time in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        # In the order of their suspension: the first one has waited for longest.
+        self._runs: dict[tuple[str, int], _Suspended] = {}
+        self._counts: Counter[str] = Counter()
+
+    def suspended(
+        self, key_text: str, seq: int, names: Iterable[str | None], since: float | None = None
+    ) -> None:
+        """Note a suspended run.
+
+        Args:
+            key_text: Its key.
+            seq: Its sequence number.
+            names: The name of the signal that each of its waits is for; None for a pause.
+            since: Since when, if that is long ago.
+        """
+        self.resumed(key_text, seq)
+        kinds = tuple({_kind(name) for name in names})
+        self._counts.update(kinds)
+        self._runs[key_text, seq] = _Suspended(since or self._now(), kinds)
+
+    def resumed(self, key_text: str, seq: int) -> None:
+        """Note that a run resumes, or has ended."""
+        if (known := self._runs.pop((key_text, seq), None)) is not None:
+            self._counts.subtract(known.kinds)
+
+    def read(self) -> dict[str, int]:
+        """Return the gauges: runs by what they wait for, and the age of the oldest wait in milliseconds."""
+        try:
+            first = next(iter(self._runs.values()), None)
+        except RuntimeError:
+            # Flink's thread has changed it just now. The next reading comes soon.
+            first = None
+        oldest = 0 if first is None else max(0, int(1000 * (self._now() - first.since)))
+        return {kind: self._counts[kind] for kind in (TIMER, SIGNAL, APPROVAL)} | {
+            "suspended": len(self._runs),
+            "oldest_ms": oldest,
+        }
+
+
+def _kind(name: str | None) -> str:
+    if name is None:
+        return TIMER
+    return APPROVAL if name == APPROVAL_SIGNAL else SIGNAL

@@ -1,0 +1,182 @@
+"""The metrics that a job has, as a table: the reference page and the alert rules are checked against it.
+
+``python -m flink_agents.runtime.metrics.table`` writes ``docs/metrics.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+RUNTIME, ACTION, CHAT, LETTERS, REACT = (
+    "runtime",
+    "runtime.action.NAME",
+    "chat.NAME",
+    "runtime.dead_letters",
+    "react",
+)
+
+COUNTER, GAUGE, METER, HISTOGRAM = "counter", "gauge", "meter", "histogram"
+
+
+class Metric(NamedTuple):
+    """A metric.
+
+    Attributes:
+        name: Its name.
+        kind: What it is to Flink.
+        meaning: What it measures.
+        group: The group that it is in, below that of the agent.
+        always: True if each job has it from the beginning; False if something has to happen first.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    group: str = RUNTIME
+    always: bool = False
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("events", COUNTER, "Inputs whose run was committed.", always=True),
+    Metric("events_per_second", METER, "The same, as a rate.", always=True),
+    Metric("actions", COUNTER, "Executions of actions that succeeded.", always=True),
+    Metric("actions_per_second", METER, "The same, as a rate.", always=True),
+    Metric("runs_in_flight", GAUGE, "Runs on the event loop.", always=True),
+    Metric("runs_queued", GAUGE, "Runs that the event loop has not started.", always=True),
+    Metric("runs_parked", GAUGE, "Inputs in state until the queue of their key has room.", always=True),
+    Metric("harvest_delay_us", HISTOGRAM, "Microseconds from the end of a run to its commit.", always=True),
+    Metric(
+        "backpressure_ms",
+        COUNTER,
+        "Milliseconds without taking input because enough runs waited.",
+        always=True,
+    ),
+    Metric("runs_stuck", COUNTER, "Runs that took longer than `watch.stuck-after`.", always=True),
+    Metric("loop_blocked", COUNTER, "Times that code blocked the event loop for too long.", always=True),
+    Metric(
+        "loop_lag_ms", GAUGE, "The longest block of the event loop of the last 30 to 60 seconds.", always=True
+    ),
+    Metric("keys_forgotten", COUNTER, "Idle keys whose state was removed."),
+    Metric("action_failures", COUNTER, "Attempts of actions that raised."),
+    Metric("action_retries", COUNTER, "Attempts after one that raised."),
+    Metric("action_timeouts", COUNTER, "Attempts that took longer than `timeout`."),
+    Metric("events_ignored", COUNTER, "Events dropped by the policy `ignore`."),
+    Metric("events_dead_lettered", COUNTER, "Events that became dead letters."),
+    Metric("ERROR@ACTION", COUNTER, "Dead letters by reason: at most 50 reasons, and `Others@`.", LETTERS),
+    Metric("observer_errors", COUNTER, "Exceptions of observers."),
+    Metric("trace_drops", COUNTER, "Trace records that were dropped: the queue was full, or a sink failed."),
+    Metric("waits_suspended", GAUGE, "Suspended runs that this task attempt has seen."),
+    Metric("waits_timer", GAUGE, "Suspended runs that wait for a time."),
+    Metric("waits_signal", GAUGE, "Suspended runs that wait for a signal."),
+    Metric("waits_approval", GAUGE, "Suspended runs that wait for an approval."),
+    Metric("waits_oldest_ms", GAUGE, "The age of the oldest of these waits in milliseconds."),
+    Metric("signals_unmatched", COUNTER, "Signals that no run took."),
+    Metric(
+        "delayed_events_left", COUNTER, "Delayed events sent after the end of the input; they stay in state."
+    ),
+    Metric("event_time_behind_ms", GAUGE, "How far the output watermark is below the input watermark."),
+    Metric("event_time_late_outputs", COUNTER, "Runs with late outputs."),
+    Metric("action_calls_recorded", COUNTER, "Durable steps whose result was recorded."),
+    Metric("action_calls_replayed", COUNTER, "Durable steps answered from the journal."),
+    Metric("action_call_retries", COUNTER, "Further attempts of durable steps."),
+    Metric(
+        "action_calls_reexecuted", COUNTER, "Steps without a record in a repeated run: perhaps made twice."
+    ),
+    Metric("action_replays", COUNTER, "Actions taken from their record."),
+    Metric("action_mismatches", COUNTER, "Actions that made other steps than recorded."),
+    Metric("inputs_held_back", COUNTER, "Inputs that waited for an earlier recorded one."),
+    Metric("runs_reordered", COUNTER, "Recorded runs that continued without their turn."),
+    Metric("runs_overtaken", COUNTER, "Recorded runs whose input came late."),
+    Metric("runs_given_up", COUNTER, "Recorded runs whose input never came."),
+    Metric("runs_pruned", COUNTER, "Runs whose records were pruned."),
+    Metric("prune_errors", COUNTER, "Journals for which pruning failed."),
+    Metric("runs_unpruned", GAUGE, "Runs whose records wait for checkpoints."),
+    Metric("journals_unpruned", GAUGE, "Journals whose records wait for checkpoints."),
+    Metric("rest_reachable", GAUGE, "1 if Flink's REST interface answers, else 0."),
+    Metric("rest_errors", COUNTER, "Requests to it without a usable answer."),
+    Metric("rest_answers_older", COUNTER, "Answers older than the previous one."),
+    Metric("store_appends", GAUGE, "Writes to the journal."),
+    Metric("store_append_bytes", GAUGE, "Bytes written to the journal."),
+    Metric("store_append_errors", GAUGE, "Writes to the journal that failed."),
+    Metric("store_append_batch", GAUGE, "Median size of the last 512 writes, in records."),
+    Metric("store_append_micros", GAUGE, "Median time of the last 512 writes, in microseconds."),
+    Metric("store_rebuild_records", GAUGE, "Kafka: records read after a restore."),
+    Metric("store_rebuild_millis", GAUGE, "Kafka: the time that took, in milliseconds."),
+    Metric("store_runs_kept", GAUGE, "Kafka: runs that are not pruned."),
+    Metric("store_batches_kept", GAUGE, "Kafka: batches that are needed."),
+    Metric("store_batches_removed", GAUGE, "Kafka: batches that were removed."),
+    Metric("store_removals_kept", GAUGE, "Kafka: tombstones that are needed."),
+    Metric(
+        "latency_us",
+        HISTOGRAM,
+        "Microseconds of the action, without limits and pauses.",
+        ACTION,
+        True,
+    ),
+    Metric("failures", COUNTER, "Attempts of the action that raised.", ACTION),
+    Metric("retries", COUNTER, "Attempts of the action after one that raised.", ACTION),
+    Metric("timeouts", COUNTER, "Attempts of the action that took longer than `timeout`.", ACTION),
+    Metric("requests", COUNTER, "Requests to the chat model `NAME`.", CHAT),
+    Metric("failures", COUNTER, "Requests that failed.", CHAT),
+    Metric("latency_ms", HISTOGRAM, "Milliseconds of a request that was answered.", CHAT),
+    Metric("limit_wait_ms", COUNTER, "Milliseconds for which requests waited for the model's limits.", CHAT),
+    Metric("input_tokens", COUNTER, "Tokens of requests.", CHAT),
+    Metric("output_tokens", COUNTER, "Tokens of answers.", CHAT),
+    Metric("cost_micro_usd", COUNTER, "Price of answers in millionths of a US dollar, if it is known.", CHAT),
+    Metric(
+        "fallbacks",
+        COUNTER,
+        "Answers of a `ReActAgent` as text in place of the output type.",
+        REACT,
+    ),
+)
+"""All of them, in the order of the reference page."""
+
+
+HEAD = """# Metrics
+
+An agent reports its metrics through Flink's metric system, in the groups `flink_agents` and its name, for
+each subtask. Your own metrics are in the group of the agent, and those of `ctx.action_metric_group` in one
+with the name of the action.
+
+```yaml
+# config.yaml of Flink
+metrics.reporter.prometheus.factory.class: org.apache.flink.metrics.prometheus.PrometheusReporterFactory
+metrics.reporter.prometheus.port: 9250-9260
+```
+
+Prometheus then has the metric `events` of the agent `Refunds` as
+`flink_taskmanager_job_task_operator_flink_agents_Refunds_runtime_events`. A histogram is four gauges:
+`_count`, `_p50`, `_p95` and `_p99` of the last 1,000 values. A counter appears when it is first counted.
+"""
+
+TAIL = """## Alerts
+
+[alerts.yml](alerts.yml) has rules for Prometheus: a stuck run, a blocked loop, failing checkpoints, a slow
+journal, dead letters, cost, a wait that is too old, and dropped trace records. Change the limits to what fits
+your job.
+
+In the harness, `harness.metrics` has the metrics of the agent and `harness.run_metrics` those of the runtime.
+"""
+
+
+def page() -> str:
+    """Return the reference page."""
+    return "\n".join([HEAD, *_tables(), TAIL])
+
+
+def _tables() -> Iterator[str]:
+    for group in dict.fromkeys(one.group for one in METRICS):
+        yield f"## `{group}`\n"
+        yield "| metric | kind | meaning |"
+        yield "|---|---|---|"
+        yield from (f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in METRICS if one.group == group)
+        yield ""
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/metrics.md")
+    target.write_text(page(), encoding="utf-8")

@@ -1,0 +1,117 @@
+"""Says what there is of a key: its runs, what ends their waits, and what waits behind them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flink_agents.api.observers import WAITS, Phase
+from flink_agents.runtime.loop.actor import KeyActor, Unread
+from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.serde.keys import unescape
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.mailbox import Mailbox
+from flink_agents.runtime.state.suspended import OpenWait, Suspension
+from flink_agents.trace.records import run_id_of
+
+MOST = 40
+"""How many entries of each kind are named."""
+
+
+class Inspection:
+    """Says what state and loop have of the current key. Only for Flink's thread.
+
+    Args:
+        state: Keyed state.
+        now: The wall-clock time in milliseconds.
+    """
+
+    def __init__(self, state: KeyedState, now: Callable[[], int]) -> None:
+        self._state = state
+        self._now = now
+
+    def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
+        """Return what there is of a key that has a head."""
+        found: dict[str, Any] = {
+            "known": True,
+            "sequence": head.next_seq,
+            "inputs": head.waiting,
+            "memory": self._memory(),
+        }
+        if actor is not None:
+            found |= _live(key_text, actor)
+        if head.suspended is not None and (actor is None or actor.resumed is None):
+            number, seq, _ = head.suspended
+            found["suspended"] = self._suspended(key_text, head, number, seq)
+        if head.aside:
+            found["aside"] = [
+                self._suspended(key_text, head, one.number, one.seq) for one in head.aside[:MOST]
+            ]
+        if head.mail_expires is not None:
+            box = Mailbox.unpack(self._state.pending.mailbox())
+            found["signals"] = dict(Counter(one.name for one in box.mail).most_common(MOST))
+        if head.delayed_due is not None:
+            found["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
+        if head.overtaken:
+            found["without_input"] = sorted(head.overtaken)[:MOST]
+        return found
+
+    def suspension(self, number: int) -> Suspension | None:
+        """Return what state has of a suspended run."""
+        packed = self._state.pending.suspended(number)
+        return None if packed is None else Suspension.unpack(packed)
+
+    def _memory(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for path, data in self._state.memory.items():
+            if len(sizes) == MOST:
+                break
+            sizes[unescape(path)] = len(data)
+        return sizes
+
+    def _suspended(self, key_text: str, head: Head, number: int, seq: int) -> dict[str, Any]:
+        left = self.suspension(number)
+        said: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
+        if left is not None:
+            said["run"] = run_id_of(left.identity or head.journal_id, key_text, seq)
+            said |= {"begun": left.started_at, "waits": _waits(key_text, seq, left.waits)}
+        return said
+
+
+def _waits(key_text: str, seq: int, waits: Iterable[OpenWait]) -> list[dict[str, Any]]:
+    return [_wait(one, one.id(key_text, seq)) for one in list(waits)[:MOST]]
+
+
+def _wait(wait: OpenWait, id: str) -> dict[str, Any]:
+    return {"name": wait.name, "deadline": wait.deadline, "id": id}
+
+
+def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
+    """Return what the loop does for a key."""
+    found: dict[str, Any] = {"chosen": len(actor.queue), "ended": len(actor.finished)}
+    if actor.order is not None:
+        unread = isinstance(actor.order, Unread)
+        found["replays"] = "its records are being read" if unread else "recorded runs"
+    state = actor.state
+    if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):
+        return found
+    run: dict[str, Any] = {
+        "sequence": state.sequence_number,
+        "run": run_id_of(state.identity or actor.journal_id, key_text, state.sequence_number),
+        "phase": state.phase.name.lower(),
+        "for": state.waits_for or (state.phase.value if state.phase in WAITS else ""),
+    }
+    if state.since:
+        run["seconds"] = round(clock() - state.since, 3)
+    step = state.action_run
+    if step is not None:
+        run["action"] = step.action.name
+        run["where"] = step.action.where
+        failed = step.trial.failed if step.trial is not None else ()
+        if failed:
+            run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
+    mail = actor.mail
+    if mail is not None and mail.open:
+        run["waits"] = [_wait(one.kept, one.id) for one in list(mail.open)[:MOST]]
+    return found | {"run": run}

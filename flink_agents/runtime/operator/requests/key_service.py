@@ -1,0 +1,128 @@
+"""Takes requests about the current key: answers what there is of it, ends a run of it, erases it.
+
+A run that is to be ended is *marked* in the head of its key. The loop gives a marked run up where it is, and
+its commit, which writes the dead letter, removes the mark: both in one update of the key. So a crash leaves a
+mark whose run is given up when it is executed again, or a run that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from flink_agents.api.key_requests import ACCEPTED, ANSWERED, END_RUN, ENDED, ERASE, ERASED, INSPECT, REJECTED
+from flink_agents.api.signals import Signal
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.requests.inspection import Inspection
+from flink_agents.runtime.operator.requests.replies import Replies
+from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.trace.records import run_id_of
+
+
+class KeyService:
+    """Takes requests. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        now: The wall-clock time in milliseconds.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, now: Callable[[], int]) -> None:
+        self._state = state
+        self._inspection = Inspection(state, now)
+        self._replies = Replies(shared)
+
+    def take(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
+        """Take a request; returns the sequence number of a run that it marks, if it does.
+
+        Args:
+            signal: The request.
+            key_text: The key.
+            head: Its head, which is changed but not written; None if the key never came.
+            actor: Its actor, or None.
+        """
+        if head is None:
+            outcome = ANSWERED if signal.name == INSPECT else REJECTED if signal.name == END_RUN else ERASED
+            self._reply(signal, key_text, outcome, known=False, reason="the job has nothing of this key")
+        elif signal.name == INSPECT:
+            self._reply(signal, key_text, ANSWERED, **self._inspection.of(key_text, head, actor))
+        elif signal.name == END_RUN:
+            return self._end(signal, key_text, head, actor)
+        elif signal.name == ERASE:
+            self._erase(signal, key_text, head, actor)
+        else:
+            self._reply(signal, key_text, REJECTED, reason=f"this version knows no request {signal.name}")
+        return None
+
+    def ended(self, run: Run, head: Head) -> None:
+        """Remove the mark of a run that is committed, and say how it ended. The caller writes the head."""
+        seq, given_up = run.sequence_number, run.state.ended_by is not None
+        mark = head.ends.get(seq)
+        if mark is None:
+            return
+        head.ends = {number: one for number, one in head.ends.items() if number != seq}
+        outcome = ENDED if given_up else REJECTED
+        more = {} if given_up else {"reason": "the run ended by itself before"}
+        self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
+
+    # -- requests ---------------------------------------------------------------------
+
+    def _end(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> int | None:
+        value = cast("Mapping[str, Any]", signal.value) if isinstance(signal.value, Mapping) else {}
+        run = value.get("run")
+        seq = self._unfinished(key_text, head, actor).get(run) if isinstance(run, str) else None
+        if seq is None:
+            reason = "no unfinished run of the key has this id: it has ended, or never began"
+            self._reply(signal, key_text, REJECTED, run=run, reason=reason)
+            return None
+        if seq in head.ends:
+            self._reply(signal, key_text, ACCEPTED, run=run, sequence=seq, reason="it is being ended already")
+            return None
+        mark = [signal.id, str(value.get("reason") or "")[:500], str(value.get("by") or "")[:100], run]
+        head.ends = {**head.ends, seq: mark}
+        self._reply(signal, key_text, ACCEPTED, run=run, sequence=seq)
+        return seq
+
+    def _unfinished(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, int]:
+        """Return the sequence numbers of the runs of a key that have begun and not ended, by their ids."""
+        found: dict[str, int] = {}
+
+        def add(seq: int, identity: str | None = None) -> None:
+            found[run_id_of(identity or head.journal_id, key_text, seq)] = seq
+
+        if head.suspended is not None:
+            add(head.suspended[1])
+        for one in head.aside:
+            left = self._inspection.suspension(one.number)
+            add(one.seq, None if left is None else left.identity)
+        if actor is None:
+            return found
+        if actor.suspended is not None:
+            add(actor.suspended[1].seq, actor.suspended[0].identity)
+        state = actor.state
+        if state is not None and state.in_flight:
+            add(state.sequence_number, state.identity)
+        for waiting in list(actor.queue):
+            add(waiting.run_seq, waiting.identity)
+        return found
+
+    def _erase(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> None:
+        if actor is not None or head.has_pending or head.suspended or head.aside or head.delayed_due:
+            reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
+            self._reply(signal, key_text, REJECTED, reason=reason)
+            return
+        paths = [path for path, _ in self._state.memory.items()]
+        for path in paths:
+            self._state.memory.remove(path)
+        signals = head.mail_expires is not None
+        if signals:
+            self._state.pending.put_mailbox(None)
+            head.mail_expires = None
+        self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store)
+
+    def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
+        request = signal.id if isinstance(signal.id, str) else None
+        self._replies.reply(request, str(signal.name), key_text, outcome, **more)

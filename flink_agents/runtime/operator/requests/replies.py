@@ -1,0 +1,62 @@
+"""Answers requests about keys: with a line in the log, and by telling observers."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from flink_agents.api.key_requests import PREFIX, REPLY_MARK
+from flink_agents.api.logs import MAX_CHARACTERS, bounded_logger
+from flink_agents.runtime.execution.shared import RunEnvironment
+
+_log = bounded_logger("flink_agents.requests")
+
+_LONG = ("memory", "signals", "aside", "delayed", "waits")
+"""Parts of an answer that are left out if a line of the log has no room for it, in this order."""
+
+
+class Replies:
+    """Answers requests.
+
+    Args:
+        shared: What all runs share.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._shared = shared
+
+    def reply(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
+        """Answer a request.
+
+        Args:
+            request: Its id.
+            what: The name of the request.
+            key_text: The key.
+            outcome: What became of it.
+            **more: What else there is to say: values of JSON.
+        """
+        answer = {
+            "request": request,
+            "what": what.removeprefix(PREFIX),
+            "agent": self._shared.agent_name,
+            "key": key_text,
+            "outcome": outcome,
+            "time": round(time.time(), 3),
+            **more,
+        }
+        _log.info("%s%s", REPLY_MARK, _line(answer))
+        if (tell := self._shared.observers.request_answered) is not None:
+            tell(key_text, answer)
+
+
+def _line(answer: dict[str, Any]) -> str:
+    """Return an answer as a line that the log does not cut."""
+    line = json.dumps(answer, separators=(",", ":"), default=str)
+    for name in _LONG:
+        if len(line) <= MAX_CHARACTERS:
+            break
+        if answer.get(name):
+            answer = answer | {name: f"{len(answer[name])}, left out"}
+            line = json.dumps(answer, separators=(",", ":"), default=str)
+    return line

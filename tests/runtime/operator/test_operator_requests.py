@@ -1,0 +1,222 @@
+"""Requests about keys: what there is of one, the end of a run as a dead letter, and an erased key."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext, RunObserver
+from flink_agents.api.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
+from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
+
+WAIT_SECONDS = 30
+PLAIN: dict[str, Any] = {"forced_replay": False, "forced_restart": False, "crash": None}
+LIVE = PLAIN | {"auto_run": False, "forced_serialization": False}
+"""Runs go on while the test looks at them."""
+
+ANSWERS: list[dict[str, Any]] = []
+BEGUN = threading.Event()
+
+
+class Listening(RunObserver):
+    """Keeps the answers to requests."""
+
+    def request_answered(self, key_text: str, answer: Mapping[str, Any]) -> None:
+        ANSWERS.append(dict(answer))
+
+
+async def never() -> None:
+    BEGUN.set()
+    await asyncio.Event().wait()
+
+
+async def act(event: Any, ctx: RunnerContext) -> Any:
+    memory, what = ctx.short_term_memory, event.input
+    memory.set("seen", memory.get("seen", 0) + 1)
+    if what == "wait":
+        return OutputEvent(output=await ctx.wait_for_signal("paid", timeout=3600))
+    if what == "hang":
+        await never()
+    if what == "call":
+        await ctx.durable_execute_async(never)
+    if what == "task":
+        await asyncio.gather(never(), ctx.wait_for_signal("paid"))
+    if what == "stubborn":
+        try:
+            await never()
+        except asyncio.CancelledError:
+            return OutputEvent(output="went on")
+    if what == "fail":
+        BEGUN.set()
+        raise RuntimeError("not now")
+    return OutputEvent(output=(what, memory.get("seen")))
+
+
+def acting(on_error: OnError = OnError.DEAD_LETTER, on_suspend: str = "block") -> Agent:
+    agent = Agent(name="acting")
+    agent.on_suspend = on_suspend  # type: ignore[assignment]
+    retry = RetryPolicy(max_attempts=5, initial_interval=3600, max_interval=3600)
+    return agent.add_action("act", [InputEvent], act, on_error=on_error, retry=retry)
+
+
+def key_of(value: Any) -> str:
+    return "k"
+
+
+def harness_of(agent: Agent, **more: Any) -> OperatorHarness:
+    ANSWERS.clear()
+    BEGUN.clear()
+    return OperatorHarness(agent, key_of, observers=[Listening], **more)
+
+
+def asked(harness: OperatorHarness, what: str, value: Any = None, key: str = "k") -> dict[str, Any]:
+    """The last answer to a request."""
+    before = len(ANSWERS)
+    harness.signal(key, what, value, id=f"request {before}")
+    harness.run_until_idle()
+    return ANSWERS[-1]
+
+
+def test_a_key_that_never_came_is_unknown() -> None:
+    with harness_of(acting()) as harness:
+        for what, outcome in ((INSPECT, "answered"), (END_RUN, "rejected"), (ERASE, "erased")):
+            answer = asked(harness, what, {"run": "0" * 24})
+            assert (answer["known"], answer["outcome"]) == (False, outcome)
+        assert harness.unmatched_signals == []
+        assert asked(harness, "flink-agents/dance")["outcome"] in ("rejected", "erased")
+
+
+@each("on_suspend", ["block", "interleave"])
+def test_a_key_says_what_it_waits_for(on_suspend: str) -> None:
+    with harness_of(acting(on_suspend=on_suspend)) as harness:
+        harness.push("plain")
+        harness.push("wait")
+        harness.push("behind")
+        harness.signal("k", "other", id="1")
+        answer = asked(harness, INSPECT)
+        suspended = answer["suspended"] if on_suspend == "block" else answer["aside"][0]
+        assert [one["name"] for one in suspended["waits"]] == ["paid"]
+        assert suspended["sequence"] == 1 and len(suspended["run"]) == 24
+        assert answer["inputs"] == (2 if on_suspend == "block" else 0)
+        assert answer["memory"] and answer["signals"] == {"other": 1}
+
+
+@each(
+    "on_suspend, on_error",
+    [("block", OnError.DEAD_LETTER), ("block", OnError.FAIL), ("interleave", OnError.FAIL)],
+)
+def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnError) -> None:
+    with harness_of(acting(on_error, on_suspend)) as harness:
+        harness.push("wait")
+        harness.push("behind")
+        found = asked(harness, INSPECT)
+        run = (found.get("suspended") or found["aside"][0])["run"]
+        answer = asked(harness, END_RUN, {"run": run, "reason": "lost order", "by": "ada"})
+        assert (answer["outcome"], answer["run"]) == ("ended", run)
+        (letter,) = harness.dead_letters
+        assert letter.error_type == "RunEndedError" and letter.record == "wait"
+        assert "lost order" in letter.error_message and "ada" in letter.error_message
+        behind = 1 if on_suspend == "block" else 2
+        assert harness.outputs == [("behind", behind)]
+        # It has ended: neither a request nor a signal reaches it.
+        assert asked(harness, END_RUN, {"run": run})["outcome"] == "rejected"
+        harness.signal("k", "paid", id="late")
+        assert harness.push("next") == [("next", behind + 1)]
+        assert len(harness.dead_letters) == 1
+
+
+@each("what", ["hang", "call", "task", "stubborn", "fail"])
+@pytest.mark.own_conditions
+def test_a_run_that_is_executed_ends_where_it_is(what: str) -> None:
+    with harness_of(acting(OnError.FAIL), **LIVE) as harness:
+        harness.push_all([what, "behind"])
+        assert BEGUN.wait(WAIT_SECONDS)
+        harness.signal("k", INSPECT, id="i")
+        run = ANSWERS[-1]["run"]["run"]
+        harness.signal("k", END_RUN, {"run": run, "reason": "enough"}, id="e")
+        assert ANSWERS[-1]["outcome"] == "accepted"
+        harness.run_until_idle()
+        assert ANSWERS[-1]["outcome"] == "ended"
+        (letter,) = harness.dead_letters
+        assert (letter.record, letter.error_type) == (what, "RunEndedError")
+        assert harness.outputs == [("behind", 1)]
+        assert harness.memory("k") == {"seen": 1}
+
+
+@each("when", ["before", "accepted"])
+@pytest.mark.own_conditions
+def test_a_crash_keeps_the_request_or_the_run(when: str) -> None:
+    with harness_of(acting(OnError.FAIL), **LIVE) as harness:
+        harness.push("hang")
+        assert BEGUN.wait(WAIT_SECONDS)
+        harness.signal("k", INSPECT, id="i")
+        run = ANSWERS[-1]["run"]["run"]
+        before = harness.snapshot()
+        harness.signal("k", END_RUN, {"run": run}, id="e")
+        snapshot = before if when == "before" else harness.snapshot()
+        BEGUN.clear()
+        harness.restore(snapshot)
+        if when == "before":
+            # Flink hands the request over again.
+            harness.push("behind")
+            assert BEGUN.wait(WAIT_SECONDS)
+            harness.signal("k", END_RUN, {"run": run}, id="e")
+        else:
+            harness.push("behind")
+        harness.run_until_idle()
+        assert [one.record for one in harness.dead_letters] == ["hang"]
+        assert harness.outputs == [("behind", 1)]
+
+
+@pytest.mark.own_conditions
+def test_a_run_that_waits_for_its_turn_can_be_ended() -> None:
+    with harness_of(acting(OnError.FAIL), **LIVE) as harness:
+        harness.push_all(["hang", "second", "third"])
+        assert BEGUN.wait(WAIT_SECONDS)
+        from flink_agents.runtime.serde.keys import encode_key
+        from flink_agents.trace.records import run_id_of
+
+        harness.signal("k", INSPECT, id="i")
+        first = ANSWERS[-1]["run"]
+        head = harness._head("k")  # pyright: ignore[reportPrivateUsage]
+        assert head is not None
+        second = run_id_of(head.journal_id, encode_key("k"), first["sequence"] + 1)
+        harness.signal("k", END_RUN, {"run": second}, id="e")
+        harness.signal("k", END_RUN, {"run": first["run"]}, id="f")
+        harness.run_until_idle()
+        assert [one.record for one in harness.dead_letters] == ["hang", "second"]
+        assert harness.outputs == [("third", 1)]
+
+
+def test_an_erased_key_leaves_nothing_but_its_number() -> None:
+    with harness_of(acting()) as harness:
+        harness.push("plain")
+        harness.signal("k", "other", id="1")
+        assert harness.memory("k") == {"seen": 1}
+        assert asked(harness, ERASE)["values"] > 0
+        assert harness.memory("k") == {}
+        # Again: there is nothing left.
+        assert (asked(harness, ERASE)["values"], ANSWERS[-1]["signals"]) == (0, False)
+        assert harness.push("plain") == [("plain", 1)]
+        assert harness.sequence_number("k") == 2
+
+
+def test_a_key_with_unfinished_runs_is_not_erased() -> None:
+    with harness_of(acting()) as harness:
+        harness.push("wait")
+        assert asked(harness, ERASE)["outcome"] == "rejected"
+        assert harness.signal("k", "paid", "yes") == ["yes"]
+
+
+def test_the_answer_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "flink_agents.requests")
+    with harness_of(acting()) as harness:
+        harness.push("plain")
+        asked(harness, INSPECT)
+    lines = [one.getMessage() for one in caplog.records if one.name == "flink_agents.requests"]
+    assert lines and lines[-1].startswith(REPLY_MARK) and '"what":"inspect"' in lines[-1]
