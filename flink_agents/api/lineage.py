@@ -7,8 +7,12 @@ event can be followed over jobs.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""A context of W3C Trace Context: version, trace, span and flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class OutputLineage:
         sequence_number: Number of the run within the key.
         parent: Id of the message that was the input: its ``message_id``. None where it had none. Of a run
             that a delayed event began, the ``run_id`` of the run that sent it.
+        traceparent: Span of the run in W3C Trace Context, for whoever traces what follows from the output.
     """
 
     id: str
@@ -31,6 +36,7 @@ class OutputLineage:
     key: str
     sequence_number: int
     parent: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,19 @@ class TracedOutput:
         """The id that outputs of a next agent name as their parent."""
         return self.lineage.id
 
+    @property
+    def traceparent(self) -> str | None:
+        """The span that runs of a next agent continue."""
+        return self.lineage.traceparent
+
 
 def message_id_of(record: object) -> str | None:
     """Return the id of an input: its attribute ``message_id``, where it has one that is a text."""
     found = getattr(record, "message_id", None)
     return found if isinstance(found, str) else None
+
+
+def traceparent_of(record: object) -> str | None:
+    """Return the trace context that an input continues: its attribute ``traceparent``, if that is valid."""
+    found = getattr(record, "traceparent", None)
+    return found if isinstance(found, str) and _TRACEPARENT.fullmatch(found) else None

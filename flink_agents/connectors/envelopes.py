@@ -49,6 +49,11 @@ class Message(Generic[T]):
         """The id that outputs of the next agent name as their parent."""
         return None if self.lineage is None else self.lineage.id
 
+    @property
+    def traceparent(self) -> str | None:
+        """The span that runs of the next agent continue; None if the output has no lineage."""
+        return None if self.lineage is None else self.lineage.traceparent
+
 
 def write_envelope(output: Any) -> str:
     """Return an output of an agent as a line of JSON.
@@ -63,7 +68,9 @@ def write_envelope(output: Any) -> str:
     value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
     try:
         plain = to_jsonable_python(value, inf_nan_mode="constants")
-        written = {"version": VERSION, "lineage": asdict(lineage) if lineage is not None else None}
+        # What is None is left out: older versions know no trace context.
+        origin = None if lineage is None else {k: v for k, v in asdict(lineage).items() if v is not None}
+        written = {"version": VERSION, "lineage": origin}
         return json.dumps({**written, "value": plain}, allow_nan=False, separators=(",", ":"))
     except (PydanticSerializationError, ValueError, TypeError) as error:
         raise EnvelopeError(

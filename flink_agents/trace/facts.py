@@ -8,16 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from flink_agents.trace.operations import RETRIEVAL, operation_of
+
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _MOST = 200
 
 
-def facts_of(value: Any) -> dict[str, Any]:
-    """Return what the result of a call says of a request to a model; empty if it was none.
+def facts_of(value: Any, function: str = "") -> dict[str, Any]:
+    """Return what the result of a call says of a request; empty if it was none.
 
     Args:
-        value: What the call returned: a recorded answer of a chat model, or one of a whole agent.
+        value: What the call returned: a recorded answer of a chat model, one of a whole agent, or what a
+            vector store found.
+        function: Name of the call.
     """
+    if isinstance(value, list | tuple) and operation_of(function).kind == RETRIEVAL:
+        return {"results": len(cast("list[Any]", value))}
     if not isinstance(value, Mapping):
         return {}
     answer = cast("Mapping[str, Any]", value)

@@ -7,6 +7,7 @@ import traceback
 import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,8 @@ from flink_agents.api.logs import bounded
 from flink_agents.api.observers import WAITS, ObservedRun, Phase, RunObserver
 from flink_agents.api.tracing import TraceLevel
 from flink_agents.trace.facts import facts_of
-from flink_agents.trace.records import RUNNING, WAITING, TraceRecord, run_id_of, span_id
+from flink_agents.trace.operations import operation_of
+from flink_agents.trace.records import RUNNING, WAITING, TraceRecord, run_id_of, span_id, trace_of
 from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -48,6 +50,29 @@ class TracedSubtask:
     attempt: int = 0
 
 
+_Path = tuple[Any, ...]
+
+_called: ContextVar[tuple[_CalledAgent, ...]] = ContextVar("called_agents", default=())
+"""The agents whose code runs in this context, the outermost one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CalledAgent:
+    """An agent that an action has called, and that has not answered.
+
+    Attributes:
+        name: Its name.
+        path: The path of its span.
+        parent: That of the span which it belongs to.
+        before: How many calls of the run were executed, and replayed, when it was called.
+    """
+
+    name: str
+    path: _Path
+    parent: _Path
+    before: tuple[int, int]
+
+
 @dataclass(slots=True, eq=False)
 class _Segment:
     """What is known of a run between its begin, or its resume, and its end, or its suspension."""
@@ -65,7 +90,8 @@ class _Segment:
     actions: Counter[str] = field(default_factory=Counter[str])
     retries: Counter[str] = field(default_factory=Counter[str])
     calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    open: defaultdict[tuple[str, str], deque[tuple[int, float, dict[str, Any]]]] = field(
+    agents: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    open: defaultdict[tuple[str, str], deque[tuple[int, float, dict[str, Any], _Path]]] = field(
         default_factory=lambda: defaultdict(deque)
     )
 
@@ -148,6 +174,9 @@ class TraceRecorder(RunObserver):
         segment = self._segments.get(run)
         if segment is not None:
             segment.dead = segment.dead or dead_letter
+            ended_by = getattr(run, "ended_by", None)
+            if ended_by is not None:
+                segment.error = _told(ended_by)
             number = segment.actions[f"event {event_type}"]
             segment.actions[f"event {event_type}"] += 1
             outcome = "dead-lettered" if dead_letter else "ignored"
@@ -243,7 +272,12 @@ class TraceRecorder(RunObserver):
         if self._wants(action, TraceLevel.CALLS):
             retries = segment.retries[action]
             more = attributes | ({"attempt": retries + 1} if retries else {})
-            self._put(run, "action", action, outcome, ("action", action, number), (), more, seconds)
+            asked = _called.get()
+            # Of a called agent, only failures are told.
+            path, parent = ("action", action, number), ()
+            if asked:
+                path, parent = (*asked[-1].path, *path), asked[-1].path
+            self._put(run, "action", action, outcome, path, parent, more, seconds)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -253,7 +287,9 @@ class TraceRecorder(RunObserver):
         if segment is not None:
             what = action, function
             attributes: dict[str, Any] = {"again": True} if again else {}
-            segment.open[what].append((segment.calls[what], self._now(), attributes))
+            asked = _called.get()
+            parent = asked[-1].path if asked else ("action", action, segment.actions[action])
+            segment.open[what].append((segment.calls[what], self._now(), attributes, parent))
             segment.calls[what] += 1
             segment.executed += 1
 
@@ -272,7 +308,7 @@ class TraceRecorder(RunObserver):
         if not opened or not self._wants(action, TraceLevel.CALLS):
             return
         attributes = opened[-1 if what == "request" else 0][2]
-        if what == "result" and (facts := facts_of(value)):
+        if what == "result" and (facts := facts_of(value, function)):
             attributes |= facts
         if self._wants(action, TraceLevel.CONTENT):
             attributes[what] = self._content(value)
@@ -299,12 +335,48 @@ class TraceRecorder(RunObserver):
         opened = segment.open.get((action, function)) if segment is not None else None
         if segment is None or not opened:
             return
-        number, begun, more = opened.popleft()
+        number, begun, more, parent = opened.popleft()
         if self._wants(action, TraceLevel.CALLS):
             path = "call", action, function, number
-            parent = "action", action, segment.actions[action]
+            kind, target, request = operation_of(function)
             told = {"action": action, **more, **attributes}
+            if kind:
+                told |= {"operation": kind, "target": target} | ({"request_to": request} if request else {})
             self._put(run, "call", function, outcome, path, parent, told, self._now() - begun)
+
+    # -- agents that actions call -----------------------------------------------------
+
+    def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
+        """Note an agent that an action calls."""
+        segment, asked = self._segments.get(run), _called.get()
+        if segment is None:
+            return
+        parent = asked[-1].path if asked else ("action", action, segment.actions[action])
+        number = segment.agents[action, agent]
+        segment.agents[action, agent] += 1
+        before = segment.executed, segment.replayed
+        path = "agent", action, agent, number
+        _called.set((*asked, _CalledAgent(agent, path, parent, before)))
+
+    def agent_answered(
+        self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
+    ) -> None:
+        """Record an agent that has answered, or failed."""
+        segment, asked = self._segments.get(run), _called.get()
+        if asked and asked[-1].name == agent:
+            _called.set(asked[:-1])
+        # One that is cancelled, since its run is suspended or the task attempt ends, has not answered.
+        if segment is None or not asked or not (error is None or isinstance(error, Exception)):
+            return
+        one = asked[-1]
+        if not self._wants(action, TraceLevel.CALLS):
+            return
+        executed, replayed = segment.executed - one.before[0], segment.replayed - one.before[1]
+        again = replayed > 0 and not executed
+        attributes = {"action": action, "calls": executed, "replayed": replayed}
+        outcome = "ok" if error is None else "failed"
+        more = {} if error is None else _told(error)
+        self._put(run, "agent", agent, outcome, one.path, one.parent, attributes | more, seconds, again)
 
     # -- records ----------------------------------------------------------------------
 
@@ -360,9 +432,10 @@ class TraceRecorder(RunObserver):
         parent: tuple[Any, ...] | None,
         attributes: Mapping[str, Any],
         seconds: float | None = None,
+        replayed: bool = False,
     ) -> None:
         made = partial(self._record, run, run.identity, kind, name, outcome, path, parent or ())
-        self._writer.put(partial(made, attributes, seconds, self._now(), False))
+        self._writer.put(partial(made, attributes, seconds, self._now(), replayed))
 
     def _record(
         self,
@@ -381,6 +454,9 @@ class TraceRecorder(RunObserver):
         """Make a record. Called by the writer's thread."""
         job, key, number = identity or self._subtask.job, run.key_text, run.sequence_number
         run_id = run_id_of(job, key, number)
+        context = run.traceparent
+        if kind == "run" and (run.parent or context):
+            attributes = {**attributes, **_origin(run)}
         return TraceRecord(
             kind,
             name,
@@ -398,7 +474,14 @@ class TraceRecorder(RunObserver):
             seconds,
             replayed,
             attributes,
+            trace=trace_of(context),
         )
+
+
+def _origin(run: ObservedRun) -> dict[str, str]:
+    """Return what a run began with: the message, and the span that it continues."""
+    found = {"parent": run.parent, "traceparent": run.traceparent}
+    return {name: redaction.hide(text) for name, text in found.items() if text}
 
 
 def _written(values: Mapping[str, int]) -> dict[str, int]:

@@ -25,7 +25,8 @@ class TraceRecord:
     """One execution record. All times are in seconds since the epoch, all durations in seconds.
 
     Attributes:
-        kind: What it is about: ``run``, ``action``, ``call`` or ``event``.
+        kind: What it is about: ``run``, ``action``, ``call``, ``event``, or ``agent``: one that an action
+            called.
         name: Name of the agent, the action, the function of the call, or the type of the event.
         outcome: ``started``, ``running``, ``waiting``, ``ok``, ``failed``, ``suspended``, ``completed``,
             ``dead-lettered`` or ``ignored``. The first three are of runs that have not ended.
@@ -43,6 +44,7 @@ class TraceRecord:
         replayed: True if all of it came from the journal.
         attributes: What else there is to say.
         version: Version of this schema.
+        trace: Id of the trace that the run continues, from the ``traceparent`` of its input; or None.
     """
 
     kind: str
@@ -62,6 +64,7 @@ class TraceRecord:
     replayed: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     version: int = SCHEMA_VERSION
+    trace: str | None = None
 
     @property
     def id(self) -> str:
@@ -79,7 +82,7 @@ class TraceRecord:
     @property
     def trace_id(self) -> str:
         """Id of the trace, 32 hexadecimal digits: that of all records of the run."""
-        return trace_id(self.run_id)
+        return self.trace or trace_id(self.run_id)
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
@@ -93,7 +96,18 @@ class TraceRecord:
             TraceFormatError: The line is no record, or one of a newer version.
         """
         try:
-            values = json.loads(line)
+            return cls.from_dict(json.loads(line))
+        except ValueError as error:
+            raise _no_record(line) from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TraceRecord:
+        """Return the record with these fields, as :func:`as_dict` gives them.
+
+        Raises:
+            TraceFormatError: They are those of no record, or of one of a newer version.
+        """
+        try:
             if values["version"] > SCHEMA_VERSION:
                 raise TraceFormatError(
                     "a trace record was written by a newer version of this package",
@@ -102,14 +116,18 @@ class TraceRecord:
                     fix="upgrade the package that reads the trace",
                 )
             return cls(**{name: values[name] for name in _NAMES if name in values})
-        except (ValueError, KeyError, TypeError) as error:
-            shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
-            raise TraceFormatError(
-                "a line of the trace is no record",
-                expected="a JSON object with the fields of TraceRecord",
-                found=shown[:100],
-                fix="remove the line, or give the path of a trace",
-            ) from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _no_record(str(values)) from error
+
+
+def _no_record(line: str | bytes) -> TraceFormatError:
+    shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
+    return TraceFormatError(
+        "a line of the trace is no record",
+        expected="a JSON object with the fields of TraceRecord",
+        found=shown[:100],
+        fix="remove the line, or give the path of a trace",
+    )
 
 
 _NAMES = tuple(one.name for one in fields(TraceRecord))
@@ -130,6 +148,26 @@ def run_id_of(job: str, key: str, sequence_number: int) -> str:
 def trace_id(run_id: str) -> str:
     """Return the id of the trace of a run."""
     return _digest("trace", run_id, size=16)
+
+
+def traceparent(run_id: str, given: str | None = None) -> str:
+    """Return the trace context of a run, for what follows from it.
+
+    Args:
+        run_id: Id of the run.
+        given: The trace context that came with its input; the run is part of that trace.
+    """
+    return f"00-{trace_of(given) or trace_id(run_id)}-{span_id(run_id)}-01"
+
+
+def trace_of(context: str | None) -> str | None:
+    """Return the id of the trace that a context of W3C Trace Context names."""
+    return None if context is None else context.split("-")[1]
+
+
+def span_of_context(context: str) -> str:
+    """Return the id of the span that a context of W3C Trace Context names."""
+    return context.split("-")[2]
 
 
 def span_id(run_id: str, *path: object) -> str:

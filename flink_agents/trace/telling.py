@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
 
@@ -56,6 +57,7 @@ def tree(run: RunTrace) -> Iterator[str]:
     yield safe(
         f"run {run.run_id}  {last.agent}  key {last.key}  sequence {last.sequence_number}  "
         f"{run.status}  {when(run.begun)}  {took(run.seconds)}"
+        + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
     roots = run.roots()
     tops = [one for one in roots if not (one.kind == "run" and one.parent_id is None)]
@@ -73,8 +75,9 @@ def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Ite
 
 def line_of(record: TraceRecord) -> str:
     """Return one line about a record."""
-    what = "segment" if record.kind == "run" else record.kind
-    name = "" if record.kind == "run" else f" {record.name}"
+    kind, target, request = operation_of(record.name) if record.kind == "call" else ("", record.name, "")
+    what = "segment" if record.kind == "run" else kind or record.kind
+    name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
     said = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
     return "  ".join(one for one in said if one)
 
@@ -87,6 +90,10 @@ def _details(record: TraceRecord) -> Iterator[str]:
         yield f"at {error['where']}" if "where" in error else ""
     if "model" in attributes:
         yield model_text(attributes)
+    if "results" in attributes:
+        yield f"{attributes['results']} results"
+    if "parent" in attributes:
+        yield f"from {attributes['parent']}"
     for name, size in attributes.get("memory", {}).items():
         yield f"wrote {name} ({size} bytes)" if size else f"removed {name}"
     if "attempt" in attributes:

@@ -102,6 +102,7 @@ class Seen:
     sequence_number = 3
     identity = "job"
     open_waits = ()
+    parent = traceparent = None
 
     def __init__(self, phase: Phase, since: float, waits_for: str) -> None:
         self.phase, self.since, self.waits_for = phase, since, waits_for

@@ -25,6 +25,9 @@ KEY = f"{PREFIX}key"
 SEQUENCE = f"{PREFIX}sequence"
 PARENT = f"{PREFIX}parent"
 
+TRACEPARENT = "traceparent"
+"""The context of W3C Trace Context, which other producers and consumers know, too."""
+
 ERROR = f"{PREFIX}error"
 ERROR_TYPE = f"{PREFIX}error-type"
 ORIGIN = f"{PREFIX}origin"
@@ -59,6 +62,7 @@ def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
         KEY: lineage.key,
         SEQUENCE: str(lineage.sequence_number),
         PARENT: lineage.parent,
+        TRACEPARENT: lineage.traceparent,
     }
     return _encoded(texts)
 
@@ -68,7 +72,8 @@ def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
     texts = {name: content.decode("utf-8", "replace") for name, content in headers.items() if content}
     try:
         number = int(texts[SEQUENCE])
-        return OutputLineage(texts[ID], texts[RUN], texts[AGENT], texts[KEY], number, texts.get(PARENT))
+        more = texts.get(PARENT), texts.get(TRACEPARENT)
+        return OutputLineage(texts[ID], texts[RUN], texts[AGENT], texts[KEY], number, *more)
     except (KeyError, ValueError):
         return None
 

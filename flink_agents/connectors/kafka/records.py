@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from flink_agents.api.lineage import OutputLineage
-from flink_agents.connectors.kafka.headers import ID, read_lineage
+from flink_agents.connectors.kafka.headers import ID, TRACEPARENT, read_lineage
 
 T = TypeVar("T")
 
@@ -46,6 +46,12 @@ class KafkaRecord(Generic[T]):
         """The id that an agent gave it, else its place; what outputs name as their parent."""
         given = self.headers.get(ID)
         return self.place if given is None else given.decode("utf-8", "replace")
+
+    @property
+    def traceparent(self) -> str | None:
+        """The header ``traceparent``, whoever wrote it; runs that the record begins continue its trace."""
+        given = self.headers.get(TRACEPARENT)
+        return None if given is None else given.decode("ascii", "replace").strip()
 
     @property
     def lineage(self) -> OutputLineage | None:

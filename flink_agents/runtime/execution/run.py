@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
-from flink_agents.api.lineage import message_id_of
+from flink_agents.api.lineage import message_id_of, traceparent_of
 from flink_agents.api.memory import MemoryScope
 from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.phases import RunState
@@ -171,8 +171,9 @@ class Run:
         received = self._shared.received
         event = InputEvent(input=record if received is None else received(record))
         self.record = record
-        if self._shared.traces_outputs:
-            self.parent = message_id_of(record)
+        if self._shared.traces_inputs:
+            self.parent = self.state.parent = message_id_of(record)
+            self.state.traceparent = traceparent_of(record)
         stamp(event, self.lineage)
         return event
 

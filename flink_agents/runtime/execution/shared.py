@@ -117,6 +117,7 @@ class RunEnvironment:
         events: Writes events into records.
         action_names: The names of the agent's actions.
         output_checks: Compares what leaves with the declared types.
+        traces_inputs: Whether anybody wants to know which message a run's input was.
         received: Makes of a value that somebody else sent what an action is given; None if that is the value.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
         overtakes: Whether inputs overtake suspended runs of their key.
@@ -149,6 +150,7 @@ class RunEnvironment:
         self.observers = Observers(run_metrics, observers, lambda: run_metrics.count(OBSERVER_ERRORS))
         self.codec = codec
         self.traces_outputs = traces_outputs
+        self.traces_inputs = traces_outputs or bool(observers)
         self.clock = clock
         self.pause = pause
         self.events = EventRecords(codec, agent.event_types)

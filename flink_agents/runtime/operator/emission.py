@@ -8,6 +8,7 @@ from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.lineage import OutputLineage, TracedOutput
 from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.execution.run import Run
+from flink_agents.trace.records import traceparent
 
 
 @dataclass(slots=True)
@@ -57,11 +58,18 @@ def trace_outputs(run: Run, agent: str) -> None:
     them.
     """
     run_id, number, side = run.lineage.id, 0, ""
+    context = traceparent(run_id, run.state.traceparent)
 
     def traced(value: object) -> TracedOutput:
         nonlocal number
         lineage = OutputLineage(
-            f"{run_id}-{side}{number}", run_id, agent, run.key_text, run.sequence_number, run.parent
+            f"{run_id}-{side}{number}",
+            run_id,
+            agent,
+            run.key_text,
+            run.sequence_number,
+            run.parent,
+            context,
         )
         number += 1
         return TracedOutput(value, lineage)

@@ -11,7 +11,9 @@ from typing import Any
 
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.trace_errors import TraceError, TraceOptionError
-from flink_agents.trace.records import TraceRecord, span_id
+from flink_agents.trace import operations
+from flink_agents.trace.operations import operation_of
+from flink_agents.trace.records import TraceRecord, span_id, span_of_context
 from flink_agents.trace.target import TraceTarget
 
 EXPORT_SECONDS = 10
@@ -90,7 +92,7 @@ def span_of(record: TraceRecord) -> Any:
     return ReadableSpan(
         name,
         context=context(record.span_id),
-        parent=context(record.parent_id) if record.parent_id else None,
+        parent=context(parent) if (parent := _parent(record)) else None,
         resource=Resource.create({"service.name": record.agent, "flink.job.identity": record.job}),
         attributes=_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
@@ -101,15 +103,25 @@ def span_of(record: TraceRecord) -> Any:
     )
 
 
-_PREFIXES = {
-    "chat:": ("chat", "gen_ai.request.model"),
-    "tool:": ("execute_tool", "gen_ai.tool.name"),
-    "mcp:": ("execute_tool", "gen_ai.tool.name"),
-    "embed:": ("embeddings", "gen_ai.request.model"),
-    "vector_store:": ("retrieval", "gen_ai.data_source.id"),
+_OPERATIONS = {
+    operations.CHAT: ("chat", "gen_ai.request.model"),
+    operations.TOOL: ("execute_tool", "gen_ai.tool.name"),
+    operations.MCP: ("mcp", "mcp.server.name"),
+    operations.EMBEDDING: ("embeddings", "gen_ai.request.model"),
+    operations.RETRIEVAL: ("retrieval", "gen_ai.data_source.id"),
+    operations.MEMORY: ("update_memory", "gen_ai.data_source.id"),
 }
-"""What the names of recorded calls say: operation, and the attribute that has the rest of the name."""
+"""What the conventions call the kinds of calls: operation, and the attribute that has the target."""
 
+_MCP_TOOL = "call_tool:"
+_MCP_METHODS = {
+    "call_tool": "tools/call",
+    "list_tools": "tools/list",
+    "list_resources": "resources/list",
+    "read_resource": "resources/read",
+    "list_prompts": "prompts/list",
+    "get_prompt": "prompts/get",
+}
 
 _FACTS = {
     "model": "gen_ai.response.model",
@@ -123,12 +135,25 @@ _FACTS = {
 """What the conventions call the facts of a request to a model."""
 
 
+def _parent(record: TraceRecord) -> str | None:
+    """Return the span that a record belongs to: that of a run may be one of another system."""
+    context = record.attributes.get("traceparent")
+    if record.kind == "run" and record.parent_id is None and isinstance(context, str):
+        return span_of_context(context)
+    return record.parent_id
+
+
 def _name(record: TraceRecord) -> tuple[str, str]:
-    if record.kind == "run":
-        return f"invoke_agent {record.agent}", "invoke_agent"
-    for prefix, (operation, _) in _PREFIXES.items():
-        if record.kind == "call" and record.name.startswith(prefix):
-            return f"{operation} {record.name.removeprefix(prefix)}", operation
+    """Return the name of a span, and its operation."""
+    if record.kind in ("run", "agent"):
+        return f"invoke_agent {record.name}", "invoke_agent"
+    if record.kind == "call":
+        kind, target, request = operation_of(record.name)
+        if kind == operations.MCP and request.startswith(_MCP_TOOL):
+            return f"execute_tool {request.removeprefix(_MCP_TOOL)}", "execute_tool"
+        if kind:
+            operation, _ = _OPERATIONS[kind]
+            return f"{operation} {target}", operation
     return f"{record.kind} {record.name}", record.kind
 
 
@@ -143,9 +168,13 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
         "flink_agents.subtask": record.subtask,
         "flink_agents.attempt": record.attempt,
     }
-    for prefix, (_, attribute) in _PREFIXES.items():
-        if record.kind == "call" and record.name.startswith(prefix):
-            found[attribute] = record.name.removeprefix(prefix)
+    kind, target, request = operation_of(record.name) if record.kind == "call" else ("", "", "")
+    if kind:
+        found[_OPERATIONS[kind][1]] = target
+    if kind == operations.MCP and request:
+        method, _, name = request.partition(":")
+        found["mcp.method.name"] = _MCP_METHODS.get(method, method)
+        found |= {"gen_ai.tool.name": name} if request.startswith(_MCP_TOOL) else {}
     for name, value in record.attributes.items():
         if name in _FACTS:
             # A list, as the conventions have it: one answer has one reason.

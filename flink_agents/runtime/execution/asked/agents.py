@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -151,7 +152,21 @@ class AskedAgents:
 
 
 async def _answer(asked: AskedAgent, run: AskedRun, event: Event) -> Answer:
-    outputs = await asked.executor.answer(run, event)
+    root = run.root
+    observers = root.shared.observers
+    if observers.agent_called is None or observers.agent_answered is None:
+        outputs = await asked.executor.answer(run, event)
+    else:
+        what = root.run.state, root.action.name, asked.plan.name
+        observers.agent_called(*what)
+        begun, error = time.monotonic(), None
+        try:
+            outputs = await asked.executor.answer(run, event)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            observers.agent_answered(*what, time.monotonic() - begun, error)
     run.hand_over()
     outputs = [run.asker.shared.as_received(one) for one in outputs]
     return Answer(asked.plan.name, outputs, run.transcript or [])

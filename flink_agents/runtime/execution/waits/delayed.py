@@ -123,7 +123,7 @@ def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
         sender=sent.sequence_number,
     )
     run.record = event
-    if shared.traces_outputs:
-        run.parent = sent.run_id
+    if shared.traces_inputs:
+        run.parent = run.state.parent = sent.run_id
     stamp(event, run.lineage)
     return event

@@ -1,0 +1,85 @@
+"""Tells people what a job answers about a key, and what its watchdog has logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flink_agents.trace.telling import took, wait_text, when
+
+
+def inspected(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Say what a job has of a key, by its answer to a request."""
+    if not answer.get("known", True):
+        yield f"The job has nothing of this key in agent {answer.get('agent')}."
+        return
+    run = answer.get("run")
+    if isinstance(run, Mapping):
+        yield from _run(run)
+    for one in _suspended(answer):
+        yield from _waits(one)
+    if answer.get("replays"):
+        yield f"The key is replayed after a restart: {answer['replays']}."
+    if answer.get("without_input"):
+        numbers = ", ".join(map(str, answer["without_input"]))
+        yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
+    yield from _behind(answer, run)
+    if not (run or answer.get("suspended") or answer.get("aside") or answer.get("inputs")):
+        yield f"Nothing of the key is unfinished. {answer.get('sequence', 0)} runs have ended."
+    memory = answer.get("memory")
+    if isinstance(memory, Mapping) and memory:
+        shown = ", ".join(f"{name} ({size} bytes)" for name, size in memory.items())
+        yield f"It remembers {shown}."
+
+
+def _run(run: Mapping[str, Any]) -> Iterator[str]:
+    name = f"Run {run.get('run')} (sequence {run.get('sequence')})"
+    where = f" in action {run['action']} at {run['where']}" if "action" in run else ""
+    since = f" for {took(run['seconds'])}" if run.get("seconds") else ""
+    what = f"waits for {run['for']}" if run.get("for") else f"is {run.get('phase')}"
+    yield f"{name} {what}{where}{since}."
+    if "attempt" in run:
+        yield f"It is attempt {run['attempt']}; the one before failed: {run.get('error')}"
+    for wait in run.get("waits", ()):
+        yield f"It also waits for {wait_text(wait)}."
+
+
+def _suspended(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    aside = answer.get("aside")
+    for one in (answer.get("suspended"), *(aside if isinstance(aside, list) else ())):
+        if isinstance(one, Mapping):
+            yield one
+
+
+def _waits(one: Mapping[str, Any]) -> Iterator[str]:
+    begun = f", which began at {when(one['begun'] / 1000)}," if one.get("begun") else ""
+    yield f"Run {one.get('run')} (sequence {one.get('sequence')}){begun} is suspended."
+    waits = [f"{wait_text(wait)} [{wait.get('id')}]" for wait in one.get("waits", ())]
+    if waits:
+        yield "It resumes at: " + "; or ".join(waits) + "."
+
+
+def _behind(answer: Mapping[str, Any], run: Any) -> Iterator[str]:
+    inputs = answer.get("inputs") or 0
+    behind = inputs - (1 if run or answer.get("suspended") else 0)
+    if behind > 0:
+        yield f"{behind} input(s) of the key wait behind it."
+    signals = answer.get("signals")
+    if isinstance(signals, Mapping) and signals:
+        shown = ", ".join(f"{name!r} ({number})" for name, number in signals.items())
+        yield f"Signals that no run has taken: {shown}."
+    delayed = answer.get("delayed")
+    if isinstance(delayed, Mapping):
+        yield f"{delayed['events']} delayed event(s), the first at {when(delayed['due'] / 1000)}."
+
+
+def watched(line: Mapping[str, Any]) -> str:
+    """Say what the watchdog has logged of a run."""
+    at = when(line["time"]) if "time" in line else "an unknown time"
+    name = f"the run with sequence {line.get('sequence')} of agent {line.get('agent')}"
+    if line.get("ended"):
+        return f"At {at}, {name} ended after {took(line.get('seconds'))}."
+    action = f" in action {line['action']} at {line['where']}" if "action" in line else ""
+    return (
+        f"At {at}, {name} had run for {took(line.get('seconds'))}{action}; it waited for {line.get('for')}."
+    )
