@@ -1,8 +1,8 @@
-"""People approve refunds on a web page. Run it with ``python examples/human_approval.py``.
+"""People approve refunds in the console. Run it with ``python examples/human_approval.py``.
 
-The example starts a Kafka broker, a job that pays refunds, and a page on this machine. Small refunds are paid
-at once; the run of a large one is suspended until somebody approves it on the page, with another amount if
-need be, or denies it. ``--terminal`` asks in the terminal instead.
+The example starts a Kafka broker, a job that pays refunds, and the console (``flink-agents ui``). Small
+refunds are paid at once. The run of a large one is suspended until somebody approves it in the console, with
+another amount if need be, or denies it. ``--terminal`` asks in the terminal instead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from approval_page import serve
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from pydantic import BaseModel
@@ -100,13 +100,14 @@ def run_job(brokers: dict[str, Any]) -> None:
 
 
 @contextmanager
-def running_job(brokers: dict[str, Any]) -> Iterator[None]:
-    """Run the job in a process of its own, as a cluster would.
+def running_job(brokers: dict[str, Any], trace: Path) -> Iterator[None]:
+    """Run the job in a process of its own, as a cluster would, with a trace for the console.
 
     A job that ends by itself interrupts whoever waits for it.
     """
     command = [sys.executable, __file__, "--job", json.dumps(brokers)]
-    process = subprocess.Popen(command, start_new_session=True)
+    traced = {"FLINK_AGENTS_TRACE_LEVEL": "calls", "FLINK_AGENTS_TRACE_DIRECTORY": str(trace)}
+    process = subprocess.Popen(command, start_new_session=True, env=os.environ | traced)
     stopped = threading.Event()
 
     def watch() -> None:
@@ -154,6 +155,16 @@ def receipts(brokers: dict[str, Any]) -> list[str]:
         consumer.close()
 
 
+def show_console(brokers: dict[str, Any], trace: Path, port: int) -> None:
+    """Serve the console until Ctrl-C: its page of approvals asks, and its other pages show the runs."""
+    topics = ["--requests", "approvals", "--signals", "answers"]
+    command = [str(Path(sys.executable).with_name("flink-agents")), "ui", "--client", json.dumps(brokers)]
+    with suppress(KeyboardInterrupt):
+        subprocess.run([*command, *topics, "--path", str(trace), "--port", str(port)], check=False)
+    for receipt in sorted(receipts(brokers)):
+        print(receipt)
+
+
 def ask_in_terminal(desk: KafkaApprovals, brokers: dict[str, Any]) -> None:
     """Ask for each request in the terminal, until all claims are settled."""
     answered: set[str] = set()
@@ -192,8 +203,8 @@ def read_answer(request: str, said: str) -> ApprovalResponse | None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--terminal", action="store_true", help="ask in the terminal, not on a page")
-    parser.add_argument("--port", type=int, default=8700, help="port of the page; 0 takes a free one")
+    parser.add_argument("--terminal", action="store_true", help="ask in the terminal, not in the console")
+    parser.add_argument("--port", type=int, default=8700, help="port of the console; 0 takes a free one")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.job is not None:
@@ -205,11 +216,12 @@ def main(arguments: list[str] | None = None) -> None:
         for topic in ("claims", "receipts"):
             KafkaApprovals(topic, **brokers).create_topics()
         write_claims(brokers)
-        with running_job(brokers):
+        trace = Path(directory) / "trace"
+        with running_job(brokers, trace):
             if options.terminal:
                 ask_in_terminal(desk, brokers)
             else:
-                serve(desk, lambda: receipts(brokers), options.port)
+                show_console(brokers, trace, options.port)
 
 
 if __name__ == "__main__":

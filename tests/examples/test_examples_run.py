@@ -265,7 +265,7 @@ def test_kafka_in_out(tmp_path: Path, run_example: Run) -> None:
 
 
 def test_human_approval(tmp_path: Path) -> None:
-    """The page has a script of its own, ``browser.py``: it needs a browser."""
+    """The console, which asks without ``--terminal``, has tests of its own."""
     printed = run_in_own_process(
         tmp_path, "human_approval.py", "--terminal", said="why\n40\n\nnan\nno it was used\n"
     )
