@@ -124,6 +124,70 @@ def test_something_that_is_no_flink() -> None:
     assert result.status == "fail" and "KeyError" in result.found
 
 
+JOB = {"jid": "j", "name": "orders", "state": "RUNNING"}
+GOOD: dict[str, Any] = {
+    "/overview": {"flink-version": "2.3.0", "slots-total": 2, "slots-available": 1},
+    "/jobs/overview": {"jobs": [JOB, {**JOB, "jid": "old", "state": "FINISHED"}]},
+    "/jobs/j": {"vertices": [{"id": "v", "name": "agent A"}]},
+    "/jobs/j/checkpoints": {"latest": {"completed": {"id": 3}, "failed": {"id": 2}}},
+    "/jobs/j/checkpoints/config": {"interval": 1000},
+    "/jobs/j/exceptions?maxExceptions=1": {},
+    "/jobs/j/vertices/v/backpressure": {"backpressureLevel": "ok"},
+}
+SHARED = {OPTION: PATTERNS, "execution.checkpointing.dir": "s3://bucket/checkpoints"}
+LOST = {"latest": {"completed": {"id": 3}, "failed": {"id": 4, "failure_message": "no space left"}}}
+RAISED = {"exceptionHistory": {"entries": [{"stacktrace": "ValueError: no\n at"}]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "options", "check", "status"),
+    [
+        ("", None, SHARED, "job orders", "ok"),
+        ("/overview", {**GOOD["/overview"], "slots-available": 0}, SHARED, "slots", "warn"),
+        ("/jobs/overview", {"jobs": [{**JOB, "state": "RESTARTING"}]}, SHARED, "job orders", "fail"),
+        ("/jobs/j/checkpoints/config", None, SHARED, "job orders, checkpoints", "fail"),
+        ("/jobs/j/checkpoints/config", {"interval": 2**63 - 1}, SHARED, "job orders, checkpoints", "fail"),
+        ("/jobs/j/checkpoints/config", {"interval": 600_000}, SHARED, "job orders, checkpoints", "warn"),
+        ("/jobs/j/checkpoints", LOST, SHARED, "job orders, checkpoints", "fail"),
+        ("", None, {OPTION: PATTERNS}, "job orders, checkpoint directory", "warn"),
+        (
+            "/jobs/j/vertices/v/backpressure",
+            {"backpressureLevel": "high"},
+            SHARED,
+            "job orders, backpressure",
+            "warn",
+        ),
+        ("/jobs/j", None, SHARED, "job orders", "ok"),
+    ],
+)
+def test_a_broken_job_is_found(
+    cluster: Cluster, path: str, answer: Any, options: dict[str, str], check: str, status: str
+) -> None:
+    cluster.jobmanager_options = options
+    answers = GOOD | ({path: answer} if path else {}) | {"/jobs/j/exceptions?maxExceptions=1": RAISED}
+
+    def ask(asked: str) -> Any:
+        if asked not in answers:
+            return cluster.ask(asked)
+        if answers[asked] is None:
+            raise OSError("404")
+        return answers[asked]
+
+    results = {one.name: one for one in cluster_checks("http://there", ask)}
+    assert results[check].status == status, results
+    assert bool(results[check].fix) == (status != "ok")
+    others = {name: one.status for name, one in results.items() if name not in (check, *ALL)}
+    assert others == {}
+
+
+def test_a_local_directory_is_shared_by_nobody(cluster: Cluster) -> None:
+    cluster.logs = {f"host-{number}:1": cluster.log([JAR], {OPTION: PATTERNS}) for number in range(2)}
+    cluster.jobmanager_options = SHARED | {"execution.checkpointing.dir": "file:///tmp/checkpoints"}
+    results = cluster_checks("there", lambda asked: GOOD[asked] if asked in GOOD else cluster.ask(asked))
+    (warned,) = [one for one in results if one.name == "job orders, checkpoint directory"]
+    assert warned.status == "warn" and "2 hosts" in warned.found
+
+
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         cluster: Cluster = self.server.cluster  # pyright: ignore[reportAttributeAccessIssue]

@@ -16,6 +16,7 @@ from importlib import metadata
 from typing import Any
 
 from flink_agents.cli.doctor import CheckResult
+from flink_agents.cli.job_checks import job_checks
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
@@ -56,6 +57,7 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         _jar("JobManager", " ".join(class_path)),
         _patterns("JobManager", configuration),
         *(check for manager in managers for check in _manager_checks(manager, ask)),
+        *job_checks(ask, configuration),
     ]
 
 

@@ -12,12 +12,15 @@ import typer
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
 from flink_agents.cli.cluster import cancel, cluster_app, run, stop
+from flink_agents.cli.erase import erase
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.explain import explain
 from flink_agents.cli.journal_commands import journal_app
 from flink_agents.cli.kafka import kafka_app
-from flink_agents.cli.traces import runs, trace, why
+from flink_agents.cli.top import top as top_command
+from flink_agents.cli.traces import runs_app, trace
 from flink_agents.cli.ui import ui
+from flink_agents.cli.why import why
 
 app = typer.Typer(
     name="flink-agents",
@@ -40,9 +43,11 @@ app.command()(cancel)
 app.add_typer(approvals_app, name="approvals")
 app.command()(signal)
 app.command()(explain)
-app.command()(runs)
+app.add_typer(runs_app, name="runs")
 app.command()(trace)
 app.command()(why)
+app.command("top")(top_command)
+app.command()(erase)
 app.command()(ui)
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}

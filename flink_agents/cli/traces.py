@@ -1,4 +1,4 @@
-"""``flink-agents runs``, ``trace`` and ``why``: what a job recorded of its runs."""
+"""``flink-agents runs`` and ``trace``: what a job recorded of its runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.key_requests import runs_end
+from flink_agents.cli.trace_places import Client, Cluster, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.trace.reading import RunTrace
@@ -21,16 +23,21 @@ NOTHING_FOUND = 1
 FOLLOW_SECONDS = 1.0
 STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "completed")
 
-Place = Annotated[
-    Path | None,
-    typer.Option("--path", help="Directory or file of records. Default: that of trace.directory."),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each run.")]
 
 
+runs_app = typer.Typer(help="List the runs that a job recorded, and end one.", invoke_without_command=True)
+runs_app.command("end")(runs_end)
+
+
+@runs_app.callback()
 @prints_errors
 def runs(
-    path: Place = None,
+    context: typer.Context,
+    path: Files = None,
+    trace_topic: Topic = None,
+    client: Client = None,
+    cluster: Cluster = None,
     key: Annotated[str | None, typer.Option(help="Only runs of this key.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
     status: Annotated[str | None, typer.Option(help=f"Only runs that are {', '.join(STATUSES)}.")] = None,
@@ -41,6 +48,9 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs that a job recorded, the newest last."""
+    if context.invoked_subcommand is not None:
+        return
+    place = TracePlace(path, trace_topic, client, cluster)
     if status is not None and status not in STATUSES:
         raise typer.BadParameter(f"one of {', '.join(STATUSES)}", param_hint="--status")
     least = _since(since)
@@ -48,7 +58,7 @@ def runs(
     while True:
         found = [
             run
-            for run in _read(path, key).values()
+            for run in _read(place, key).values()
             if (agent is None or run.last.agent == agent)
             and (status is None or run.status == status)
             and run.ended >= least
@@ -69,7 +79,10 @@ def runs(
 def trace(
     run: Annotated[str | None, typer.Argument(help="Id of a run, or its first digits.")] = None,
     key: Annotated[str | None, typer.Option(help="All runs of this key instead.")] = None,
-    path: Place = None,
+    path: Files = None,
+    trace_topic: Topic = None,
+    client: Client = None,
+    cluster: Cluster = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with a timeline into this file.")] = None,
     otlp: Annotated[str | None, typer.Option(metavar="URL", help="Send spans to this collector.")] = None,
 ) -> None:
@@ -78,7 +91,8 @@ def trace(
 
     if (run is None) == (key is None):
         raise typer.BadParameter("give either RUN or --key")
-    found = [one for name, one in _read(path, key).items() if run is None or name.startswith(run)]
+    place = TracePlace(path, trace_topic, client, cluster)
+    found = [one for name, one in _read(place, key).items() if run is None or name.startswith(run)]
     if not found:
         raise _not_found(run or f"key {key}")
     if html is not None:
@@ -97,35 +111,14 @@ def trace(
             typer.echo("\n".join(telling.tree(one)))
 
 
-@prints_errors
-def why(
-    key: Annotated[str, typer.Argument(help="The key, as JSON or as it is: order-1, 7.")], path: Place = None
-) -> None:
-    """Say in words what becomes of a key, by the records of its runs."""
-    from flink_agents.trace import telling
+def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
+    from flink_agents.trace.reading import by_run
 
-    found = _read(path, key)
-    typer.echo("\n".join(telling.safe(line) for line in telling.why(found.values(), key)))
-    if not found:
-        raise typer.Exit(NOTHING_FOUND)
+    wanted = None if key is None else forms(key)
+    return by_run(one for one in place.read() if wanted is None or one.key in wanted)
 
 
-def _read(path: Path | None, key: str | None) -> dict[str, RunTrace]:
-    from flink_agents.trace.reading import by_run, read_files
-
-    place = path or configured()
-    forms = None if key is None else _forms(key)
-    return by_run(one for one in read_files(place) if forms is None or one.key in forms)
-
-
-def configured() -> Path:
-    """Return the directory that the option ``trace.directory`` names."""
-    from flink_agents.api.options import AgentOptions, Configuration
-
-    return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()
-
-
-def _forms(key: str) -> set[str]:
+def forms(key: str) -> set[str]:
     """Return the canonical texts that somebody may mean by ``key``."""
     from flink_agents.runtime.serde.keys import KeyEncoder
 

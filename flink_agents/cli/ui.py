@@ -163,7 +163,7 @@ def _listen(access: Access) -> socket.socket:
 def _trace(path: Path | None, topic: str | None) -> Path | None:
     if path is not None or topic is not None:
         return path
-    from flink_agents.cli.traces import configured
+    from flink_agents.cli.trace_places import configured
 
     return configured()
 

@@ -41,6 +41,7 @@ FORMS: dict[str, Page] = {
     "/approvals/answer": acting.answer,
     "/dead-letters/redrive": acting.redrive,
     "/signals/send": acting.send,
+    "/keys/inspect": keys.inspect,
 }
 
 

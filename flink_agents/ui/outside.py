@@ -13,14 +13,18 @@ from typing import Any
 from flink_agents import redaction
 from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.api.console_errors import RejectedAnswerError
+from flink_agents.api.key_requests import inspect_request
 from flink_agents.api.signals import Signal
 from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.connectors.kafka.put_back import Letter, put_back
 from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.trace.answers import inspected
 from flink_agents.ui.background import Background, Reading
+from flink_agents.ui.key_requests import KeyRequests
 from flink_agents.ui.settings import ConsoleSettings
 
 MOST_LETTERS = 500
+INSPECT_SECONDS = 15.0
 MOST_VALUE = 4000
 
 
@@ -167,6 +171,23 @@ class Outside:
         if self._settings.signals is None:
             raise _not_set_up("signals", "--signals TOPIC")
         self._desk.send([signal])
+
+    def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> list[str]:
+        """Ask the job what there is of a key, and return its answer in words.
+
+        Raises:
+            RejectedAnswerError: No topic of signals or no cluster is named.
+            KafkaStreamError: The brokers cannot be reached.
+            ClusterUnavailableError: The cluster does not answer.
+        """
+        if self._settings.signals is None or self._settings.cluster is None:
+            raise _not_set_up("requests", "--signals TOPIC and --cluster URL")
+        rest = ClusterRest(self._settings.cluster)
+        requests = KeyRequests(self._settings.signals, self._settings.client, rest)
+        answers = requests.ask(inspect_request(key), seconds)
+        if not answers:
+            return [f"The job has not answered within {seconds:g} s."]
+        return [line for one in answers for line in inspected(one)]
 
     def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
         """Put dead letters back, and return how many went into each topic.

@@ -26,7 +26,7 @@ def described(command: Any, name: str) -> Iterator[str]:
     nested = getattr(command, "commands", {})
     for word in sorted(nested):
         yield from described(nested[word], f"{name} {word}")
-    if nested or command.hidden:
+    if command.hidden or (nested and not command.invoke_without_command):
         return
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]

@@ -10,6 +10,7 @@ What a run does and waits for, its phases say. Frames are read for the author's 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -21,6 +22,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from flink_agents.api.key_requests import WATCH_MARK
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.observers import Phase
 from flink_agents.api.options import AgentOptions
@@ -33,6 +35,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.serde.keys import decode_key
 
 _log = bounded_logger("flink_agents.watch")
+_lines = bounded_logger("flink_agents.watched")
 
 LOOKS = 4
 """How often the thread asks, and the loop looks at its runs, within a limit."""
@@ -42,6 +45,9 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 1.0
 
 MANY = 20
 """How many runs are reported in full at a time, and how many keys of the others are named."""
+
+MANY_LINES = 200
+"""Of how many runs at a time a line for programs is logged."""
 
 MAX_TASKS = 5
 """How many tasks of a step are described."""
@@ -128,6 +134,7 @@ class Watch:
         if self._reported.pop(actor, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
             self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
+            self._note_line(actor, seconds, ended=True)
 
     def _turn(self) -> None:
         """Answer the thread, and look at the runs where it is time."""
@@ -154,6 +161,8 @@ class Watch:
                 continue
             self._reported[actor] = state
             self._stuck.inc()
+            if told + len(others) < MANY_LINES:
+                self._note_state(actor, state, now - state.started)
             if state.action_run is None or told >= MANY:
                 others.append(actor)
             else:
@@ -202,6 +211,22 @@ class Watch:
             return Stack.of_thread(wait.thread)
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
         return None if awaited is None else Stack.of(awaited)
+
+    def _note_state(self, actor: KeyActor, state: RunState, seconds: float) -> None:
+        """Let the thread log a run for those who read logs by program."""
+        step, waits = state.action_run, state.waits_for or state.phase.value
+        more: dict[str, Any] = {"phase": state.phase.name.lower(), "for": waits}
+        if step is not None:
+            more |= {"action": step.action.name, "where": step.action.where}
+            if step.trial is not None and step.trial.failed:
+                more["attempt"] = len(step.trial.failed) + 1
+        self._note_line(actor, seconds, **more)
+
+    def _note_line(self, actor: KeyActor, seconds: float, **more: Any) -> None:
+        about = {"agent": self._agent, "key": actor.key_text, "sequence": actor.seq}
+        times = {"seconds": round(seconds, 3), "time": round(time.time(), 3)}
+        line = json.dumps(about | times | more, default=str)
+        self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
 
     def _note(self, level: int, text: str, *args: Any) -> None:
         """Let the thread log something."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flink_agents.api.console_errors import RejectedAnswerError
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 from flink_agents.trace import telling
 from flink_agents.trace.reading import RunTrace
 from flink_agents.ui import queries
 from flink_agents.ui.merging import shown_key, storable
-from flink_agents.ui.pages.view import View
+from flink_agents.ui.pages.view import View, first
+from flink_agents.ui.rendering import link
 
 
 def keys(view: View, request: Request) -> Response:
@@ -35,7 +37,21 @@ def keys(view: View, request: Request) -> Response:
         has_journal=view.settings.journals is not None,
         signal_key=_as_written(canonical),
         can_signal=view.settings.signals is not None,
+        can_ask=view.settings.signals is not None and view.settings.cluster is not None,
     )
+
+
+def inspect(view: View, request: Request) -> Response:
+    """Ask the job itself what there is of a key."""
+
+    def act(form: Mapping[str, list[str]]) -> str:
+        try:
+            key = decode_key(first(form, "key"), from_outside=True)
+        except Exception as error:  # no key, or one of a class
+            raise RejectedAnswerError("this key cannot be sent", found=str(error)[:200]) from None
+        return "The job says: " + " ".join(view.outside.inspect(key))
+
+    return view.do(request, act, link("/keys", raw=request.query_params.get("raw", "")))
 
 
 def journal(view: View, request: Request) -> Response:

@@ -6,9 +6,9 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from flink_agents.api.errors import ClusterError, ClusterUnavailableError
 
@@ -68,6 +68,23 @@ class ClusterRest:
             ClusterError: There is no such file.
         """
         return self._answer("GET", path)
+
+    def task_logs(self) -> Iterator[bytes]:
+        """Return what TaskManagers log and print: each file as a whole, the oldest first.
+
+        Raises:
+            ClusterUnavailableError: There was no answer, or none of Flink.
+        """
+        for manager in self.get("/taskmanagers").get("taskmanagers", ()):
+            place = f"/taskmanagers/{quote(str(manager['id']), safe='')}/logs"
+            try:
+                files = self.get(place).get("logs", ())
+                for one in sorted(files, key=lambda one: one.get("mtime") or 0):
+                    if one.get("size"):
+                        yield self.text(f"{place}/{quote(str(one['name']), safe='')}")
+            except ClusterError:
+                # The TaskManager, or the file, is gone meanwhile.
+                continue
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         text = self._answer(method, path, None if body is None else json.dumps(body).encode())

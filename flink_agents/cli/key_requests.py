@@ -1,0 +1,117 @@
+"""Sends requests about keys to a running job, and waits for its answers; and ``flink-agents runs end``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flink_agents.api.key_requests import ACCEPTED, ENDED, end_request
+from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.ui.key_requests import KeyRequests
+
+REJECTED_CODE = 1
+"""Exit code if the job rejects a request, or nobody confirms it."""
+
+NO_ANSWER = 4
+"""Exit code if the job has not answered in time."""
+
+Signals = Annotated[str, typer.Option("--signals", help="The topic that the job reads signals from.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="URL", help="REST address of the cluster, where the job's answer is read."
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def requests_to(topic: str, client: str | None, rest: ClusterRest | None) -> KeyRequests:
+    """Return what sends requests to the brokers that ``--client`` names."""
+    from flink_agents.cli.kafka_topics import client_options
+    from flink_agents.ui.key_requests import KeyRequests
+
+    return KeyRequests(topic, client_options(client), rest)
+
+
+def key_value(text: str) -> Any:
+    """Return the key that a text on the command line stands for: JSON, or else itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@prints_errors
+def runs_end(
+    run: Annotated[str, typer.Argument(help="Id of the run, or its first digits if the trace has it.")],
+    signals: Signals,
+    key: Annotated[str | None, typer.Option(help="Its key. Default: as the trace says.")] = None,
+    reason: Annotated[str, typer.Option(help="Why. The dead letter says it.")] = "",
+    by: Annotated[str | None, typer.Option(help="Who wants it.")] = None,
+    path: Files = None,
+    trace_topic: Topic = None,
+    client: Client = None,
+    cluster: Address = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end.")] = 60.0,
+    yes: Yes = False,
+) -> None:
+    """End one unfinished run as a dead letter. The key continues with its next input.
+
+    What the run has emitted before it was suspended stays. To try again, put the dead letter back.
+    """
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+
+    if key is None:
+        run, value = _found(run, TracePlace(path, trace_topic, client))
+    else:
+        value = key_value(key)
+    if not yes:
+        typer.confirm(f"End run {run} of key {value!r} as a dead letter?", abort=True)
+    rest = None if cluster is None else ClusterRest(cluster)
+    requests = requests_to(signals, client, rest)
+    answers = requests.ask(end_request(value, run, reason, by), timeout, (ENDED, "rejected"))
+    if rest is None:
+        return typer.echo(f"sent to {signals}; with --cluster, the job's answer is shown")
+    report(answers, timeout, (ENDED,))
+
+
+def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
+    """Print what a job answered, and exit with an error if that is not as wanted."""
+    from flink_agents.trace.telling import safe
+
+    if not answers:
+        typer.echo(f"the job has not answered within {seconds:g} s", err=True)
+        raise typer.Exit(NO_ANSWER)
+    last = answers[-1]
+    outcome = str(last.get("outcome"))
+    reason = f": {last['reason']}" if last.get("reason") else ""
+    typer.echo(
+        safe(f"{last.get('agent')}, key {last.get('key')}: {outcome}{reason}"), err=outcome not in good
+    )
+    if outcome == ACCEPTED:
+        raise typer.Exit(NO_ANSWER)
+    if outcome not in good:
+        raise typer.Exit(REJECTED_CODE)
+
+
+def _found(run: str, place: TracePlace) -> tuple[str, Any]:
+    """Return the whole id of a run, and its key, as the trace has them."""
+    from flink_agents.api.errors import TraceNotFoundError
+    from flink_agents.runtime.serde.keys import decode_key
+
+    found = {one.run_id: one.key for one in place.read() if one.run_id.startswith(run)}
+    if len(found) != 1:
+        raise TraceNotFoundError(
+            f"the trace has {len(found) or 'no'} run(s) whose id begins with {run}",
+            expected="one",
+            fix="give the whole id and --key KEY",
+        )
+    ((name, key),) = found.items()
+    return name, decode_key(key)

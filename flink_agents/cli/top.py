@@ -1,0 +1,183 @@
+"""``flink-agents top``: a live table of the agents of a cluster, and of their unfinished runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+
+if TYPE_CHECKING:
+    from flink_agents.cli.job_metrics import AgentMetrics
+    from flink_agents.trace.reading import RunTrace
+
+MOST_RUNS = 8
+
+COLUMNS = (
+    "agent",
+    "job",
+    "events/s",
+    "in flight",
+    "queued",
+    "suspended",
+    "oldest wait",
+    "actions p50/p99",
+    "commit p99",
+    "journal",
+    "blocked",
+    "tokens/min",
+    "USD/min",
+    "stuck",
+    "letters",
+)
+
+
+@prints_errors
+def top(
+    cluster: Annotated[
+        str, typer.Option(metavar="URL", help="REST address of the cluster.")
+    ] = "http://localhost:8081",
+    path: Files = None,
+    trace_topic: Topic = None,
+    client: Client = None,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two readings.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+) -> None:
+    """Show what the agents of a cluster do, as a table that renews itself. Ctrl-C ends it.
+
+    With a trace, it also shows unfinished runs: those that wait or take longest come first.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from flink_agents.cli.job_metrics import read_metrics
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+
+    rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)
+    traced = path is not None or trace_topic is not None
+    console = Console(width=None if not once else 200)
+    before = list(read_metrics(rest))
+    if once:
+        time.sleep(interval)
+        return console.print(screen(list(read_metrics(rest)), before, _runs(place) if traced else ()))
+    try:
+        with Live(screen(before, (), ()), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval)
+                now, problem = _reading(rest)
+                shown = screen(now or before, before, _runs(place) if traced else (), problem)
+                live.update(shown, refresh=True)
+                before = now or before
+    except KeyboardInterrupt:
+        return
+
+
+def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
+    """Return the metrics, or why there are none: the table outlasts a restart of the cluster."""
+    from flink_agents.api.errors import AgentsError
+    from flink_agents.cli.job_metrics import read_metrics
+
+    try:
+        return list(read_metrics(rest)), ""
+    except AgentsError as error:
+        return [], error.message
+
+
+def _runs(place: TracePlace) -> list[RunTrace]:
+    from flink_agents.api.errors import AgentsError
+    from flink_agents.trace.reading import by_run
+    from flink_agents.trace.telling import UNFINISHED
+
+    try:
+        found = by_run(place.read()).values()
+    except AgentsError:
+        # There is no trace yet, or the brokers are away.
+        return []
+    return sorted((one for one in found if one.status in UNFINISHED), key=lambda one: one.begun)[:MOST_RUNS]
+
+
+def screen(
+    now: Sequence[AgentMetrics], before: Sequence[AgentMetrics], runs: Sequence[RunTrace], problem: str = ""
+) -> Any:
+    """Return what is shown.
+
+    Args:
+        now: The metrics of each agent.
+        before: Those of the reading before.
+        runs: Unfinished runs.
+        problem: Why the metrics are old; empty if they are not.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    earlier = {(one.job, one.agent): one for one in before if one not in now}
+    agents = Table(*COLUMNS, title="agents", title_justify="left", expand=False)
+    for one in now:
+        agents.add_row(*map(Text, _row(one, earlier.get((one.job, one.agent)))))
+    parts: list[Any] = [agents]
+    if problem:
+        parts.insert(0, Text(f"these figures are old: {problem}", style="red"))
+    if runs:
+        table = Table(
+            "run", "agent", "key", "status", "since", "for", title="unfinished runs", title_justify="left"
+        )
+        for run in runs:
+            table.add_row(*map(Text, _run_row(run)))
+        parts.append(table)
+    return Group(*parts)
+
+
+def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
+    from flink_agents.trace.telling import safe, took
+
+    sums, most = one.sums, one.most
+    yield safe(one.agent)
+    yield safe(one.job) + ("" if one.state == "RUNNING" else f" ({one.state})")
+    yield _number(one.per_second("runtime.events", before))
+    for name in ("runs_in_flight", "runs_queued", "waits_suspended"):
+        yield _number(sums.get(f"runtime.{name}"))
+    yield took(most["runtime.waits_oldest_ms"] / 1000) if most.get("runtime.waits_oldest_ms") else ""
+    actions = [name for name in most if name.startswith("runtime.action.")]
+    p50, p99 = (
+        max((most[name] for name in actions if name.endswith(f".latency_us_p{percent}")), default=None)
+        for percent in (50, 99)
+    )
+    yield "" if p50 is None or p99 is None else f"{took(p50 / 1e6)} / {took(p99 / 1e6)}"
+    yield _micros(most.get("runtime.harvest_delay_us_p99"))
+    yield _micros(most.get("runtime.store_append_micros"))
+    blocked = one.per_second("runtime.backpressure_ms", before)
+    yield "" if blocked is None else f"{blocked / 10:.0f} %"
+    tokens = [one.total_per_second(ending, before) for ending in (".input_tokens", ".output_tokens")]
+    known = [rate for rate in tokens if rate is not None]
+    yield _number(60 * sum(known)) if known else ""
+    cost = one.total_per_second(".cost_micro_usd", before)
+    yield "" if cost is None else f"{60 * cost / 1e6:.4g}"
+    yield _number(sums.get("runtime.runs_stuck"))
+    yield _number(sums.get("runtime.events_dead_lettered"))
+
+
+def _run_row(run: RunTrace) -> tuple[str, ...]:
+    from flink_agents.trace.telling import safe, took, wait_text
+
+    last = run.last
+    waits = "; ".join(map(wait_text, last.attributes.get("waits", ())))
+    said = waits or str(last.attributes.get("for") or "")
+    age = took(max(0.0, time.time() - run.begun))
+    return run.run_id, safe(last.agent), safe(last.key[1:40]), run.status, age, safe(said)[:60]
+
+
+def _number(value: float | None) -> str:
+    return (
+        "" if value is None else f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
+    )
+
+
+def _micros(value: float | None) -> str:
+    from flink_agents.trace.telling import took
+
+    return "" if not value else took(value / 1e6)

@@ -1,0 +1,104 @@
+"""Where commands find trace records: files, a topic of Kafka, or the logs of a cluster's TaskManagers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from flink_agents.trace.records import TraceRecord
+
+Files = Annotated[
+    Path | None,
+    typer.Option("--path", help="Directory or file of records. Default: that of trace.directory."),
+]
+Topic = Annotated[str | None, typer.Option("--trace-topic", help="A topic of records, of the sink kafka.")]
+Client = Annotated[
+    str | None,
+    typer.Option(
+        "--client", metavar="HOST:PORT|JSON", help="The brokers, or options of kafka-python as JSON."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="URL", help="REST address of a cluster, to read records of the sink log."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TracePlace:
+    """Where records are.
+
+    Attributes:
+        path: Files; by default those of ``trace.directory``, if nothing else is named.
+        topic: A topic.
+        client: The brokers of the topic.
+        cluster: REST address of a cluster.
+    """
+
+    path: Path | None = None
+    topic: str | None = None
+    client: str | None = None
+    cluster: str | None = None
+
+    def read(self) -> Iterator[TraceRecord]:
+        """Read all records.
+
+        Raises:
+            TraceNotFoundError: There are no files, or nobody has logged a record.
+            KafkaStreamError: The brokers cannot be reached, or have no such topic.
+            ClusterUnavailableError: The cluster does not answer.
+        """
+        if self.topic is not None:
+            yield from self._topic(self.topic)
+        if self.cluster is not None:
+            yield from self._logs(self.cluster)
+        if self.path is not None or (self.topic is None and self.cluster is None):
+            from flink_agents.trace.reading import read_files
+
+            yield from read_files(self.path or configured())
+
+    def _topic(self, topic: str) -> Iterator[TraceRecord]:
+        from flink_agents.cli.kafka_topics import client_options
+        from flink_agents.ui.sources import Lines, TraceTopic
+
+        source = TraceTopic(topic, client_options(self.client))
+        try:
+            for part in source.read():
+                if isinstance(part, Lines):
+                    yield from _records(part.lines)
+        finally:
+            source.close()
+
+    def _logs(self, address: str) -> Iterator[TraceRecord]:
+        from flink_agents.runtime.flink.following.rest import ClusterRest
+        from flink_agents.trace.log_lines import marked
+        from flink_agents.trace.sinks.log import MARK
+
+        for log in ClusterRest(address).task_logs():
+            yield from _records(marked(log, MARK))
+
+
+def _records(lines: Any) -> Iterator[TraceRecord]:
+    """Yield the records among lines; another producer may have written some."""
+    from flink_agents.api.trace_errors import TraceFormatError
+    from flink_agents.trace.records import TraceRecord
+
+    for line in lines:
+        try:
+            yield TraceRecord.from_dict(line) if isinstance(line, dict) else TraceRecord.from_json(line)
+        except TraceFormatError:
+            continue
+
+
+def configured() -> Path:
+    """Return the directory that the option ``trace.directory`` names."""
+    from flink_agents.api.options import AgentOptions, Configuration
+
+    return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()

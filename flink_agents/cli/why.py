@@ -1,0 +1,199 @@
+"""``flink-agents why``: what becomes of a key, by trace, logs, journal, and the job's own answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+
+NOTHING_FOUND = 1
+"""Exit code if nothing that was asked knows the key."""
+
+MOST_LINES = 3
+ENDED_STATES = ("FINISHED", "CANCELED")
+
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="URL", help="REST address of a cluster; its logs are read, too."),
+]
+Signals = Annotated[
+    str | None,
+    typer.Option("--signals", help="The topic that the job reads signals from: the job is asked, too."),
+]
+
+
+@prints_errors
+def why(
+    key: Annotated[str, typer.Argument(help="The key, as JSON or as it is: order-1, 7.")],
+    path: Files = None,
+    trace_topic: Topic = None,
+    client: Client = None,
+    cluster: Cluster = None,
+    signals: Signals = None,
+    requests: Annotated[str | None, typer.Option(help="The topic of requests for approvals.")] = None,
+    store: Annotated[str | None, typer.Option(help="The store of the journal.")] = None,
+    journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 20.0,
+) -> None:
+    """Say in words what becomes of a key.
+
+    It reads the trace. With --cluster, it also reads what TaskManagers have logged, so it works without a
+    trace. With --signals, it asks the job itself.
+    """
+    from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.trace.telling import safe
+
+    rest = None if cluster is None else ClusterRest(cluster)
+    known = False
+    others = bool(rest or requests or store or journal)
+    for found, lines in (
+        _traced(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others),
+        _approvals(requests, client, key),
+        _recorded(store, journal, key),
+        *((_logged(rest, key), _trouble(rest)) if rest is not None else ()),
+        _answered(signals, client, rest, key, timeout),
+    ):
+        known = known or found
+        for line in lines:
+            typer.echo(safe(line))
+    if not known:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+Said = tuple[bool, list[str]]
+"""Whether a source knows the key, and what it says."""
+
+
+def _traced(place: TracePlace, key: str, others: bool) -> Said:
+    from flink_agents.api.trace_errors import TraceNotFoundError
+    from flink_agents.cli.traces import forms
+    from flink_agents.trace import telling
+    from flink_agents.trace.reading import by_run
+
+    wanted = forms(key)
+    try:
+        found = by_run(one for one in place.read() if one.key in wanted)
+    except TraceNotFoundError:
+        if not others:
+            raise
+        return False, []
+    if not found and others:
+        return False, ["The trace has no run of the key, or there is no trace."]
+    return bool(found), telling.why(found.values(), key)
+
+
+def _approvals(topic: str | None, client: str | None, key: str) -> Said:
+    if topic is None:
+        return False, []
+    from flink_agents.cli.kafka_topics import client_options
+    from flink_agents.cli.traces import forms
+    from flink_agents.connectors.kafka.desk import KafkaApprovals
+    from flink_agents.runtime.serde.keys import encode_key
+    from flink_agents.trace.telling import when
+
+    wanted, said = forms(key), list[str]()
+    for one in KafkaApprovals(None, topic, **client_options(client)).pending():
+        if encode_key(one.key) in wanted:
+            expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
+            said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
+            said.append(f"  flink-agents approvals approve {one.id!r}")
+    return bool(said), said
+
+
+def _recorded(store: str | None, journal: str | None, key: str) -> Said:
+    if store is None and journal is None:
+        return False, []
+    from flink_agents.cli import journals
+    from flink_agents.cli.traces import forms
+
+    place = journals.Place(store, {} if journal is None else {"path": journal})
+    said = list[str]()
+    for text in sorted(forms(key)):
+        found = place.ask(partial(journals.show_key, text=text, job=None, run=None))
+        for one in found:
+            said += list(_journal(one))
+    return bool(said), said
+
+
+def _journal(found: dict[str, Any]) -> Iterator[str]:
+    runs = found.get("runs") or []
+    if not runs:
+        return
+    last = runs[-1]
+    calls = [one["function"] for one in last["records"] if one.get("function")]
+    done = f", with {', '.join(calls[-MOST_LINES:])}" if calls else ""
+    number = f"the last is sequence {last['run']}{done}"
+    yield f"The journal of job {found['job']} has {len(runs)} run(s); {number}."
+
+
+def _logged(rest: ClusterRest, key: str) -> Said:
+    from flink_agents.api.key_requests import WATCH_MARK
+    from flink_agents.cli.traces import forms
+    from flink_agents.trace.answers import watched
+    from flink_agents.trace.log_lines import marked
+
+    wanted = forms(key)
+    found = [
+        line for log in rest.task_logs() for line in marked(log, WATCH_MARK) if line.get("key") in wanted
+    ]
+    found.sort(key=lambda line: line.get("time") or 0)
+    if not found:
+        return False, ["The logs name no run of the key that takes long. That proves nothing."]
+    return True, [watched(line) for line in found[-MOST_LINES:]]
+
+
+def _trouble(rest: ClusterRest) -> Said:
+    """Say what keeps whole jobs from continuing: failures, checkpoints, backpressure."""
+    jobs = rest.get("/jobs/overview").get("jobs", ())
+    return False, [line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job)]
+
+
+def _job(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
+    place = f"/jobs/{job['jid']}"
+    if job["state"] != "RUNNING":
+        yield f"The job {job['name']} is {job['state']}."
+        told = rest.get(f"{place}/exceptions?maxExceptions=1").get("exceptionHistory", {})
+        for entry in told.get("entries", [])[:1]:
+            yield f"Its last failure: {str(entry.get('stacktrace', '')).strip().partition(chr(10))[0][:300]}"
+    counts = rest.get(f"{place}/checkpoints").get("counts", {})
+    if counts.get("failed"):
+        yield f"{counts['failed']} checkpoint(s) of the job {job['name']} have failed."
+    for vertex in rest.get(place).get("vertices", ()):
+        if level := _backpressure(rest, place, vertex["id"]):
+            yield f"{vertex['name']} is under {level} backpressure: what it emits is not taken."
+
+
+def _backpressure(rest: ClusterRest, place: str, vertex: str) -> str:
+    from flink_agents.api.errors import ClusterError
+
+    try:
+        level = rest.get(f"{place}/vertices/{vertex}/backpressure").get("backpressureLevel", "ok")
+    except ClusterError:
+        return ""
+    return "" if level in ("ok", None) else str(level)
+
+
+def _answered(
+    topic: str | None, client: str | None, rest: ClusterRest | None, key: str, seconds: float
+) -> Said:
+    if topic is None:
+        return False, []
+    if rest is None:
+        raise typer.BadParameter("--signals needs --cluster, where the job answers", param_hint="--signals")
+    from flink_agents.api.key_requests import inspect_request
+    from flink_agents.cli.key_requests import key_value, requests_to
+    from flink_agents.trace.answers import inspected
+
+    answers = requests_to(topic, client, rest).ask(inspect_request(key_value(key)), seconds)
+    if not answers:
+        return False, [f"The job has not answered within {seconds:g} s: it may be down, or not read {topic}."]
+    answer = answers[-1]
+    return bool(answer.get("known", True)), ["The job says:", *inspected(answer)]

@@ -1,0 +1,218 @@
+"""``runs``, ``trace`` and ``why`` from a cluster's logs, and what is erased of trace files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.api.key_requests import WATCH_MARK
+from flink_agents.cli.job_metrics import AgentMetrics
+from flink_agents.cli.main import app
+from flink_agents.testing import OperatorHarness
+from flink_agents.trace.answers import inspected, watched
+from flink_agents.trace.erasing import erase_files
+from flink_agents.trace.log_lines import marked
+from flink_agents.trace.reading import read_files
+from flink_agents.trace.sinks.log import MARK
+from tests.suite.tables import each
+from tests.trace.clusters import cluster
+from tests.trace.test_trace_records import PLAIN, paying
+
+pytestmark = pytest.mark.own_conditions
+
+
+def asked(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trace of a job with a run of each kind; the key of each run is its input."""
+    directory = tmp_path_factory.mktemp("trace")
+    options = {"trace.level": "calls", "trace.directory": str(directory)}
+    with OperatorHarness(paying(), lambda value: value, config=options, **PLAIN) as harness:
+        harness.push_all([1, -1, "wait", "letter"])
+    return directory
+
+
+def log_of(place: Path) -> bytes:
+    """The same records as a TaskManager logs them, among other lines."""
+    lines = [f"2026-01-01 10:00:00 INFO records {MARK}{one.to_json()}" for one in read_files(place)]
+    return "\n".join(["starting", f"{MARK}{{cut", *lines, f"{MARK}7", "end"]).encode()
+
+
+def test_runs_and_trace_read_the_logs_of_a_cluster(place: Path) -> None:
+    with cluster(lambda: log_of(place)) as address:
+        listed = asked("runs", "--json", "--cluster", address)
+        assert {json.loads(line)["key"] for line in listed.output.splitlines()} == {
+            "1",
+            "-1",
+            "wait",
+            "letter",
+        }
+        tree = asked("trace", "--key", "1", "--cluster", address)
+        assert "action pay  ok" in tree.output
+        assert asked("why", "letter", "--cluster", address).exit_code == 0
+    assert asked("runs", "--cluster", "localhost:1").exit_code == 2
+
+
+WATCHED = {
+    "agent": "a",
+    "key": "sslow",
+    "sequence": 4,
+    "seconds": 61.0,
+    "time": 1.0,
+    "for": "the durable call charge",
+    "action": "pay",
+    "where": "jobs.py:7",
+}
+
+
+@each(
+    "line, words",
+    [
+        (
+            WATCHED,
+            ["had run for 1.0 min", "in action pay at jobs.py:7", "waited for the durable call charge"],
+        ),
+        ({**WATCHED, "ended": True}, ["ended after 1.0 min"]),
+        ({"key": "sslow"}, ["an unknown time"]),
+    ],
+)
+def test_why_reads_the_watchdog_if_there_is_no_trace(line: dict[str, Any], words: list[str]) -> None:
+    log = f"WARN {WATCH_MARK}{json.dumps(line)}\n".encode()
+    job = {"jid": "j", "name": "orders", "state": "RUNNING"}
+    answers = {
+        "/jobs/overview": {"jobs": [job, {**job, "state": "FINISHED"}]},
+        "/jobs/j": {"vertices": [{"id": "v", "name": "agent a"}]},
+        "/jobs/j/checkpoints": {"counts": {"failed": 2}},
+        "/jobs/j/exceptions": {},
+        "/jobs/j/vertices/v/backpressure": {"backpressureLevel": "high"},
+    }
+    with cluster(lambda: log, answers) as address:
+        told = asked("why", "slow", "--cluster", address)
+        assert told.exit_code == 0
+        assert [
+            word for word in [*words, "2 checkpoint(s)", "high backpressure"] if word not in told.output
+        ] == []
+        other = asked("why", "nobody", "--cluster", address)
+        assert other.exit_code == 1 and "That proves nothing" in other.output
+    assert all(word in watched(line) for word in words)
+
+
+RUN = {"sequence": 3, "run": "r3", "phase": "call", "for": "the durable call charge", "seconds": 9.0}
+OWN = {**RUN, "for": "", "phase": "running", "action": "a", "where": "x.py:1"}
+PAID = {"name": "paid", "deadline": 1000, "id": "w"}
+HELD = {"run": "r1", "sequence": 1, "begun": 0, "waits": [PAID]}
+ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
+
+
+@each(
+    "answer, words",
+    [
+        ({"known": False, "agent": "a"}, ["nothing of this key"]),
+        ({"run": RUN, "inputs": 3}, ["Run r3 (sequence 3) waits for the durable call charge", "2 input(s)"]),
+        (
+            {"run": {**RUN, "for": "", "phase": "running", "action": "a", "where": "x.py:1"}},
+            ["is running", "x.py:1"],
+        ),
+        ({"run": {**RUN, "attempt": 3, "error": "TimeoutError"}}, ["attempt 3", "TimeoutError"]),
+        (
+            {"suspended": {"run": "r1", "sequence": 1, "begun": 0, "waits": [PAID]}, "inputs": 5},
+            ["'paid'", "4 input"],
+        ),
+        (
+            {"suspended": {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}},
+            ["the timer at 1970"],
+        ),
+        ({"aside": [HELD]}, ["r1", "'paid'"]),
+        ({"replays": "recorded runs"}, ["replayed after a restart: recorded runs"]),
+        ({"without_input": [4, 5]}, ["inputs have not come again: sequence 4, 5"]),
+        ({"signals": {"go": 2}, "delayed": {"events": 1, "due": 0}}, ["'go' (2)", "1 delayed event"]),
+        (
+            {"sequence": 4, "memory": {"seen": 9}},
+            ["Nothing of the key is unfinished. 4", "seen (9 bytes)"],
+        ),
+        ({"memory": "40, left out", "aside": "9, left out"}, []),
+    ],
+)
+def test_an_answer_is_told_in_words(answer: dict[str, Any], words: list[str]) -> None:
+    text = "\n".join(inspected(answer))
+    assert [word for word in words if word not in text] == []
+
+
+@each("is_open", [False, True])
+def test_an_erased_key_is_in_no_trace_file(is_open: bool, place: Path, tmp_path: Path) -> None:
+    copy = tmp_path / str(is_open)
+    copy.mkdir()
+    for file in place.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    keys = {one.key for one in read_files(copy)}
+    key = next(one for one in keys if "letter" in one)
+    (file,) = copy.iterdir()
+    with file.open("ab") as writer:
+        done = erase_files(copy, {key}, 1.0 if is_open else 0.0)
+        assert done.records > 0 and done.held == is_open
+        if is_open:
+            # The job that has it open goes on where it was.
+            writer.write(next(read_files(place)).to_json().encode() + b"\n")
+    assert {one.key for one in read_files(copy)} == keys - {key}
+    assert json.dumps(key).encode() not in file.read_bytes()
+    assert os.stat(file).st_mode & 0o077 == 0 or is_open
+    assert erase_files(copy, {key}).records == 0
+
+
+def test_lines_of_a_log_are_found_wherever_they_stand() -> None:
+    log = b'x mark {"a":1}\nmark {"b":2} mark {"c":3}\nmark [1]\nmark {"d":'
+    assert list(marked(log, "mark ")) == [{"a": 1}]
+
+
+def test_top_shows_agents_and_unfinished_runs(place: Path) -> None:
+    own = "agent_pay.flink_agents.paying"
+    metrics = {
+        "runtime.events": 500,
+        "runtime.runs_in_flight": 3,
+        "runtime.waits_suspended": 2,
+        "runtime.waits_oldest_ms": 3_600_000,
+        "runtime.action.pay.latency_us_p50": 1500,
+        "runtime.action.pay.latency_us_p99": 250_000,
+        "runtime.store_append_micros": 900,
+        "runtime.backpressure_ms": 10,
+        "chat.claude.input_tokens": 10,
+        "chat.claude.cost_micro_usd": 10,
+        "runtime.runs_stuck": 1,
+    }
+    listed = [{"id": f"{own}.{name}", "sum": value, "max": value} for name, value in metrics.items()]
+    job = {"jid": "j", "name": "orders", "state": "RUNNING"}
+    answers = {
+        "/jobs/overview": {"jobs": [job]},
+        "/jobs/j": {"vertices": [{"id": "v", "name": "agent paying"}]},
+        "/jobs/j/vertices/v/subtasks/metrics": [*listed, {"id": "numRecordsIn", "sum": 1, "max": 1}],
+    }
+    with cluster(bytes, answers) as address:
+        shown = asked("top", "--once", "--interval", "0.2", "--cluster", address, "--path", str(place))
+    assert shown.exit_code == 0, shown.output
+    for word in (
+        "paying",
+        "orders",
+        "1.0 h",
+        "1.5 ms / 250.0 ms",
+        "0.9 ms",
+        "suspended",
+        "the signal 'paid'",
+    ):
+        assert word in shown.output, f"{word} is not in {shown.output}"
+
+
+def test_rates_begin_anew_after_a_restart() -> None:
+    before = AgentMetrics("j", "RUNNING", "a", 10.0, {"runtime.events": 500.0, "chat.x.input_tokens": 5.0})
+    after = AgentMetrics("j", "RUNNING", "a", 12.0, {"runtime.events": 700.0, "chat.x.input_tokens": 3.0})
+    assert after.per_second("runtime.events", before) == 100.0
+    assert after.total_per_second(".input_tokens", before) == 0.0
+    assert after.per_second("runtime.events", None) is None
+    assert after.total_per_second(".output_tokens", before) is None
