@@ -1,0 +1,105 @@
+"""A real cluster tells of its agents: by Flink's Prometheus reporter, its logs, ``why`` and ``top``."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.cli.cluster_checks import cluster_checks
+from flink_agents.cli.main import app
+from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.metrics.table import HISTOGRAM, METER, METRICS
+from flink_agents.trace.log_lines import marked
+from tests.cluster import watched_job
+from tests.cluster.flink_cluster import FlinkCluster, free_ports
+from tests.cluster.flink_rest import ClusterJob
+
+pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
+
+SCRIPT = Path(watched_job.__file__)
+REPORTER = "metrics.reporter.prometheus"
+HERE = "flink_taskmanager_job_task_operator_flink_agents_Watched_"
+
+
+@pytest.fixture(scope="module")
+def port() -> str:
+    return str(free_ports(1)[0])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, port: str) -> Iterator[FlinkCluster]:
+    """A cluster of its own, whose TaskManager serves metrics."""
+    factory = "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+    reporter = {f"{REPORTER}.factory.class": factory, f"{REPORTER}.port": port}
+    with FlinkCluster(tmp_path_factory.mktemp("watched"), taskmanager_options=reporter) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def job(cluster: FlinkCluster) -> ClusterJob:
+    cluster.start_taskmanager(slots=1)
+    return cluster.submit(SCRIPT, parallelism=1)
+
+
+def scraped(port: str) -> dict[str, float]:
+    """The metrics of the agent as Prometheus reads them."""
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = re.findall(rf"^{HERE}(\w+?)\{{.*\}} (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def asked(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_metrics_are_read_back_by_the_reporter(cluster: FlinkCluster, job: ClusterJob, port: str) -> None:
+    def stuck() -> bool:
+        try:
+            found = scraped(port)
+        except OSError:
+            return False
+        return found.get("runtime_runs_stuck", 0) >= 1 and found.get("runtime_waits_suspended", 0) >= 1
+
+    cluster.wait_for("a stuck run among the metrics", stuck, job)
+    found = scraped(port)
+    for one in METRICS:
+        if one.always:
+            group = one.group.replace("NAME", "act").replace(".", "_")
+            name = f"{group}_{one.name}" + ("_p99" if one.kind == HISTOGRAM else "")
+            assert one.kind == METER or name in found, f"{name} is not among {sorted(found)}"
+    assert found["runtime_events"] > 0 and found["runtime_waits_signal"] == 1
+    assert found["runtime_events_dead_lettered"] == 1
+    assert found["runtime_dead_letters_ValueError_act"] == 1
+
+
+def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob) -> None:
+    rest = ClusterRest(cluster.rest.address)
+
+    def answers() -> list[dict[str, Any]]:
+        return [one for log in rest.task_logs() for one in marked(log, "agent-reply ")]
+
+    def known() -> bool:
+        return {1, 2} <= {int(one["key"][1:]) for one in answers() if one.get("run") or one.get("suspended")}
+
+    cluster.wait_for("answers about both keys", known, job)
+    last = {one["key"]: one for one in answers()}
+    assert last["i1"]["suspended"]["waits"][0]["name"] == "never"
+    assert last["i2"]["run"]["action"] == "act" and "watched_job.py" in last["i2"]["run"]["where"]
+    told = asked("why", "2", "--cluster", cluster.rest.address)
+    assert told.exit_code == 0 and "in action act at" in told.output, told.output
+
+
+def test_top_and_doctor_see_the_job(cluster: FlinkCluster, job: ClusterJob) -> None:
+    shown = asked("top", "--once", "--cluster", cluster.rest.address)
+    assert shown.exit_code == 0 and "Watched" in shown.output, shown.output
+    results = {one.name: one for one in cluster_checks(cluster.rest.address)}
+    assert any(name.startswith("job ") for name in results), json.dumps(list(results))
+    assert results["slots"].status == "warn"
