@@ -1,1 +1,1 @@
-"""The connections of agents with systems outside Flink."""
+"""Connects agents with systems outside Flink."""

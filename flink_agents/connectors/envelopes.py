@@ -1,6 +1,6 @@
-"""Messages between jobs as lines of JSON: a typed value, and where it comes from.
+"""Messages between jobs as lines of JSON: a typed value and its origin.
 
-For connectors that have no place for lineage beside the value, as files have none. ``kafka_sink`` writes
+For connectors without a place for lineage next to the value, such as files. ``kafka_sink`` writes
 lineage into headers, and needs no envelopes.
 
 ::
@@ -29,16 +29,16 @@ VERSION = 1
 """Version of the format that is written."""
 
 MAX_SHOWN = 500
-"""How many characters of a line that cannot be read an error shows."""
+"""How many characters of an invalid line an error shows."""
 
 
-@dataclass(frozen=True)  # with slots, Message[int](...) would fail
+@dataclass(frozen=True)  # With slots, Message[int](...) would fail.
 class Message(Generic[T]):
-    """A message that another job has put out.
+    """A message that another job has emitted.
 
     Attributes:
-        value: What the agent put out.
-        lineage: The run that put it out; None if the agent was applied without ``lineage=True``.
+        value: The value that the agent emitted.
+        lineage: The run that emitted it; None if the agent was applied without ``lineage=True``.
     """
 
     value: T
@@ -62,7 +62,7 @@ def write_envelope(output: Any) -> str:
         output: A ``TracedOutput``, or a value of an agent that was applied without ``lineage=True``.
 
     Raises:
-        EnvelopeError: The value is no JSON.
+        EnvelopeError: The value cannot be JSON.
     """
     traced = isinstance(output, TracedOutput)
     value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
@@ -82,7 +82,7 @@ def write_envelope(output: Any) -> str:
 
 
 class EnvelopeReader(Generic[T]):
-    """Makes a :class:`Message` of a line; to be given to ``map`` of a stream of texts.
+    """Parses lines into :class:`Message` objects; pass it to ``map`` of a stream of strings.
 
     Args:
         kind: Type of the values: any that pydantic knows.
@@ -110,7 +110,7 @@ class EnvelopeReader(Generic[T]):
             if found["version"] != VERSION:
                 raise self._error(line, f"version {found['version']!r}")
             lineage = found["lineage"]
-            # As from JSON: texts become dates, and what else JSON has no values for.
+            # As from JSON: strings become dates and other types that JSON does not have.
             value = self._validate.validate_json(json.dumps(found["value"]))
             return Message(value, None if lineage is None else OutputLineage(**lineage))
         except (ValidationError, ValueError, KeyError, TypeError) as error:

@@ -1,6 +1,6 @@
-"""Fetches jar files from Maven Central, by the package ``jgo`` of the extra ``kafka``.
+"""Downloads jar files from Maven Central with the package ``jgo`` of the extra ``kafka``.
 
-jgo resolves and downloads from the repositories and into the caches of its own settings
+jgo uses the repositories and caches of its own settings
 (``~/.config/jgo.conf``, ``JGO_CACHE_DIR``, ``M2_REPO``).
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CHECK_NETWORK = "check the network, its proxy, and its certificates (HTTPS_PROXY, REQUESTS_CA_BUNDLE)"
-"""What to do if nothing can be fetched."""
+"""What to do if a download fails."""
 
 _TRIES = 3
 
@@ -21,10 +21,11 @@ _TRIES = 3
 def fetch(coordinates: str) -> Path:
     """Return the jar file of one artifact, ``group:artifact:version``; downloads it if it is missing.
 
-    One process at a time does so: jgo writes into the file that the others would take for a whole one.
+    Only one process at a time does so: jgo writes into the file that the others would take for a complete
+    one.
 
     Raises:
-        Exception: It cannot be fetched: errors of HTTP, of XML, of files, and plain ones.
+        Exception: It cannot be downloaded: errors of HTTP, of XML, of files, and plain ones.
     """
     import jgo
     from jgo.config import GlobalSettings
@@ -40,12 +41,12 @@ def fetch(coordinates: str) -> Path:
 
 
 def download(artifact: Any) -> Path:
-    """Return the file of an artifact of jgo, which is complete."""
+    """Return the complete file of a jgo artifact."""
     for attempt in range(1, _TRIES + 1):
         try:
             jar = Path(artifact.resolve())
         except Exception:
-            # jgo takes the rest of an interrupted download for the file.
+            # jgo takes the rest of an interrupted download for the complete file.
             Path(artifact.cached_path).unlink(missing_ok=True)
             if attempt == _TRIES:
                 raise
@@ -58,7 +59,7 @@ def download(artifact: Any) -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Let one process or thread at a time pass; the others wait."""
+    """Let one process or thread in at a time; the others wait."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,10 @@ from flink_agents.connectors.action_state.options import read_options
 
 
 def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionStateStore:
-    """Return a store, which is still to be opened.
+    """Return a store that is not open yet.
 
     Args:
-        name: Which one; see :func:`store_names`.
+        name: Name of the store; see :func:`store_names`.
         options: Its options, without any prefix: ``Configuration.below(f"action-state.{name}")``.
 
     Raises:
@@ -40,11 +40,11 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
 
 
 def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
-    """Refuse what :func:`open_store` would, as far as that can be told without importing a store.
+    """Check a store's name and options without importing the store.
 
     Args:
-        name: Which one; that of a third party has to be installed here as well.
-        options: Its options. A third party that does not tell which there are checks them itself.
+        name: Name of the store. A third party's store has to be installed on this machine as well.
+        options: Its options. A third party's store that declares no options checks them itself.
 
     Raises:
         UnknownStoreError: There is no such store, or several.

@@ -1,7 +1,7 @@
-"""The thread that writes for many who wait: all that waits becomes one batch.
+"""The writer thread of a store: it combines all pending writes into one batch.
 
 One flush of a disk, or one round trip, serves many appends: while one batch is in flight, the next
-one gathers. What a batch is, and where it goes, is told by a subclass.
+one gathers. A subclass defines what a batch is and where it goes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _log = bounded_logger("flink_agents.store")
 
 BUSY = 8
 PAUSE_SECONDS = 0.0001
-"""After a batch of so many the next one is let grow, for so long for each of them: a batch takes the
-interpreter from the others several times, for many appends no oftener than for few."""
+"""After each batch, the writer waits this long per entry so that the next batch can grow. A batch takes the
+interpreter from other threads several times, and does so no oftener for many appends than for few."""
 
 BEATS_PER_LEASE = 4
-"""How often an owner tells that it lives."""
+"""Heartbeats per lease: an owner that stops sending them counts as dead."""
 
 _size_of = attrgetter("size")
 
@@ -39,11 +39,11 @@ OnEnd: TypeAlias = Callable[[Collection[asyncio.Future[None]]], None]
 
 
 class Pending:
-    """Something to write.
+    """An entry that waits to be written.
 
     Attributes:
-        future: Resolved on its loop; None if nobody waits.
-        size: Its bytes, as far as they are known.
+        future: Resolved on its loop; None if no caller waits.
+        size: Its size in bytes, as far as it is known.
     """
 
     __slots__ = ("future", "size")
@@ -54,12 +54,12 @@ class Pending:
 
 
 class Limits(NamedTuple):
-    """Of batches.
+    """Limits of a batch.
 
     Attributes:
-        writes: A batch has no more of them.
-        size: It takes no more after so many bytes.
-        pause_seconds: The longest time for which the next one is let grow.
+        writes: The largest number of writes.
+        size: A batch takes no more writes once it has this many bytes.
+        pause_seconds: The longest time to wait for the next batch to grow.
     """
 
     writes: int
@@ -71,19 +71,19 @@ P = TypeVar("P", bound=Pending)
 
 
 class GroupWriter(ABC, Generic[P]):
-    """A thread that writes batches; it begins with :meth:`start`.
+    """A thread that writes batches; :meth:`start` starts it.
 
     Args:
-        place: Where it writes, for messages.
-        limits: Of batches.
+        place: Where it writes, for error messages.
+        limits: Limits of a batch.
         lease_seconds: Length of the owner's lease, which this thread renews.
-        loop: Where futures are resolved.
-        metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes, with ``waiting``.
+        loop: The event loop on which futures are resolved.
+        metrics: Metrics of the store.
+        on_end: Called on the loop after the thread has ended and reported all outcomes, with ``waiting``.
 
     Attributes:
-        waiting: Futures of writes of which nobody was told what became of them. Only for the loop's thread.
-        ended_by: What the thread did not expect and ended by; None if there was no such thing.
+        waiting: Futures of writes whose outcome is not reported yet. Only for the loop's thread.
+        ended_by: The unexpected error that ended the thread; None if there was none.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class GroupWriter(ABC, Generic[P]):
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def written(self, write: P) -> asyncio.Future[None]:
-        """Write ``write`` after all that was submitted before; only for the loop's thread.
+        """Write ``write`` after everything submitted earlier; only for the loop's thread.
 
         Returns:
-            What is to be awaited. A cancelled caller takes it along; the write goes on.
+            The future to await. If its caller is cancelled, the write continues.
         """
-        # The loop's own method would ask to which action the running code belongs, and the store to none.
+        # The own method of the loop would look for an action that the code belongs to; a store has none.
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         write.future = future
         self.waiting.add(future)
@@ -128,34 +128,34 @@ class GroupWriter(ABC, Generic[P]):
         return future
 
     def submit(self, write: P) -> None:
-        """Write ``write`` after all that was submitted before. For any thread."""
+        """Write ``write`` after everything submitted earlier. For any thread."""
         self._queue.put(write)
         if self.ended_by is not None:
-            # The thread may have looked for the last time before this came.
+            # The thread may have checked its queue for the last time before this arrived.
             self._refuse_waiting()
 
     def stop(self) -> None:
-        """Write what was submitted, give the lease back, and end."""
+        """Write everything submitted, release the lease, and end."""
         self._queue.put(None)
 
     def abandon(self) -> None:
-        """End without writing what waits, and without giving the lease back, as a process that is killed."""
+        """End without writing pending entries and without releasing the lease, like a killed process."""
         self._abandoned = True
         self._queue.put(None)
 
-    # -- what a subclass tells --------------------------------------------------------
+    # -- what a subclass implements ---------------------------------------------------
 
     @abstractmethod
     def _write(self, batch: list[P]) -> list[Outcome]:
-        """Write a batch; what became of each of them."""
+        """Write a batch, and return the outcome of each write."""
 
     @abstractmethod
     def _beat(self) -> None:
-        """Renew the lease while there is nothing to write, and note when to do it again; raises nothing."""
+        """Renew the lease while there is nothing to write, and note when to renew it next; raises nothing."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Give the lease back unless all was abandoned, and close what was opened; raises nothing."""
+        """Release the lease unless the writer was abandoned, and close what was opened; raises nothing."""
 
     # -- the thread -------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class GroupWriter(ABC, Generic[P]):
                 self._call(self._on_end, self.waiting)
 
     def _end_by(self, error: BaseException, batch: Sequence[P]) -> None:
-        """Tell all who wait what ended the thread: nobody knows what of the last batch is stored."""
+        """Fail all pending writes with the error that ended the thread; the last batch may be stored."""
         self.ended_by = error
         failure = self._unknown(f"the thread that writes to {self._place} ended", error)
         failure.__cause__ = error
@@ -188,14 +188,14 @@ class GroupWriter(ABC, Generic[P]):
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Tell all whose writes wait that nothing is written any more."""
+        """Fail all pending writes, as nothing is written any more."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:
                     self._tell([write], [self._refusal()])
 
     def _take(self) -> list[P]:
-        """Return all that waits, up to a limit; waits until there is something, or for the next beat."""
+        """Return all pending entries, up to a limit; waits for an entry or for the next heartbeat."""
         batch: list[P] = []
         size = 0
         try:
@@ -212,7 +212,7 @@ class GroupWriter(ABC, Generic[P]):
         return batch
 
     def _attempt(self, batch: list[P]) -> list[Outcome]:
-        """Write a batch, unless nothing can be written any more."""
+        """Write a batch, unless writing is no longer possible."""
         if self._abandoned or self._failure is not None:
             return [self._refusal() for _ in batch]
         began = time.perf_counter()
@@ -221,7 +221,7 @@ class GroupWriter(ABC, Generic[P]):
         return outcomes
 
     def _unknown(self, what: str, cause: BaseException | None) -> StoreError:
-        """Return the failure of a write that is stored or not; nothing is written after it."""
+        """Return the error for a write that may be stored or not; nothing is written after it."""
         self._metrics.failed()
         self._failure = AppendOutcomeUnknownError(
             f"{what}: nobody can tell what is stored",

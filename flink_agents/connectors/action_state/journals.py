@@ -1,4 +1,4 @@
-"""Journals in memory, for the stores that keep or read them there."""
+"""Journals in memory, for stores that hold or read them there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the options of a store that tells which it has."""
+"""Reads the options of a store that declares them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of each option of ``store``, by its name without the prefix.
 
     Args:
-        store: Name of the store. An option without a default must be given, but for one with entries.
-        given: What the job sets, without the prefix. Values may be texts, or parsed already.
+        store: Name of the store. An option without a default is required, unless it is a mapping of entries.
+        given: The options that the job sets, without the prefix. Values are strings or already parsed.
 
     Raises:
         OptionError: An option is unknown, missing, or has a value that does not fit.

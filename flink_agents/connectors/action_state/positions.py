@@ -1,7 +1,7 @@
-"""How far the journals in a file have come, for whoever compares the file with what it should have.
+"""The position of the journals in a file, for a comparison with the expected one.
 
-A store ``sqlite`` counts the transactions in which records were appended. The number stands in the file,
-and never falls; so a copy that has a lower one than was seen lacks records.
+A store ``sqlite`` counts the transactions that append records. The number is stored in the file,
+and never decreases; so a copy with a lower number than was seen lacks records.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POSITION = "position"
-"""The name of the number among the store's own values."""
+"""The name of the position in the store's table of values."""
 
 
 @dataclass(frozen=True)
 class JournalPosition:
-    """How far the journals of a store have come.
+    """The position of the journals of a store.
 
     Attributes:
         store_id: Id of the store.
@@ -29,7 +29,7 @@ class JournalPosition:
 
 
 def journal_position(path: Path) -> JournalPosition:
-    """Return how far the journals in the file ``path`` have come.
+    """Return the position of the journals in the file ``path``.
 
     Raises:
         sqlite3.Error: There is no such file, or it cannot be read.
@@ -40,7 +40,7 @@ def journal_position(path: Path) -> JournalPosition:
 
 
 def raise_position(path: Path, number: int) -> None:
-    """Let an older copy of a file count as up to date, because somebody has accepted what it lacks.
+    """Let an older copy of a file count as up to date, after you have accepted what it lacks.
 
     Raises:
         sqlite3.Error: The file cannot be written.

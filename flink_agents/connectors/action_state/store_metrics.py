@@ -1,4 +1,4 @@
-"""A store's own measurements, which the runtime shows in the metric group of the store."""
+"""Metrics of a store, which the runtime shows in the store's metric group."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import threading
 from collections import deque
 
 WINDOW = 512
-"""Of how many turns the middle is taken."""
+"""The number of turns over which the median is taken."""
 
 
 class StoreMetrics:
-    """Counts and times. For any thread.
+    """Counters and times. Thread-safe.
 
     Attributes:
-        appends: Appends and removals that were written or refused.
-        data_bytes: Their bytes, encoded.
-        errors: Failures of what keeps the records.
+        appends: Appends and removals that were written or rejected.
+        data_bytes: The size of their encoded data.
+        errors: Failures of the system that stores the records.
         rebuild_records: Records that were read.
-        rebuild_seconds: How long that took.
+        rebuild_seconds: How long reading took.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class StoreMetrics:
         self.rebuild_seconds = 0.0
 
     def appended(self, count: int, data_bytes: int, seconds: float) -> None:
-        """Note a turn of a writer: so many appends were done in one go."""
+        """Note a turn of a writer with a number of appends."""
         with self._lock:
             self.appends += count
             self.data_bytes += data_bytes

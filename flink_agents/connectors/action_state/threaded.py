@@ -1,4 +1,4 @@
-"""The common part of the stores that read in one thread and write in another one."""
+"""The common part of stores that read in one thread and write in another."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     """A store with a thread that reads, and a :class:`GroupWriter`. It is opened once.
 
     Args:
-        place: Where it keeps records, for messages.
+        place: Where it stores records, for error messages.
         close_seconds: How long :meth:`close` waits for either thread.
 
     Attributes:
-        measured: What it measures of itself.
+        measured: Its metrics.
     """
 
     def __init__(self, place: str, close_seconds: float) -> None:
@@ -43,7 +43,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         self._writer: GroupWriter[P] | None = None
         self._closed = False
         self._closers: Sequence[Callable[[], object]] = ()
-        # One thread: what reads is not for several at a time.
+        # One thread: the reading side is not thread-safe.
         self._threads = ThreadPoolExecutor(1, "store-reader")
 
     # -- open and close ---------------------------------------------------------------
@@ -57,17 +57,17 @@ class ThreadedStore(ActionStateStore, Generic[P]):
             make, closers = await self._connect(owner, opened)
         except BaseException:
             self._closed = True
-            # In the thread that may be about to open something still.
+            # In the reader thread, which may still be opening something.
             self._threads.submit(_close_all, opened)
             self._threads.shutdown(wait=False)
             raise
         self._owner = owner
         self._closers = closers
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Without a reference to the store, which could not be forgotten otherwise.
+        # Without a reference to the store, which could not be garbage-collected otherwise.
         on_end = functools.partial(_end, self._ended, self._place, self._close_seconds)
         self._writer = make(on_end)
-        # A store that is forgotten must not keep its lease.
+        # A store that is garbage-collected must not keep its lease.
         self._forgotten = weakref.finalize(self, _forget, self._writer, closers, self._threads)
         self._forgotten.atexit = False
         self._writer.start()
@@ -76,15 +76,16 @@ class ThreadedStore(ActionStateStore, Generic[P]):
     async def _connect(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> tuple[Callable[[OnEnd], GroupWriter[P]], list[Callable[[], object]]]:
-        """Connect, and become the one who may append.
+        """Connect, and become the owner that may append.
 
         Args:
-            owner: Who appends.
-            opened: Where to put what closes whatever is opened, at once, for the case that this fails.
+            owner: The owner that appends.
+            opened: A list that gets, at once, a closing function for everything opened, for the case that
+                this fails.
 
         Returns:
-            What makes the writer, given what it calls at its end, and what closes whatever the thread
-            that reads uses.
+            A function that makes the writer, given the writer's ``on_end``, and the functions that close
+            what the reader thread uses.
         """
 
     @override
@@ -100,7 +101,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         await asyncio.wait(closed, timeout=self._close_seconds)
 
     def kill(self) -> None:
-        """End as a process that is killed: what waits is lost, and the lease is not given back."""
+        """End like a killed process: pending writes are lost, and the lease is not released."""
         self._require_open()
         self._closed = True
         self._forgotten()
@@ -125,10 +126,10 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         return await self._begin(call)
 
     def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread that reads do something."""
+        """Run a function on the reader thread."""
         try:
             return asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except RuntimeError as error:  # the store was closed while its caller waited
+        except RuntimeError as error:  # The store was closed while its caller waited.
             raise closed_error() from error
 
 
@@ -136,12 +137,12 @@ def _close_all(opened: Sequence[Callable[[], object]]) -> None:
     for close in opened:
         try:
             close()
-        except Exception as error:  # the others are still to be closed
+        except Exception as error:  # The others still have to be closed.
             _log.warning("what a store had opened was not closed in order: %s", error)
 
 
 def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:
-    """End the thread that reads, behind what it closes; nothing is awaited."""
+    """End the reader thread after its closing functions; waits for nothing."""
     closed = [threads.submit(close) for close in closers]
     threads.shutdown(wait=False)
     return closed
@@ -150,7 +151,7 @@ def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], obje
 def _forget(
     writer: GroupWriter[Any], closers: Collection[Callable[[], object]], threads: ThreadPoolExecutor
 ) -> None:
-    """End all threads without a word, and without waiting for them."""
+    """End all threads without a message, and without waiting for them."""
     writer.abandon()
     _close_in(threads, closers)
 
@@ -158,7 +159,7 @@ def _forget(
 def _end(
     ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
-    """Answer the appends that no thread will answer any more."""
+    """Fail the appends that no thread will answer any more."""
     for future in [one for one in waiting if not one.done()]:
         future.set_exception(
             AppendOutcomeUnknownError(

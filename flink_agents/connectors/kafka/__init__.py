@@ -9,10 +9,10 @@
     prices = env.from_datastream(orders, key_selector=lambda order: order.customer).apply(Pricing)
     prices.to_datastream().sink_to(kafka_sink("prices", **brokers))
 
-``source``, ``sink`` and ``approvals`` are all that knows PyFlink, with ``tables``, which they share.
-``values`` is what keys and values are as bytes, ``headers`` what messages say of their origin, ``client`` how
-brokers are reached, ``connector_jar`` where Flink's connector comes from. ``desk`` is where people see what
-agents ask, and answer; ``approvals`` is a job's side of that.
+Only ``source``, ``sink``, ``approvals`` and ``tables``, which they share, import PyFlink.
+``values`` converts keys and values to bytes, ``headers`` writes the origin of messages, ``client`` connects
+to brokers, ``connector_jar`` finds Flink's connector. ``desk`` lets people see and answer the requests of
+agents; ``approvals`` is the job's side of it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs PyFlink when somebody asks for it: the driver's JVM has to find this Python first."""
+    """Import modules that need PyFlink at first use: the driver's JVM has to find this Python first."""
     if name == "kafka_sink":
         from flink_agents.connectors.kafka import sink
 

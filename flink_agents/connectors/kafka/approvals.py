@@ -24,37 +24,37 @@ from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 def kafka_signals(env: AgentsExecutionEnvironment, topics: Topics, **options: Any) -> KafkaStream:
     """Return the signals of topics, for ``with_signals``.
 
-    A record is JSON with ``name``, ``value``, ``key``, ``id`` and ``wait``, as :class:`Signal` has them. What
-    is none goes to the dead letters of the source, unless ``on_error`` says otherwise.
+    A record is JSON with ``name``, ``value``, ``key``, ``id`` and ``wait``, as in :class:`Signal`. Invalid
+    records go to the dead letters of the source, unless ``on_error`` says otherwise.
 
     Args:
         env: The environment of the job.
         topics: A topic, several, or a pattern that the whole name of each has to match.
-        **options: Those of :func:`kafka_source` but for ``value`` and ``records``.
+        **options: Options of :func:`kafka_source` except ``value`` and ``records``.
 
     Raises:
-        KafkaStreamError: An argument does not fit.
+        KafkaStreamError: An argument is invalid.
     """
     kind = Annotated[Signal, AfterValidator(read_signal)]
     return kafka_source(env, topics, value=kind, **{"out_of_orderness": None, **options})
 
 
 def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any:
-    """Write what agents ask people to a compacted topic, from which a ``KafkaApprovals`` lists it.
+    """Write approval requests of agents to a compacted topic, from which a ``KafkaApprovals`` lists them.
 
     A request that has ended becomes a record without a value, so that compaction removes it. A restart may
     write both again, with the same id.
 
     Args:
-        approvals: What ``approvals()`` of an applied agent returns.
-        topic: The topic; several agents and jobs may share it.
-        **options: Those of :func:`kafka_sink` but for ``key``.
+        approvals: The stream that ``approvals()`` of an applied agent returns.
+        topic: The topic; several agents and jobs can share it.
+        **options: Options of :func:`kafka_sink` except ``key``.
 
     Returns:
-        What ``sink_to`` of the stream returned.
+        The result of ``sink_to`` of the stream.
 
     Raises:
-        KafkaStreamError: An argument does not fit.
+        KafkaStreamError: An argument is invalid.
     """
     parallelism = flink_compat.parallelism_of(approvals)
     records = approvals.map(ShippedFunction(_record_of), output_type=Types.PICKLED_BYTE_ARRAY())
@@ -64,6 +64,6 @@ def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any
 def _record_of(asked: Any) -> KafkaRecord[bytes | None]:
     one: ApprovalRequest | ApprovalOutcome = asked.value if isinstance(asked, TracedOutput) else asked
     if isinstance(one, ApprovalOutcome):
-        # Who waits for the outcome reads it here: compaction removes the record with its request.
+        # Clients that wait for the outcome read it here: compaction removes the record with its request.
         return KafkaRecord(None, key_of(one.request), headers={OUTCOME: outcome_json(one)})
     return KafkaRecord(request_json(one), key_of(one))

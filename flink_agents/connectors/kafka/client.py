@@ -1,7 +1,7 @@
 """Options of kafka-python as properties of Kafka's Java client, which Flink's connector uses.
 
-The names are those of ``action-state.kafka.client.*``, so that a job says once how it reaches its brokers.
-Certificates and keys travel as text: no file has to be on the machines of a cluster.
+The names are those of ``action-state.kafka.client.*``, so that a job configures its brokers once.
+Certificates and keys travel as strings: the machines of a cluster need no files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": "scram.ScramLoginModule",
     "SCRAM-SHA-512": "scram.ScramLoginModule",
 }
-"""Java's class for a user and a password, by mechanism; below ``common.security`` of the Kafka client."""
+"""Java's login class for a user with a password, by mechanism; in ``common.security`` of Kafka's client."""
 
 SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka.common.security"
-"""Where the connector's jar file has the classes of the Kafka client that it brings."""
+"""The package in the connector's jar file that holds its copy of the Kafka client."""
 
 _SAME_MEANING = ("client_id", "request_timeout_ms", "reconnect_backoff_ms", "reconnect_backoff_max_ms")
 _SAME_MEANING += ("retry_backoff_ms", "connections_max_idle_ms", "metadata_max_age_ms")
@@ -34,24 +34,24 @@ _SECURITY = ("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "
 _SECURITY += ("ssl_check_hostname", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
 
 CLIENT_OPTIONS = ("bootstrap_servers", *_SECURITY, *_SAME_MEANING)
-"""What a source and a sink take; other settings of the Java client go into ``properties``."""
+"""Options that a source and a sink accept; other settings of the Java client go into ``properties``."""
 
 _OWN_PROPERTIES = frozenset(
     ("bootstrap.servers", "group.id", "transactional.id", "key.deserializer", "value.deserializer")
     + ("key.serializer", "value.serializer", "enable.auto.commit")
 )
-"""What the arguments of the source and the sink, or Flink, decide."""
+"""Properties that Flink, or the arguments of the source and the sink, decide."""
 
 
 @contextmanager
 def reaching(servers: Any = None) -> Iterator[None]:
-    """Let what kafka-python raises be an error that says what to look at.
+    """Turn errors of kafka-python into errors that say what to check.
 
     Args:
         servers: The addresses of the brokers, if they are known.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or refuse what is asked of them.
+        KafkaStreamError: The brokers cannot be reached, or reject the request.
     """
     from kafka.errors import KafkaError
 
@@ -78,11 +78,11 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
     """Return a client of kafka-python.
 
     Args:
-        kind: Its class.
-        **options: Its options.
+        kind: The class of the client.
+        **options: Options of the client.
 
     Raises:
-        KafkaStreamError: It does not take them, or the brokers cannot be reached.
+        KafkaStreamError: The options are invalid, or the brokers cannot be reached.
     """
     know_passwords(options)
     with reaching(options.get("bootstrap_servers")):
@@ -98,15 +98,15 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
 
 
 def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
-    """Check that a topic is there, without creating it, as a broker does for whoever asks for one topic.
+    """Check that a topic exists, without creating it, as brokers do for a client that asks for one topic.
 
     Args:
         topic: Its name.
-        client: Options of kafka-python, of which those that an admin client has not are left out.
-        expected: What it is, for the error.
+        client: Options of kafka-python; options that an admin client does not have are ignored.
+        expected: What the topic is for, for the error.
 
     Raises:
-        KafkaStreamError: It is not there, or the brokers cannot be reached.
+        KafkaStreamError: It does not exist, or the brokers cannot be reached.
     """
     from kafka import KafkaAdminClient
 
@@ -130,10 +130,10 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
 
     Args:
         client: Options of kafka-python, ``bootstrap_servers`` among them.
-        properties: Properties of the Java client by Java's own names, which win.
+        properties: Properties of the Java client by Java's own names, which take precedence.
 
     Raises:
-        KafkaStreamError: An option is unknown, is missing, or has a value that does not fit.
+        KafkaStreamError: An option is unknown, missing or invalid.
     """
     _check_names(client, properties)
     know_passwords(client)
@@ -184,7 +184,7 @@ def _tls(client: Mapping[str, Any]) -> dict[str, str]:
     if client.get("ssl_certfile") is not None:
         found["ssl.keystore.type"] = "PEM"
         found["ssl.keystore.certificate.chain"] = _pem("ssl_certfile", client["ssl_certfile"], "CERTIFICATE")
-        # As for Python, the key may stand in the file of the certificate.
+        # As in Python, the key may be in the certificate's file.
         name = "ssl_certfile" if client.get("ssl_keyfile") is None else "ssl_keyfile"
         found["ssl.keystore.key"] = _pem(name, client[name], "(?:ENCRYPTED )?PRIVATE KEY")
         if client.get("ssl_password") is not None:
@@ -195,7 +195,7 @@ def _tls(client: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _pem(name: str, path: Any, label: str) -> str:
-    """Return the parts of a PEM file that have a label, as Java reads them."""
+    """Return the parts of a PEM file with a given label, in Java's format."""
     try:
         text = Path(path).read_text("ascii", "replace")
     except OSError as error:
@@ -235,7 +235,7 @@ def _login(client: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a string of a JAAS configuration, whose lexer knows C's escapes."""
+    """Return a value as a quoted string of a JAAS configuration, whose lexer knows C's escapes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 

@@ -1,4 +1,4 @@
-"""Finds the jar file of Flink's Kafka connector: the one that is named, one that is there, or a download."""
+"""Finds the jar file of Flink's Kafka connector: the given one, an existing one, or a download."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.prod
 
 
 def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the jar file of the connector; downloads it if it is nowhere yet.
+    """Return the jar file of the connector; downloads it if there is none.
 
     Args:
-        jar: The file that the user names. Default: what ``FLINK_AGENTS_KAFKA_JAR`` names.
-        environ: Variables of the environment.
+        jar: The file that you give. Default: the value of ``FLINK_AGENTS_KAFKA_JAR``.
+        environ: Environment variables.
 
     Raises:
-        KafkaConnectorError: The named file is not the connector, or the download failed.
+        KafkaConnectorError: The given file is not the connector, or the download failed.
         MissingExtraError: It has to be downloaded, and the extra ``kafka`` is not installed.
     """
     found = present_jar(jar, environ)
@@ -39,10 +39,10 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the jar file that is named or that is there already; None if it has to be downloaded.
+    """Return the jar file that is given or already there; None if it has to be downloaded.
 
     Raises:
-        KafkaConnectorError: The named file is not the connector.
+        KafkaConnectorError: The given file is not the connector.
     """
     named = jar or environ.get(KAFKA_JAR_VARIABLE)
     if named:
@@ -53,7 +53,7 @@ def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.e
 
 
 def _local_repository(environ: Mapping[str, str]) -> Path:
-    """Return where Maven and jgo keep what they have downloaded."""
+    """Return the repository in which Maven and jgo store downloads."""
     return Path(environ.get("M2_REPO") or Path.home() / ".m2" / "repository")
 
 
@@ -66,7 +66,7 @@ def _checked(file: Path) -> Path:
 
 
 def _missing_from(file: Path) -> str:
-    """Return what keeps a file from being the connector; empty if nothing does."""
+    """Return the reason why a file is not the connector; empty if it is."""
     if not zipfile.is_zipfile(file):
         return "no jar file, or only a part of one"
     with zipfile.ZipFile(file) as archive:

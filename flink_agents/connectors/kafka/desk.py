@@ -1,7 +1,7 @@
-"""``KafkaApprovals``: where people see what agents ask, and answer; for operators and web backends.
+"""``KafkaApprovals``: lists and answers the approval requests of agents; for operators and web backends.
 
-Requests lie in a compacted topic, by their ids: a request as JSON, and a record without a value once it has
-ended. Signals lie in a topic of their own, from which a job reads them. Neither needs Flink.
+Requests are in a compacted topic, by their ids: a request as JSON, and a record without a value once it has
+ended. Signals are in a topic of their own, from which a job reads them. Neither needs Flink.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SECONDS = 30.0
 _REQUEST = TypeAdapter(ApprovalRequest)
 
 _WAIT = re.compile(r"(?s:.+)\|[0-9]{1,20}\|[^|]*\|[^|]*\|[0-9]+")
-"""The id of a wait. The key stands first, and may hold any character."""
+"""The id of a wait. The key comes first, and may contain any character."""
 
 
 class KafkaApprovals:
     """Lists pending requests for approvals, and sends signals.
 
     Args:
-        signals: The topic that the job reads signals from. None: nothing can be sent.
-        requests: The topic that ``approvals_to_kafka`` writes. None: nothing can be listed.
-        **client: How the brokers are reached: options of kafka-python, ``bootstrap_servers`` among them.
+        signals: The topic from which the job reads signals. None: nothing can be sent.
+        requests: The topic to which ``approvals_to_kafka`` writes. None: nothing can be listed.
+        **client: Options of kafka-python for the connection, ``bootstrap_servers`` among them.
 
     Attributes:
-        foreign: The records of the topic of requests that are no requests, as :meth:`pending` saw them last.
+        foreign: Records in the topic of requests that are not requests, as :meth:`pending` last saw them.
     """
 
     def __init__(self, signals: str | None = None, requests: str | None = None, **client: Any) -> None:
@@ -55,18 +55,18 @@ class KafkaApprovals:
 
     @property
     def signals_topic(self) -> str | None:
-        """The topic that the job reads signals from."""
+        """The topic from which the job reads signals."""
         return self._signals
 
     def create_topics(self, partitions: int = 1, replication: int = 1) -> None:
-        """Create those of the topics that are not there: that of requests compacted, so that none is lost.
+        """Create the topics that do not exist. The topic of requests is compacted, so no request is lost.
 
         Args:
             partitions: How many partitions each has.
-            replication: On how many brokers each partition lies.
+            replication: The number of replicas of each partition.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached, or refuse it.
+            KafkaStreamError: The brokers cannot be reached, or reject it.
         """
         from kafka import KafkaAdminClient
         from kafka.errors import TopicAlreadyExistsError
@@ -86,11 +86,12 @@ class KafkaApprovals:
                 admin.close()
 
     def send(self, signals: Iterable[Signal]) -> None:
-        """Send signals; they are in the topic when this returns. The topic is never created by that.
+        """Send signals; they are in the topic when this returns. This never creates the topic.
 
         Raises:
-            KafkaStreamError: The brokers cannot be reached, have no such topic, or did not take one in time.
-            KafkaValueError: A value is no JSON, or ``wait`` is the id of no wait.
+            KafkaStreamError: The brokers cannot be reached, have no such topic, or did not accept a signal in
+                time.
+            KafkaValueError: A value cannot be JSON, or ``wait`` is not the id of a wait.
         """
         from kafka import KafkaProducer
 
@@ -109,7 +110,7 @@ class KafkaApprovals:
                 producer.close(timeout=SECONDS)
 
     def answer(self, response: ApprovalResponse) -> None:
-        """Send an answer to the request whose id it has.
+        """Send an answer to the request with its id.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached.
@@ -118,10 +119,10 @@ class KafkaApprovals:
         self.send([request.answer(response)])
 
     def pending(self) -> list[ApprovalRequest]:
-        """Return the requests that have not ended, as far as their topic tells, the oldest first.
+        """Return the pending requests, as far as their topic shows, the oldest first.
 
-        An answer that is in flight to the job has not ended its request yet. A record that is not a request
-        is skipped, counted in :attr:`foreign`, and warned of once with its offset.
+        A request is pending until the job has processed its answer. A record that is not a request
+        is skipped, counted in :attr:`foreign`, and logged once as a warning with its offset.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
@@ -137,9 +138,9 @@ class KafkaApprovals:
         return sorted(found, key=lambda one: (one.began_at, one.id))
 
     def answered(self, request: ApprovalRequest) -> list[ApprovalResponse]:
-        """Return the answers to a request that the topic of signals has, the first one first.
+        """Return the answers to a request from the topic of signals, in order.
 
-        The first answer that fits counts for the job, and later ones are strays.
+        The job uses the first valid answer; later ones are unmatched signals.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
@@ -150,7 +151,7 @@ class KafkaApprovals:
             return answers_to(request, self._signals, self._client)
 
     def outcome(self, request: ApprovalRequest, seconds: float) -> Ended | None:
-        """Wait until a request has ended, and return how it did; None if it is still pending after a time.
+        """Wait until a request has ended, and return its outcome; None if it is still pending after a time.
 
         Args:
             request: The request.
@@ -172,7 +173,7 @@ def signal_json(signal: Signal) -> bytes:
     """Return a signal as the value of a record; :func:`read_signal` reads it.
 
     Raises:
-        KafkaValueError: It cannot be JSON, or its wait is none.
+        KafkaValueError: It cannot be JSON, or its wait is invalid.
     """
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
@@ -183,7 +184,7 @@ def signal_json(signal: Signal) -> bytes:
         )
     said = {one.name: getattr(signal, one.name) for one in fields(signal)}
     if signal.wait is not None:
-        # It names the key, whatever its type.
+        # The wait's id contains the key, whatever its type.
         said["key"] = None
     written = write_value({name: one for name, one in said.items() if one is not None}, "value")
     assert written is not None
@@ -191,12 +192,12 @@ def signal_json(signal: Signal) -> bytes:
 
 
 def read_signal(signal: Signal) -> Signal:
-    """Return a signal that was read from JSON with the key that it is for.
+    """Return a signal that was read from JSON, with its key.
 
-    An array is a tuple. If there is no key, it is that of the wait that the signal names.
+    A JSON array becomes a tuple. If there is no key, the key of the wait is used.
 
     Raises:
-        ValueError: The wait has no key, or no run can have the key.
+        ValueError: The wait has no key, or the key is of a type that no run can have.
     """
     key = _tuples(signal.key)
     if key is None and signal.wait is not None:
@@ -215,10 +216,10 @@ def request_json(request: ApprovalRequest) -> bytes:
 
 
 def read_request(value: bytes) -> ApprovalRequest:
-    """Return the request that a record has, with its key.
+    """Return the request in a record, with its key.
 
     Raises:
-        KafkaValueError: The record has none.
+        KafkaValueError: The record holds no request.
     """
     try:
         read = _REQUEST.validate_json(value)
@@ -240,7 +241,7 @@ def _key_of_wait(wait: str) -> Any:
 
 
 def _key_text(signal: Signal) -> str:
-    """The canonical text of a signal's key: signals of one key keep their order."""
+    """Return the canonical string of a signal's key: signals of one key keep their order."""
     return signal.wait.rsplit("|", 4)[0] if signal.wait is not None else encode_key(_tuples(signal.key))
 
 

@@ -1,7 +1,7 @@
 """The headers that this package writes; their names are part of the format of messages.
 
-All values are text in UTF-8. A message that an agent put out says which run of which key that was, and which
-message was the input of the run, so that the way of an event can be followed over any number of jobs.
+All values are strings in UTF-8. A message of an agent names the run and key that emitted it, and the
+message that was the run's input, so that you can trace an event through any number of jobs.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ LETTER = frozenset(
     (ERROR, ERROR_TYPE, ORIGIN, FAILED_AGENT, FAILED_KEY, FAILED_SEQUENCE)
     + (ACTION, EVENT, WHERE, TRACEBACK, ATTEMPTS)
 )
-"""What only a message in a topic of dead letters has."""
+"""Headers that only messages in a topic of dead letters have."""
 
 PUT_BACK = f"{PREFIX}redrive"
-"""How often a message was put back from a topic of dead letters."""
+"""How often a message was redriven from a topic of dead letters."""
 
 MAX_TRACEBACK = 4000
-"""How many characters of a traceback go into a header: the end, where the error is."""
+"""How many characters of a traceback go into a header: its end, which has the error."""
 
 
 def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
-    """Return what a message says of the run that put it out."""
+    """Return the headers that name the run that emitted a message."""
     texts = {
         ID: lineage.id,
         RUN: lineage.run_id,
@@ -68,7 +68,7 @@ def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
 
 
 def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
-    """Return what a message says of the run that put it out; None if no agent wrote it."""
+    """Return the run that emitted a message; None if the message is not an agent's."""
     texts = {name: content.decode("utf-8", "replace") for name, content in headers.items() if content}
     try:
         number = int(texts[SEQUENCE])
@@ -79,16 +79,16 @@ def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
 
 
 def letter_headers(letter: KafkaDeadLetter) -> dict[str, bytes]:
-    """Return what a message in a topic of dead letters says beside its own headers."""
+    """Return the headers that a dead letter adds to those of its message."""
     return _encoded({ERROR: letter.error, ERROR_TYPE: letter.error_type, ORIGIN: letter.record.place})
 
 
 def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, bytes]:
-    """Return what the message of an agent's dead letter says beside the headers of the input.
+    """Return the headers that an agent's dead letter adds to those of its input.
 
     Args:
         letter: The dead letter.
-        origin: Where the input was read from, ``topic/partition/offset``, or None.
+        origin: The input's place, ``topic/partition/offset``, or None.
     """
     texts = {
         ERROR: letter.error_message,
@@ -107,7 +107,7 @@ def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, by
 
 
 def without_letter(headers: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the headers that a dead letter had before it was one, and how often it was put back."""
+    """Return the headers from before the message was a dead letter, and how often it was redriven."""
     own = {name: content for name, content in headers.items() if name not in LETTER}
     before = own.get(PUT_BACK, b"0")
     return own | {PUT_BACK: str(int(before) + 1 if before.isdigit() else 1).encode()}

@@ -1,4 +1,4 @@
-"""Where a source begins and ends, as options of Flink's connector."""
+"""Start and stop positions of a source, as options of Flink's connector."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, Literal
 from flink_agents.api.errors import KafkaStreamError
 
 Start = Literal["earliest", "latest", "committed"] | datetime | Mapping[int, int]
-"""Where a source begins: a place by its name, the time of the first record, or offsets by partition."""
+"""Start of a source: a named position, the time of the first record, or offsets by partition."""
 
 Stop = Literal["latest", "committed"] | datetime | Mapping[int, int]
-"""Where a source ends: what is there when it starts, the time of the first record behind, or offsets."""
+"""End of a source: the end at its start, the time of the first record to leave out, or offsets."""
 
 _STARTS = {"earliest": "earliest-offset", "latest": "latest-offset", "committed": "group-offsets"}
 _STOPS = {"latest": "latest-offset", "committed": "group-offsets"}
 
 
 def start_options(start: Start, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the options for the beginning.
+    """Return the connector's options for the start position.
 
     Raises:
-        KafkaStreamError: It is none of those that there are.
+        KafkaStreamError: The position is invalid.
     """
     if start == "committed" and group is None:
         raise _wrong("start", start, "a group, whose offsets they are", "name it: group=...")
@@ -30,10 +30,10 @@ def start_options(start: Start, topics: Sequence[str], group: str | None) -> dic
 
 
 def stop_options(stop: Stop | None, topics: Sequence[str], group: str | None) -> dict[str, str]:
-    """Return the options for the end; none for a source without end.
+    """Return the connector's options for the end position; none for an unbounded source.
 
     Raises:
-        KafkaStreamError: It is none of those that there are.
+        KafkaStreamError: The position is invalid.
     """
     if stop is None:
         return {}

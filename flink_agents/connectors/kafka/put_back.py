@@ -1,7 +1,7 @@
-"""Puts dead letters back: from the topic of dead letters into the topic that a job reads.
+"""Redrives dead letters: from the topic of dead letters into the topic that a job reads.
 
-Each letter is put back once, also where this is interrupted: what is written, and how far the topic was read,
-belong to one transaction.
+Each letter is redriven exactly once, even if a redrive is interrupted: the written letters and the read
+position belong to one transaction.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGEN
 from flink_agents.connectors.kafka.read_marks import ReadMarks
 
 GROUP = "flink-agents-redrive"
-"""Begins the name of the consumer group that remembers how far a topic was read."""
+"""Prefix of the consumer group that stores the read position of a topic."""
 
 BATCH = 500
-"""How many letters one transaction puts back, at most."""
+"""The largest number of letters per transaction."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Letter:
     """A message in a topic of dead letters.
 
     Attributes:
-        value: Its value as it lies there.
+        value: Its value, as bytes.
         key: Its key.
         headers: Its headers by name.
         timestamp: Milliseconds since 1970.
-        place: Where it lies: ``topic/partition/offset``.
+        place: Its place: ``topic/partition/offset``.
     """
 
     value: bytes | None
@@ -43,7 +43,7 @@ class Letter:
 
     @property
     def error(self) -> str:
-        """What was wrong: class and text of the error."""
+        """Class and message of the error."""
         return f"{self._text(ERROR_TYPE)}: {self._text(ERROR)}"
 
     @property
@@ -58,7 +58,7 @@ class Letter:
 
     @property
     def origin(self) -> str | None:
-        """The topic that it came from, where that is known."""
+        """The topic that it came from, if it is known."""
         return self._text(ORIGIN).rsplit("/", 2)[0] or None
 
     def _text(self, name: str) -> str:
@@ -67,11 +67,11 @@ class Letter:
 
 @dataclass
 class PutBack:
-    """What was done.
+    """The result of a redrive.
 
     Attributes:
-        topics: How many letters went back into each topic.
-        left_out: How many were not chosen.
+        topics: The number of redriven letters, by topic.
+        left_out: The number of letters that were not chosen.
     """
 
     topics: dict[str, int] = field(default_factory=dict[str, int])
@@ -89,23 +89,23 @@ def put_back(
     told: Callable[[Letter, str | None], None] = lambda letter, topic: None,
     **client: Any,
 ) -> PutBack:
-    """Put the dead letters that are there now back in.
+    """Redrive the dead letters that are in the topic now.
 
-    A letter goes back with its value, key, timestamp and own headers, and a header ``flink-agents-redrive``
-    that counts how often it did. Letters that are not chosen stay for the next time.
+    A letter keeps its value, key, timestamp and own headers, and gets a header ``flink-agents-redrive``
+    with the number of its redrives. Letters that are not chosen stay for the next time.
 
     Args:
         dead_letters: The topic of dead letters.
-        to: The topic that they go into. Default: for each the one that it came from.
-        choose: Tells whether a letter is put back.
-        limit: How many to read, at most. Default: all that are there.
-        dry_run: Only look: nothing is written, and all letters are there the next time.
-        told: Told of each letter that was read, and of the topic it goes into; None for one that is left out.
+        to: The topic to write to. Default: for each letter the topic that it came from.
+        choose: Returns True if a letter is to be redriven.
+        limit: The largest number of letters to read. Default: all of them.
+        dry_run: Only read: nothing is written, and all letters stay for the next time.
+        told: Called with each letter that was read, and its target topic; None for a letter that is left out.
         **client: Options of kafka-python, ``bootstrap_servers`` among them.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, the topic is not there, a letter came from nowhere
-            that is known, or so many letters are left out that the brokers cannot remember which.
+        KafkaStreamError: The brokers cannot be reached, the topic does not exist, the origin of a letter is
+            unknown, or so many letters are left out that the brokers cannot store which.
     """
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -117,7 +117,7 @@ def put_back(
     try:
         if not dry_run:
             producer = made_client(KafkaProducer, transactional_id=group, **client)
-            # Ends another one that is at the same topic, before its offsets are read.
+            # Fences another redrive of the same topic, before its offsets are read.
             producer.init_transactions()
         marks = _marks(consumer, dead_letters)
         for records in _batches(consumer, dead_letters, limit, marks):
@@ -141,7 +141,7 @@ def put_back(
 def _commit(
     producer: Any, group: str, chosen: list[tuple[Letter, str | None]], offsets: Mapping[Any, Any]
 ) -> None:
-    """Write letters and how far the topic was read, or nothing of both."""
+    """Write letters and the read position in one transaction."""
     producer.begin_transaction()
     try:
         sent = [
@@ -166,7 +166,7 @@ def _commit(
 
 
 def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
-    """Return what the consumer group is to remember of each partition that was read."""
+    """Return the read position of each partition, to commit for the consumer group."""
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
     return {
@@ -177,7 +177,7 @@ def _offsets(topic: str, marks: Mapping[int, ReadMarks]) -> dict[Any, Any]:
 
 
 def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
-    """Return what earlier calls remember of each partition of a topic, and let the consumer begin there."""
+    """Seek to the read positions of earlier redrives, and return them by partition."""
     from kafka.structs import TopicPartition
 
     numbers = consumer.partitions_for_topic(topic)
@@ -206,7 +206,7 @@ def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
 def _batches(
     consumer: Any, topic: str, limit: int | None, marks: Mapping[int, ReadMarks]
 ) -> Iterator[list[Any]]:
-    """Yield the letters that lie in a topic now and were not put back, in portions."""
+    """Yield the letters that are in a topic now and were not redriven, in batches."""
     from kafka.structs import TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in marks]

@@ -1,7 +1,7 @@
-"""Which messages of a partition were handled, if not all up to an offset: as the metadata of that offset.
+"""Which messages of a partition were handled, if there are gaps: as the metadata of an offset.
 
-A consumer group remembers an offset, and a text of at most 4 KiB beside it. The offset is that of the first
-message that was left out. The text says which ones after it were handled, as compressed bits.
+A consumer group stores an offset, and a string of at most 4 KiB next to it. The offset is that of the first
+message that was left out. The string says which later messages were handled, as compressed bits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _VERSION = "1:"
 
 
 class ReadMarks:
-    """What was handled of a partition.
+    """The handled messages of a partition.
 
     Args:
-        begin: The first offset that was not, as far as is known.
+        begin: The first offset that was not handled, as far as is known.
 
     Attributes:
         begin: The first offset that was not handled.
-        read: True if anything was noted.
+        read: True if any message was noted.
     """
 
     def __init__(self, begin: int) -> None:
@@ -37,7 +37,7 @@ class ReadMarks:
 
     @classmethod
     def of(cls, offset: int, text: str) -> ReadMarks:
-        """Return what :meth:`text` wrote beside an offset."""
+        """Return the object for a string that :meth:`text` made."""
         made = cls(offset)
         if text.startswith(_VERSION):
             bits = zlib.decompress(base64.b64decode(text.removeprefix(_VERSION)))
@@ -51,21 +51,21 @@ class ReadMarks:
         return offset < self.begin or offset in self._done
 
     def note(self, offset: int, done: bool) -> None:
-        """Note a message: messages are noted in their order, but for those that were handled before."""
+        """Note a message as handled. Messages come in order, except those that were handled earlier."""
         self.read = True
         self._end = offset + 1
         if done:
             self._done.add(offset)
         elif self._first_left is None:
             self._first_left = offset
-        # Offsets between messages belong to transactions, and are nobody's.
+        # Offsets between messages belong to transactions, and not to any message.
         self.begin = self._first_left if self._first_left is not None else self._end
 
     def text(self) -> str:
-        """Return the messages behind :attr:`begin` that were handled.
+        """Return the handled messages after :attr:`begin` as a string.
 
         Raises:
-            KafkaStreamError: They are so many, and in such an order, that the text is too long.
+            KafkaStreamError: There are so many gaps that the string is too long.
         """
         done = [offset - self.begin for offset in self._done if offset >= self.begin]
         if not done:

@@ -1,4 +1,4 @@
-"""What a record of Kafka is to a job: its value with key, headers and place, or why it could not be read."""
+"""A Kafka record as a job sees it: its value with key, headers and place, or the reason why it is invalid."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flink_agents.connectors.kafka.headers import ID, TRACEPARENT, read_lineage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)  # with slots, KafkaRecord[int](...) would fail
+@dataclass(frozen=True)  # With slots, KafkaRecord[int](...) would fail.
 class KafkaRecord(Generic[T]):
     """A record of a topic, read by ``kafka_source(..., records=True)`` or written by ``kafka_sink``.
 
-    A sink takes value, key, headers and timestamp of it; the topic is the sink's own.
+    A sink uses its value, key, headers and timestamp; the sink decides the topic.
 
     Attributes:
         value: The value; None for a deletion (a record without a value).
         key: The key, or None.
-        headers: Headers by name. Of several headers with one name, the last one is there.
-        timestamp: Milliseconds since 1970. None for a sink: the timestamp that the stream's record has.
-        topic: Where it was read from.
-        partition: Number of the partition that it was read from.
-        offset: Its place in that partition.
+        headers: Headers by name. If several headers have the same name, the last one is used.
+        timestamp: Milliseconds since 1970. None for a sink: use the timestamp of the stream's record.
+        topic: The topic that it was read from.
+        partition: Number of the partition.
+        offset: Its offset in that partition.
     """
 
     value: T
@@ -38,12 +38,12 @@ class KafkaRecord(Generic[T]):
 
     @property
     def place(self) -> str | None:
-        """Where it was read from: ``topic/partition/offset``; None if it was not read."""
+        """Its place, ``topic/partition/offset``; None if it was not read from Kafka."""
         return None if self.topic is None else f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
     def message_id(self) -> str | None:
-        """The id that an agent gave it, else its place; what outputs name as their parent."""
+        """The id that an agent gave it, else its place; outputs name it as their parent."""
         given = self.headers.get(ID)
         return self.place if given is None else given.decode("utf-8", "replace")
 
@@ -55,13 +55,13 @@ class KafkaRecord(Generic[T]):
 
     @property
     def lineage(self) -> OutputLineage | None:
-        """The run that put it out; None if no agent with ``lineage=True`` did."""
+        """The run that emitted it; None if no agent with ``lineage=True`` did."""
         return read_lineage(self.headers)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaDeadLetter:
-    """A record whose key or value does not have the declared type, as it lies in Kafka.
+    """A record whose key or value does not have the declared type, with its original bytes.
 
     Attributes:
         record: The record; key and value are bytes, or None.

@@ -1,6 +1,6 @@
-"""``kafka_sink``: a stream of values into a topic.
+"""``kafka_sink``: writes a stream of values to a topic.
 
-A function in Python makes keys, values and headers of the values; Flink's connector for tables writes them.
+A Python function makes keys, values and headers; Flink's connector for tables writes them.
 PyFlink's own ``KafkaSink`` writes no headers.
 """
 
@@ -35,7 +35,7 @@ Delivery = Literal["at-least-once", "exactly-once"]
 KeyOf = Callable[[Any], Any]
 
 TRANSACTION_TIMEOUT = timedelta(minutes=15)
-"""The longest that brokers allow as they come; Flink's own, an hour, is refused by them."""
+"""The longest timeout that brokers allow by default; they reject Flink's own, an hour."""
 
 
 def kafka_sink(
@@ -52,30 +52,30 @@ def kafka_sink(
 ) -> flink_compat.TableSink:
     """Return a sink for ``DataStream.sink_to`` that writes values to a topic.
 
-    Text and bytes are written as they are, None as a record without a value (a deletion), all else as JSON.
-    The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an agent
-    with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent: the
-    record, or the input of the run, as it came, with headers that say why. A record has the timestamp of its
-    value in the stream, else the time at which it is written.
+    Strings and bytes are written as they are, None as a record without a value (a deletion), all else as
+    JSON. The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an
+    agent with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent:
+    the record, or the input of the run, as it came, with headers that say why. A record has the timestamp of
+    its value in the stream, else the time at which it is written.
 
     Args:
         topic: The topic.
-        key: Gives the key of a value: text, bytes, None, or anything that becomes JSON. Default: the key of a
-            ``KafkaRecord``, else none.
-        delivery: ``"at-least-once"`` loses nothing and may write again what was written behind the last
+        key: Returns the key of a value: a string, bytes, None, or anything that becomes JSON. Default: the
+            key of a ``KafkaRecord``, else none.
+        delivery: ``"at-least-once"`` loses nothing, and may repeat what was written after the last
             checkpoint; with ``"exactly-once"``, consumers that read committed records only see each once, as
             soon as its checkpoint is complete.
-        transactional_id: For exactly-once: begins the names of the transactions. No two jobs on the same
-            brokers may have the same.
-        transaction_timeout: For exactly-once: how long brokers keep a transaction open. What was written
-            before a checkpoint is lost where the job comes back later than that.
+        transactional_id: For exactly-once: the prefix of the transactions' names. Two jobs on the same
+            brokers must not share it.
+        transaction_timeout: For exactly-once: how long brokers keep a transaction open. If the job is down
+            for longer, records written before its checkpoint are lost.
         name: Name of the sink in the job, and part of its identity in savepoints. Default: the topic.
-        jar: File of Flink's Kafka connector. Default: the one that is there, else it is downloaded once.
+        jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
         properties: Properties of Kafka's Java client, by its own names.
-        **client: How the brokers are reached; see :func:`kafka_source`.
+        **client: Options of kafka-python for the connection; see :func:`kafka_source`.
 
     Raises:
-        KafkaStreamError: An argument does not fit.
+        KafkaStreamError: An argument is invalid.
     """
     _check(topic, delivery, transactional_id)
     connection = Connection(client, properties or {}, jar)
@@ -98,10 +98,10 @@ def kafka_sink(
 
 
 def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
-    """Note that a job commits with checkpoints; a local job with a name takes some by itself.
+    """Note that a job commits with checkpoints; a local job with a name enables some itself.
 
     Raises:
-        KafkaStreamError: It takes none.
+        KafkaStreamError: The job has no checkpoints.
     """
     flink = flink_compat.configuration_of(env)
     if not (env.get_checkpoint_config().is_checkpointing_enabled() or may_enable(env)):
@@ -144,7 +144,7 @@ def _insert(stream: DataStream, options: Mapping[str, str], write: WriteRecords)
     from pyflink.table.expressions import col
 
     rows = stream.process(write, output_type=_row_type())
-    # Fused behind another function of Python, it would see the wrong timestamps.
+    # Chained to another Python function, it would see the wrong timestamps.
     rows.start_new_chain().set_parallelism(flink_compat.parallelism_of(stream)).name(
         f"write {options['topic']}"
     )
@@ -184,10 +184,10 @@ def _row_type() -> TypeInformation:
 
 
 class WriteRecords(ProcessFunction):
-    """Makes rows for the connector of what a stream has.
+    """Converts the values of a stream into rows for the connector.
 
     Args:
-        key: Gives the key of a value, or None.
+        key: Returns the key of a value, or None.
     """
 
     def __init__(self, key: KeyOf | None) -> None:
@@ -215,7 +215,7 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
     """Return the record that a value of a stream becomes.
 
     Raises:
-        KafkaValueError: A header is neither text nor bytes.
+        KafkaValueError: A header is neither a string nor bytes.
     """
     headers: dict[str, Any] = {}
     traced = isinstance(value, TracedOutput)
@@ -226,7 +226,7 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
     if isinstance(value, DeadLetter):
         headers, value = _letter(value)
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)
-    # An agent may put out the record that it got, whose headers speak of another run.
+    # An agent may emit its input record, whose headers name another run.
     own = {name: one for name, one in record.headers.items() if not (traced and name.startswith(PREFIX))}
     found = {name: _header(name, content) for name, content in {**own, **headers}.items()}
     key = record.key if key_of is None else key_of(record.value)
@@ -234,7 +234,7 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
 
 
 def _letter(letter: DeadLetter) -> tuple[dict[str, Any], Any]:
-    """The headers of an agent's dead letter, and the input, which is written as it came."""
+    """Return the headers of an agent's dead letter, and the input, which is written unchanged."""
     record = letter.record
     origin = record.place if isinstance(record, KafkaRecord) else None
     headers: dict[str, Any] = {**agent_letter_headers(letter, origin)}

@@ -1,7 +1,7 @@
-"""``kafka_source``: topics as a stream of typed values.
+"""``kafka_source``: reads topics as a stream of typed values.
 
-Flink's connector for tables reads the records: keys and values raw, headers and place as metadata. One
-function in Python makes values of them. PyFlink's own ``KafkaSource`` knows values only.
+Flink's connector for tables reads the records: keys and values raw, headers and place as metadata. A
+Python function parses the values. PyFlink's own ``KafkaSource`` has values only.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class KafkaStream(DataStream):
         return self.get_side_output(OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY()))
 
     def check_dead_letters(self) -> None:
-        """Check that somebody reads the dead letters; the job does so before it runs.
+        """Check that the dead letters have a reader; the job does so before it runs.
 
         Raises:
-            DeadLettersNotReadError: Nobody does.
+            DeadLettersNotReadError: They have none.
         """
         if self._policy == "dead-letter" and not self._read:
             raise DeadLettersNotReadError(
@@ -96,31 +96,31 @@ def kafka_source(
     Args:
         env: The environment of the job.
         topics: A topic, several, or a pattern that the whole name of each has to match.
-        value: Type of the values: ``bytes`` and ``str`` as they are, any other type that pydantic knows from
-            JSON. ``Order | None`` takes records without a value (deletions) as well.
+        value: Type of the values: ``bytes`` and ``str`` as they are, any other Pydantic type from
+            JSON. ``Order | None`` accepts records without a value (deletions) as well.
         key: Type of the keys, in the same way, for ``records=True``.
-        records: Give :class:`KafkaRecord`, with key, headers, timestamp and place, in place of the value.
-        group: The consumer group, to whose name offsets are committed with each checkpoint.
-        start: Where a job without state begins: ``"earliest"``, ``"latest"``, ``"committed"`` (offsets of the
-            group, else earliest), a time, or an offset for each partition. A job with state goes on where its
-            state says.
-        stop: Where the stream ends, in the same way: ``"latest"`` is what is there when it begins. None:
-            nowhere.
+        records: Emit :class:`KafkaRecord`, with key, headers, timestamp and place, instead of the value.
+        group: The consumer group for which offsets are committed with each checkpoint.
+        start: Where a job without state starts: ``"earliest"``, ``"latest"``, ``"committed"`` (offsets of the
+            group, else earliest), a time, or an offset for each partition. A job with state resumes from its
+            state.
+        stop: Where the stream ends, in the same way: ``"latest"`` is the end when it starts. None:
+            never.
         dead_letters: Topic for records that do not have the declared types.
         on_error: What happens to these records: ``"dead-letter"`` (that topic, or ``dead_letters()`` of the
-            stream), ``"fail"`` the job, or ``"ignore"`` them but for a line in the log.
-        out_of_orderness: How much older than one before it a record of a partition may be, for watermarks by
-            the timestamps of the records. None: no watermarks.
-        idle_timeout: After how long without a record watermarks no longer wait for a partition.
+            stream), ``"fail"`` the job, or ``"ignore"`` them except for a line in the log.
+        out_of_orderness: How much older than an earlier record a record of a partition may be, for watermarks
+            by the timestamps of the records. None: no watermarks.
+        idle_timeout: After how long without a record watermarks stop waiting for a partition.
         name: Name of the source in the job, and part of its identity in savepoints. Default: the topics.
-        jar: File of Flink's Kafka connector. Default: the one that is there, else it is downloaded once.
+        jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
         properties: Properties of Kafka's Java client, by its own names.
-        **client: How the brokers are reached: ``bootstrap_servers``, ``security_protocol`` and more, by the
-            names of kafka-python, as for the store ``kafka``.
+        **client: Options of kafka-python for the connection: ``bootstrap_servers``, ``security_protocol`` and
+            others, as for the store ``kafka``.
 
     Raises:
-        KafkaStreamError: An argument does not fit.
-        KafkaConnectorError: Flink's connector is not there, and cannot be fetched.
+        KafkaStreamError: An argument is invalid.
+        KafkaConnectorError: Flink's connector is missing, and cannot be downloaded.
     """
     if on_error not in ON_RECORD_ERROR or (dead_letters is not None and on_error != "dead-letter"):
         raise KafkaStreamError(
@@ -177,10 +177,10 @@ def _topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:
 
 
 def _group_options(group: str | None, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return how the client reads.
+    """Return the consumer's options.
 
-    Without a group, nothing is committed; a group without offsets begins at the earliest ones. What a
-    transaction wrote is read when it is committed: Flink alone would read aborted ones as well.
+    Without a group, nothing is committed; a group without offsets starts at the earliest ones. Records of a
+    transaction are read once it is committed: Flink's default would read aborted ones as well.
     """
     defaults = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
     if group is not None:
@@ -205,7 +205,7 @@ def _rows(
     for name, kind in metadata.items():
         read, handed_on = read.column_by_metadata(name, kind, name, True), handed_on.column(name, kind)
     read = read.column_by_metadata("timestamp", time, "timestamp", True)
-    # PyFlink hands no instant to Python; it becomes the timestamp of the row.
+    # PyFlink passes no instant to Python; it becomes the timestamp of the row.
     handed_on = handed_on.column_by_metadata("timestamp", time, "rowtime")
     if out_of_orderness is not None:
         read = read.watermark("timestamp", f"`timestamp` - {_interval(out_of_orderness)}")
@@ -219,17 +219,17 @@ def _rows(
 
 
 class ReadRecords(ProcessFunction):
-    """Makes values of the connector's rows.
+    """Parses the connector's rows.
 
     Args:
-        value: Reads values.
-        key: Reads keys.
-        records: True if key, headers and place are given, too.
-        on_error: What happens to what cannot be read.
+        value: Parses values.
+        key: Parses keys.
+        records: True to emit records with key, headers and place.
+        on_error: What happens to invalid records.
     """
 
     def __init__(self, value: ValueReader, key: ValueReader, records: bool, on_error: OnRecordError) -> None:
-        # Unpickled in this order: the classes of the main script come before what reads them.
+        # Unpickled in this order: the classes of the main script come before the readers that use them.
         self._code_check = CodeCheck.of_values([value.kind, key.kind])
         self._main = MainModule()
         self._value = value
@@ -242,7 +242,7 @@ class ReadRecords(ProcessFunction):
         """Check that the types can be read.
 
         Raises:
-            KafkaStreamError: One cannot.
+            KafkaStreamError: One of them cannot.
         """
         self._value.check()
         self._key.check()
@@ -272,7 +272,7 @@ class ReadRecords(ProcessFunction):
 
 
 def _interval(duration: timedelta) -> str:
-    """Return a duration in SQL; days have two digits there, and seconds alone no more than that."""
+    """Return a duration in SQL; days have two digits there, which also limits seconds."""
     minutes, millis = divmod(duration // timedelta(milliseconds=1), 60_000)
     days, minutes = divmod(minutes, 24 * 60)
     clock = f"{minutes // 60:02}:{minutes % 60:02}:{millis / 1000:06.3f}"

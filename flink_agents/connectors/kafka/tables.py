@@ -1,4 +1,4 @@
-"""What a source and a sink have in common: the connector, its options, and the name in the job."""
+"""The common part of a source and a sink: the connector, its options, and the name in the job."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flink_agents.runtime.flink.following.brokers import note_brokers
 RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} | {
     "value.fields-include": "EXCEPT_KEY"
 }
-"""Keys and values reach Python, and leave it, as the bytes that they are in Kafka."""
+"""Keys and values reach and leave Python as raw bytes."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """How a source or sink reaches its brokers.
+    """The connection of a source or sink to its brokers.
 
     Attributes:
         client: Options of kafka-python.
-        properties: Properties of the Java client, which win.
-        jar: The connector's file that the user names, or None.
+        properties: Properties of the Java client, which take precedence.
+        jar: The connector's file that you give, or None.
     """
 
     client: Mapping[str, Any]
@@ -38,17 +38,17 @@ class Connection:
         """Return the connector's options for the client.
 
         Raises:
-            KafkaStreamError: An option is unknown, is missing, or does not fit.
+            KafkaStreamError: An option is unknown, missing or invalid.
         """
         found = java_properties(self.client, self.properties)
         note_brokers(found["bootstrap.servers"])
         return {f"properties.{name}": value for name, value in found.items()}
 
     def bring_connector(self, env: StreamExecutionEnvironment) -> None:
-        """Let the job have the connector, unless Flink has it in ``lib``.
+        """Add the connector to the job, unless Flink has it in ``lib``.
 
         Raises:
-            KafkaConnectorError: It is not there, and cannot be fetched.
+            KafkaConnectorError: It is missing, and cannot be downloaded.
         """
         if self.jar is not None or not flink_compat.on_class_path(FACTORY):
             flink_compat.add_jar(env, connector_jar(self.jar).as_uri())

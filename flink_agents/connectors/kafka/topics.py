@@ -1,4 +1,4 @@
-"""Topics of the brokers: made, listed and described, for ``flink-agents kafka topic``."""
+"""Creates, lists and describes topics, for ``flink-agents kafka topic``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TopicDescription:
 
     Attributes:
         name: Its name.
-        partitions: How many partitions it has.
-        replication_factor: How many brokers have each of them.
-        records: How many offsets lie between its begin and its end, in all partitions.
-        config: Its settings that are not the broker's default.
+        partitions: Its number of partitions.
+        replication_factor: The number of replicas of each partition.
+        records: How many offsets are between the beginning and the end of all partitions.
+        config: Its settings that differ from the broker's default.
     """
 
     name: str
@@ -41,20 +41,20 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     **client: Any,
 ) -> bool:
-    """Make a topic.
+    """Create a topic.
 
     Args:
         name: Its name.
-        partitions: How many partitions it has.
-        replication_factor: How many brokers have each of them.
+        partitions: Its number of partitions.
+        replication_factor: The number of replicas of each partition.
         config: Settings of the topic, by Kafka's names.
         **client: Options of kafka-python, ``bootstrap_servers`` among them.
 
     Returns:
-        False if there is a topic of that name already.
+        False if a topic with that name exists already.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or refuse it.
+        KafkaStreamError: The brokers cannot be reached, or reject it.
     """
     from kafka.errors import TopicAlreadyExistsError
 
@@ -75,17 +75,18 @@ def list_topics(**client: Any) -> list[str]:
     """Return the names of all topics that are not Kafka's own, sorted.
 
     Raises:
-        KafkaStreamError: The brokers cannot be reached, or refuse it.
+        KafkaStreamError: The brokers cannot be reached, or reject it.
     """
     with _admin(client) as admin:
         return sorted(name for name in admin.list_topics() if not name.startswith("__"))
 
 
 def describe_topic(name: str, **client: Any) -> TopicDescription:
-    """Return what a topic is.
+    """Describe a topic.
 
     Raises:
-        KafkaStreamError: There is none of that name, or the brokers cannot be reached or refuse it.
+        KafkaStreamError: There is no topic with that name, or the brokers cannot be reached or reject the
+            request.
     """
     from kafka import KafkaConsumer
     from kafka.admin import ConfigResource, ConfigResourceType
@@ -119,7 +120,7 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
 
 
 def _modified(described: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
-    """Return the settings that a topic has of its own, from the answer of kafka-python."""
+    """Return the settings that a topic overrides, from the answer of kafka-python."""
     return {
         str(key): str(value["value"] if isinstance(value, dict) else value)
         for of_type in described.values()

@@ -1,4 +1,4 @@
-"""Values as the bytes of a record: text and bytes as they are, all else as JSON by way of pydantic."""
+"""Values as the bytes of a record: strings and bytes as they are, all else as JSON through Pydantic."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pydantic_core import PydanticSerializationError, to_json
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 
 MAX_ERROR = 2000
-"""How many characters of what is wrong are shown; an error of pydantic may repeat the whole value."""
+"""How many characters of an error are shown; a Pydantic error may repeat the whole value."""
 
 
 class ValueReader:
     """Reads keys or values of one declared type.
 
-    ``bytes`` and ``str`` are taken as they are, any other type is read from JSON. A type with ``| None``
-    takes records that have none.
+    ``bytes`` and ``str`` are used as they are, any other type is parsed from JSON. A type with ``| None``
+    accepts records without a value.
 
     Args:
-        kind: The type: ``bytes``, ``str``, or any that pydantic knows.
-        part: What is read, ``value`` or ``key``, for errors.
+        kind: The type: ``bytes``, ``str``, or any type that Pydantic supports.
+        part: ``value`` or ``key``, for errors.
     """
 
     def __init__(self, kind: Any, part: str) -> None:
@@ -36,7 +36,7 @@ class ValueReader:
         self._plain = inner if inner in (bytes, str) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class of the value may be a class of the main script, which its worker has by then.
+        # The value's class may be in the main script; the worker has loaded it by then.
         return ValueReader, (self.kind, self.part)
 
     @cached_property
@@ -47,7 +47,7 @@ class ValueReader:
         """Check that the type can be read.
 
         Raises:
-            KafkaStreamError: pydantic does not know it.
+            KafkaStreamError: Pydantic does not support it.
         """
         if self._plain is not None:
             return
@@ -62,7 +62,7 @@ class ValueReader:
             ) from error
 
     def __call__(self, raw: bytes | None) -> Any:
-        """Return the value that a record has.
+        """Return the value of a record.
 
         Raises:
             KafkaValueError: It does not have the declared type.
@@ -90,7 +90,7 @@ class ValueReader:
 
 
 def _without_none(kind: Any) -> Any:
-    """Return the type without ``| None``; the same object where it has none."""
+    """Return the type without ``| None``; the same object if it has none."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
     arguments = typing.get_args(kind)
@@ -101,10 +101,10 @@ def _without_none(kind: Any) -> Any:
 
 
 def write_value(value: Any, part: str) -> bytes | None:
-    """Return a key or value as bytes: None, text and bytes as they are, all else as JSON.
+    """Return a key or value as bytes: None, strings and bytes as they are, all else as JSON.
 
     Raises:
-        KafkaValueError: pydantic cannot write it.
+        KafkaValueError: Pydantic cannot write it.
     """
     if value is None or isinstance(value, bytes):
         return value

@@ -1,21 +1,21 @@
-"""The topic of claims of a store ``kafka``, which says who may append.
+"""The claims topic of a store ``kafka``, which decides who may append.
 
-An owner takes over by a *claim*; the order of claims in the topic is the order of owners. Then it
-looks where each partition of the journals ends, and writes that down as its *fence*: what an owner
-that it outranks has appended before the fence counts, what lies behind it never does. Where several
-outrank an owner, the first fence decides, and for ever: later ones say nothing about that owner. Who
-appends reads the claims after an append, before it says that the append is done, or has a lease which
-its fence names and which others outlast before they look for theirs (``lease``): so a stale owner knows
-of its end before anybody relies on its records.
+An owner takes over with a *claim*; the order of claims in the topic is the order of owners. Then it
+reads the end offset of each journal partition, and writes these offsets as its *fence*: records that an
+outranked owner appended before the fence count, records after it never do. If several owners
+outrank another one, the first fence decides for good: later ones change nothing for that owner. After an
+append, an owner reads the claims before it reports the append as done, or it holds a lease that
+its fence names and that later owners wait out before they read theirs (``lease``): so a stale owner learns
+of its end before anything relies on its records.
 
-The lease of a job is another one: it only decides which job waits for which. Owners tell by *beats* that
-they live; one that ends says so by a *release*. A claim that has to give way to a job that lives is
+The lease of a job is a different one: it only decides which job waits for which. Owners send *beats* to show
+that they are alive; an owner that ends writes a *release*. A claim that gives way to a live job is
 *withdrawn*.
 
-Claims of which nothing is needed any more are removed (:meth:`Claims.done`), so that the topic follows
-what is not settled and not how often a job was restarted. Before they go, a record says which of a group
-are left: an owner that slept for so long that it sees neither its end nor who brought it about finds out
-by that.
+Claims that are no longer needed are removed (:meth:`Claims.done`), so that the size of the topic depends on
+the open claims and not on the number of restarts. Before they are removed, a record lists the claims of the
+group that are left: an owner that was paused for so long that it sees neither its end nor the claim that
+caused it learns of it by that list.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _log = bounded_logger("flink_agents.store")
 POLL_MS = 200
 
 OF_OWNERS = ("claim", "fence", "beat", "release", "withdrawn")
-"""Kinds of records that an owner has, the claim first: without it, the others mean nothing."""
+"""Kinds of records that an owner has, the claim first: without the claim, the others mean nothing."""
 
 LEASE_PART = -1
-"""In a fence, this is not a partition but the owner's lease in milliseconds: former versions, which have no
-leases, pass it over."""
+"""In a fence, this is not a partition but the owner's lease in milliseconds: earlier versions, which have no
+leases, ignore it."""
 
 
 @dataclass
@@ -64,19 +64,19 @@ class Claim:
     """One claim.
 
     Attributes:
-        offset: Its place among all claims.
-        owner: Who claims.
+        offset: Its offset among all claims.
+        owner: The owner that claims.
         lease_seconds: Length of its job's lease.
-        append_lease: How long appends of it may be done without a look, by the lease that its fence names;
-            0: for no time.
-        fence: Where each partition ended when it took over; None before it has looked.
-        beat: Place of its last beat.
+        append_lease: How long its appends may be done without reading the claims, by the lease in its fence;
+            0: never.
+        fence: The end of each partition when it took over; None until it has read them.
+        beat: Offset of its last beat.
         ended: True if it was released or withdrawn.
         withdrawn: True if it was withdrawn.
-        void: From which offset on its records do not count, by partition; None if nobody decided.
-        decided_by: The token of the owner whose fence that is.
-        removed: True if it was removed from the topic; only one's own is kept then.
-        lost: True if what decided about it was removed as well, before it was read.
+        void: Offsets from which on its records do not count, by partition; None if that is undecided.
+        decided_by: The token of the owner whose fence decided that.
+        removed: True if it was removed from the topic; only your own claim is kept then.
+        lost: True if the fence that decided about it was removed as well, before it was read.
     """
 
     offset: int
@@ -94,7 +94,7 @@ class Claim:
 
 
 class _Later:
-    """The claims behind a place, as far as they decide whom they outrank.
+    """The claims after a given one, as far as they decide whom they outrank.
 
     Asking each of them by ``Owner.outranks`` would make a look at n claims cost n * n comparisons.
     """
@@ -104,7 +104,7 @@ class _Later:
         self._subtasks: set[tuple[str, int, int]] = set()
 
     def add(self, claim: Claim) -> None:
-        """Take in one claim; one that was withdrawn outranks nobody."""
+        """Add one claim; a withdrawn claim outranks no owner."""
         owner = claim.owner
         if not claim.withdrawn:
             self._jobs.add((owner.job_id, owner.parallelism))
@@ -117,17 +117,18 @@ class _Later:
 
 
 class Claims:
-    """The claims as one thread has read them. Not for several threads at a time.
+    """The claims as one thread has read them. Not thread-safe.
 
     Args:
-        settings: How to reach the topic.
-        topic: The topic of claims.
-        own: The token of the owner who reads them, if there is one.
+        settings: Settings of the store, which say how to reach the topic.
+        topic: The claims topic.
+        own: The token of the owner that reads them, or None.
 
     Attributes:
-        orphans: Kinds and tokens of records whose claim is gone: some owners do not know of their end.
-        described: What the topic of journals is; None if nobody has said so.
-        plans: What plans of agents cover, by fingerprint.
+        orphans: Kinds and tokens of records whose claim is gone: some owners do not know that they have
+            ended.
+        described: The description of the journal topic; None if there is none yet.
+        plans: The content of plans of agents, by fingerprint.
     """
 
     def __init__(self, settings: KafkaSettings, topic: Topic, own: str | None = None) -> None:
@@ -136,14 +137,14 @@ class Claims:
         self._settings = settings
         self._own = own
         self._partition = TopicPartition(topic.name, 0)
-        # Its own types lack arguments that it has.
+        # The package's own types lack arguments that it accepts.
         self._consumer: Any = settings.consumer()
         self._consumer.assign([self._partition])
         self._consumer.seek_to_beginning(self._partition)
         self._by_token: dict[str, Claim] = {}
-        # Of each group by token, in the order of the claims.
+        # By group and token, in the order of the claims.
         self._by_group: dict[str, dict[str, Claim]] = {}
-        # Those that no fence decided: of each group, by job and parallelism, and then by subtask.
+        # Claims that no fence has decided, by group, by job and parallelism, and by subtask.
         self._open: dict[str, dict[tuple[str, int], dict[int, list[Claim]]]] = {}
         self.orphans: set[tuple[str, str]] = set()
         self.described: dict[str, Any] | None = None
@@ -159,7 +160,7 @@ class Claims:
         """Read all claims that were acknowledged before this was called.
 
         Args:
-            seconds: How long that may take; as long as reading journals may stand still unless given.
+            seconds: How long that may take; by default, as long as reading journals may make no progress.
 
         Raises:
             StoreUnavailableError: They cannot be read.
@@ -229,13 +230,13 @@ class Claims:
     def _keep(
         self, group: str, through: int, tokens: list[str], removed: list[tuple[str, str | None]]
     ) -> None:
-        """Take in which claims of a group are left of those up to an offset.
+        """Apply the record of which claims of a group are left, up to an offset.
 
         Args:
-            group: Which group.
-            through: Up to where.
-            tokens: Those that are left.
-            removed: Those that were removed then, and who decided about them.
+            group: The group.
+            through: The offset.
+            tokens: The tokens of the claims that are left.
+            removed: The claims that were removed, and the owner that decided about each.
         """
         left, deciders = set(tokens), dict(removed)
         for token, claim in list(self._by_group.get(group, {}).items()):
@@ -248,7 +249,7 @@ class Claims:
             self._drop(token, False)
 
     def _drop(self, token: str, is_decided: bool) -> None:
-        """Let go of a claim; of one's own, note whether it is known what decided about it."""
+        """Remove a claim; of your own claim, note whether the fence that decided about it is known."""
         claim = self._by_token.get(token)
         if claim is None:
             return
@@ -264,9 +265,9 @@ class Claims:
             undecided[owner.subtask].remove(claim)
 
     def _decide(self, fenced: Claim) -> None:
-        """Let a fence decide what counts of those whom its owner outranks, if no earlier one did.
+        """Let a fence decide which records of outranked owners count, if no earlier fence did.
 
-        Each claim is decided once, and of the others none is looked at that cannot be outranked.
+        Each claim is decided once, and claims that cannot be outranked are not looked at.
         """
         if fenced.withdrawn:
             return
@@ -288,7 +289,7 @@ class Claims:
             if not subtasks:
                 del undecided[job]
 
-    # -- what they say ----------------------------------------------------------------
+    # -- questions --------------------------------------------------------------------
 
     def knows(self, token: str) -> bool:
         """Return True if there is a claim of that owner."""
@@ -304,20 +305,20 @@ class Claims:
         return list(self._by_group.get(group, {}).values())
 
     def done(self, group: str, owns: Callable[[Claim], bool]) -> list[Claim]:
-        """Return the claims of a group that can be removed, the first one first.
+        """Return the claims of a group that can be removed, in order.
 
-        Those that were withdrawn, and those of owners that cannot append any more and own nothing. One
-        stays as long as what it decided about another one is needed.
+        These are withdrawn claims, and claims of owners that can no longer append and own nothing. A claim
+        stays as long as anything that it decided about another claim is needed.
 
         Args:
-            group: Which group.
-            owns: True if something may be needed that the owner of a claim wrote.
+            group: The group.
+            owns: True if records of the claim's owner may still be needed.
         """
         claims = self.of_group(group)
         later = _Later()
         for claim in reversed(claims):
             if claim.void is None and not claim.ended and later.outrank(claim.owner):
-                return []  # without a claim that outranks it, it would seem to live
+                return []  # Without a claim that outranks it, it would appear to be alive.
             later.add(claim)
         found: list[Claim] = []
         deciding: set[str | None] = set()
@@ -330,19 +331,19 @@ class Claims:
         return found
 
     def before(self, token: str) -> list[Claim]:
-        """Return those of owners that might append until the claim of ``token`` came."""
+        """Return the claims of owners that could append until the claim of ``token`` came."""
         own = self._by_token[token]
         later, found = _Later(), list[Claim]()
         for claim in reversed(self._by_group[own.owner.group].values()):
             if claim.offset < own.offset:
-                # Of several that race, each looks only at those before it: so the first one wins.
+                # If several owners race, each looks only at those before it: so the first one wins.
                 if not claim.ended and not later.outrank(claim.owner):
                     found.append(claim)
                 later.add(claim)
         return found[::-1]
 
     def void_from(self, token: str) -> dict[int, int]:
-        """Return the offset from which on records of that owner do not count, by partition.
+        """Return the offsets from which on records of that owner do not count, by partition.
 
         Empty if all of them count, or if it is not decided yet (:meth:`undecided`).
         """
@@ -350,7 +351,7 @@ class Claims:
         return (claim.void or {}) if claim is not None else {}
 
     def undecided(self, token: str) -> bool:
-        """Return True if that owner is outranked, and nobody has looked yet which of its records count."""
+        """Return True if that owner is outranked, and no fence has decided yet which of its records count."""
         own = self._by_token.get(token)
         if own is None or own.void is not None:
             return False
@@ -362,11 +363,11 @@ class Claims:
         return False
 
     def live(self) -> list[Claim]:
-        """Return those of owners that may append at present, as far as anybody knows."""
+        """Return the claims of owners that may append at present, as far as these claims show."""
         return [claim for group in self._by_group for claim in self._live_of(group)]
 
     def in_the_way(self, owner: Owner) -> dict[str, Claim]:
-        """Return those of other jobs that hold the group of ``owner``, by token."""
+        """Return the claims of other jobs that hold the group of ``owner``, by token."""
         live = self._live_of(owner.group)
         return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}
 
@@ -380,12 +381,12 @@ class Claims:
 
 
 class ClaimsWriter:
-    """Writes to the topic of claims.
+    """Writes to the claims topic.
 
     Args:
-        producer: Appends.
-        topic: The topic of claims.
-        settings: How long to wait.
+        producer: The producer that appends.
+        topic: The claims topic.
+        settings: Settings of the store, with the timeouts.
     """
 
     def __init__(self, producer: KafkaProducer, topic: Topic, settings: KafkaSettings) -> None:
@@ -394,39 +395,40 @@ class ClaimsWriter:
         self._settings = settings
 
     def claim(self, owner: Owner) -> None:
-        """Take over."""
+        """Write a claim."""
         content = [owner.job_id, owner.group, owner.subtask, owner.parallelism, self._settings.lease_seconds]
         self._write("claim", owner.token, content)
 
     def fence(self, owner: Owner, ends: dict[int, int]) -> None:
-        """Say where partitions ended behind the claim, and how long others have to wait for this owner."""
+        """Write where partitions ended after the claim, and how long others have to wait for this owner."""
         lease = math.ceil(self._settings.append_lease_seconds * 1000)
         self._write("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
 
     def withdraw(self, owner: Owner) -> None:
-        """Take a claim back."""
+        """Withdraw a claim."""
         self._write("withdrawn", owner.token, True)
 
     def release(self, owner: Owner, seconds: float) -> None:
-        """Say that an owner has ended; waits for so long at most."""
+        """Write that an owner has ended; waits at most ``seconds``."""
         self._write("release", owner.token, True, seconds)
 
     def beat(self, owner: Owner) -> None:
-        """Say that an owner lives; does not wait."""
+        """Write that an owner is alive; does not wait."""
         key, value = pack_claim("beat", owner.token, time.time())
         self._producer.send(self._topic, key=key, value=value, partition=0)
 
     def plan(self, fingerprint: str, data: bytes) -> None:
-        """Keep what a plan covers."""
+        """Store the content of a plan."""
         self._write("plan", fingerprint, data)
 
     def remove(self, owner: Owner, claims: Claims, done: Collection[Claim]) -> None:
-        """Remove claims, and what is left of such that were removed before.
+        """Remove claims, and the remains of claims that were removed earlier.
 
         Args:
-            owner: Who does so, and must have seen after ``done`` was made that it still is an owner.
-            claims: Out of which ``done`` was made.
-            done: Which ones, the first one first.
+            owner: The owner that removes them. It must have seen after ``done`` was made that it still is an
+                owner.
+            claims: The claims from which ``done`` was made.
+            done: The claims to remove, in order.
         """
         gone = [(kind, claim.owner.token) for claim in done for kind in OF_OWNERS] + sorted(claims.orphans)
         if done:
@@ -441,7 +443,7 @@ class ClaimsWriter:
                 self._producer.send(self._topic, key=pack_claim_key(*each), value=None, partition=0)
 
     def describe(self, journals: Topic) -> None:
-        """Keep what the topic of journals is."""
+        """Store the description of the journal topic."""
         self._write("topic", "", {"id": journals.id.bytes, "partitions": journals.partitions})
 
     def _write(self, kind: str, token: str, content: Any, seconds: float | None = None) -> None:
@@ -454,15 +456,15 @@ class ClaimsWriter:
 
 
 def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
-    """Check that the claims belong to this topic of journals.
+    """Check that the claims belong to this journal topic.
 
     Args:
-        claims: Read after ``is_used`` was asked.
+        claims: Claims that were read after ``is_used`` was determined.
         journals: The topic as it was found.
         is_used: True if something was ever written to it.
 
     Raises:
-        StoreMismatchError: One of both was made again, or the topic has another number of partitions.
+        StoreMismatchError: One of the two was created again, or the topic has another number of partitions.
     """
     described = claims.described
     if described is None:

@@ -1,12 +1,12 @@
-"""Finds the batches of a store ``kafka`` that nobody needs any more.
+"""Finds the batches of a store ``kafka`` that are no longer needed.
 
 A batch is needed as long as it has a record of a run that was not pruned, or the last removal of a
-journal, or says that a journal was forgotten. What a scan or a writer knows of is enough to say that one
-is not: nothing that was pruned comes back. So anybody may remove a batch that is dead, whoever wrote it.
+journal, or the fact that a journal was deleted. The knowledge of a single scan or writer is enough to say
+that a batch is not needed: pruned runs never return. So any owner may remove a dead batch, whoever wrote it.
 
-A removal is needed for two things. As long as a batch is there that has records of the runs, it says that
-they do not count. Then it only finds out a state that is too old; of the many that do only that, the
-latest ones are kept (``remembered``).
+A removal serves two purposes. While a batch with records of the runs exists, it says that they do
+not count. After that, it only detects a state that is too old; of the many removals with only that purpose,
+the latest ones are kept (``remembered``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flink_agents.connectors.action_state.kafka.layout import FORGET, BatchKey, 
 from flink_agents.connectors.action_state.kafka.remembered import Dated, Remembered
 
 SPARSE = 4
-"""A batch of removals of which less than one in so many is needed is written again."""
+"""A batch of removals is rewritten if less than one in this many of its removals is needed."""
 
 
 class Batch(NamedTuple):
@@ -41,9 +41,9 @@ class _Removal(NamedTuple):
 
     Attributes:
         through: The last run that it removed.
-        offset: Where it is. Of two that say the same, the later one is kept: so all agree on which.
-        batch: In which batch.
-        since: Where it was before it was written again.
+        offset: Its offset. Of two equal ones, the later one is kept: so all owners keep the same one.
+        batch: The batch that holds it.
+        since: Its first offset, before it was rewritten.
     """
 
     through: int
@@ -53,11 +53,11 @@ class _Removal(NamedTuple):
 
 
 class Garbage:
-    """Knows which batches are needed, and which can be removed. Any thread may ask.
+    """Knows which batches are needed and which can be removed. Thread-safe.
 
     Args:
-        remembered: Which removals are kept; all of them unless given.
-        token: The token of the owner; None for somebody who has none.
+        remembered: Chooses the removals to keep; without it, all of them are kept.
+        token: The token of the owner; None for a reader without one.
     """
 
     def __init__(self, remembered: Remembered | None = None, token: str | None = None) -> None:
@@ -70,7 +70,7 @@ class Garbage:
         self._forgotten: dict[JournalKey, _Removal] = {}
         self._offsets: dict[Batch, int] = {}
         self._sizes: dict[Batch, int] = {}
-        # Of batches that are needed: the journals of which they have records, and in how many each is.
+        # Of batches that are needed: the journals in each, and the number of records of each journal.
         self._holds: dict[Batch, tuple[JournalKey, ...]] = {}
         self._held: Counter[JournalKey] = Counter()
         self._tokens: Counter[str] = Counter()
@@ -82,22 +82,22 @@ class Garbage:
         self.found = 0
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last run that was pruned, as far as is known here."""
+        """Return the last run that is known to be pruned."""
         removal = self._removals.get(journal)
         return NOTHING_PRUNED if removal is None else removal.through
 
     def since(self, journal: JournalKey) -> int | None:
-        """Return where the last removal of a journal was first."""
+        """Return the first offset of the last removal of a journal."""
         removal = self._removals.get(journal)
         return None if removal is None else removal.since
 
     def settled(self) -> dict[JournalKey, int]:
-        """Return the last runs that were pruned, of each journal of which that is known."""
+        """Return the last pruned run of each journal for which it is known."""
         with self._lock:
             return {journal: removal.through for journal, removal in self._removals.items()}
 
     def counts(self) -> dict[str, int]:
-        """Return what is needed as far as is known here, and how many batches were removed."""
+        """Return the known numbers of needed batches, and of batches that were removed."""
         return {
             "runs_kept": self._kept_runs,
             "batches_kept": len(self._needed),
@@ -111,21 +111,21 @@ class Garbage:
             return {batch for runs in self._runs.values() for batches in runs.values() for batch in batches}
 
     def knows(self, journal: JournalKey) -> bool:
-        """Return True if a batch has something of the journal."""
+        """Return True if a batch has any record of the journal."""
         return journal in self._runs or journal in self._removals
 
     def needs(self, batch: Batch) -> bool:
-        """Return True if something in a batch is needed, as far as is known here."""
+        """Return True if any record in a batch is known to be needed."""
         return batch in self._needed
 
     def owns(self, token: str) -> bool:
-        """Return True if something is needed that an owner wrote."""
+        """Return True if any record that an owner wrote is needed."""
         return self._tokens[token] > 0
 
-    # -- what is told -----------------------------------------------------------------
+    # -- notifications ----------------------------------------------------------------
 
     def add(self, batch: Batch, offset: int, entries: Iterable[Entry]) -> None:
-        """Note what the batch at an offset holds; again does no harm."""
+        """Note what the batch at an offset holds; repeating it does no harm."""
         with self._lock:
             if batch in self._needed:
                 return
@@ -159,12 +159,12 @@ class Garbage:
             self._dead.append(batch)
 
     def gone(self, batch: Batch) -> list[tuple[JournalKey, int]]:
-        """Note that a batch was removed by somebody; returns the runs in it that were needed so far."""
+        """Note that a batch was removed; returns the runs in it that were needed so far."""
         with self._lock:
             found: list[tuple[JournalKey, int]] = []
             for journal in self._holds.get(batch, ()):
                 runs = self._runs.get(journal, {})
-                # Who removed it knew of removals that are forgotten meanwhile.
+                # The owner that removed it knew of removals that are no longer known here.
                 for seq in [seq for seq, batches in runs.items() if batch in batches]:
                     self._kept_runs -= 1
                     found.append((journal, seq))
@@ -175,10 +175,10 @@ class Garbage:
             self._drop(batch)
             return found
 
-    # -- what is to be done -----------------------------------------------------------
+    # -- work to do -------------------------------------------------------------------
 
     def take_dead(self) -> list[Batch]:
-        """Take the batches that can be removed, once."""
+        """Take the batches that can be removed; each is returned once."""
         if not self._dead:
             return []
         with self._lock:
@@ -187,19 +187,19 @@ class Garbage:
             return dead
 
     def put_back(self, dead: Iterable[Batch]) -> None:
-        """Take batches back that could not be removed."""
+        """Return batches that could not be removed."""
         with self._lock:
             self._dead[:0] = dead
 
     def keep_removals(self) -> None:
-        """Forget no removal any more: of some batch nobody knows whether it was removed."""
+        """Keep all removals from now on: it is unknown whether some batch was removed."""
         self._keeps = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Take removals that are to be written again, as most of their batches is not needed.
+        """Take removals that have to be rewritten, as most of their batches is not needed.
 
-        Only of journals of the owner's group, or that the owner wrote itself: of others it may not know yet
-        that they were forgotten.
+        Only removals of journals of the owner's group, or that the owner wrote itself: of other journals, it
+        may not know yet that they were deleted.
         """
         with self._lock:
             sparse = {
@@ -218,21 +218,21 @@ class Garbage:
             return found[:limit]
 
     def is_over(self, partition: int) -> bool:
-        """Return True if a partition has so many removals that a search for superfluous ones pays."""
+        """Return True if a partition has enough removals to make a search for superfluous ones worthwhile."""
         remembered = self._remembered
         over = remembered is not None and remembered.is_over(partition, self._partitions[partition])
         return over and not self._keeps
 
     def over(self) -> list[int]:
-        """Return the partitions of which more removals are known than are to be kept."""
+        """Return the partitions with more known removals than are kept."""
         return [each for each in list(self._partitions) if self.is_over(each)]
 
     def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
-        """Forget removals that are not to be kept; returns of which journals.
+        """Drop removals that are not kept; returns their journals.
 
         Args:
-            read: Partitions that were read from their begin on, and to which offset: a removal is needed
-                while a batch is there that has records of its journal.
+            read: Partitions that were read from their beginning, and up to which offset: a removal is needed
+                while any batch has records of its journal.
         """
         if self._remembered is None or self._keeps:
             return []
@@ -257,7 +257,7 @@ class Garbage:
         return expired
 
     def adopt(self, tokens: Collection[str]) -> None:
-        """Have all removals written again that are in batches of given writers."""
+        """Have all removals in batches of the given writers rewritten."""
         with self._lock:
             self._rewrite.update(
                 journal for journal, removal in self._removals.items() if removal.batch.key.token in tokens
@@ -266,12 +266,12 @@ class Garbage:
     # -- counting ---------------------------------------------------------------------
 
     def _expire(self, journal: JournalKey, removal: _Removal) -> bool:
-        """Forget a removal, unless it is needed or no longer the last one."""
+        """Drop a removal, unless it is needed or no longer the last one."""
         if self._removals.get(journal) is not removal:
             return False
         own = journal in self._holds.get(removal.batch, ())
         if self._held[journal] > own or journal in self._runs:
-            # Beside records of other journals, it would keep their removals from being forgotten.
+            # Together with records of other journals, it would keep their removals from being dropped.
             if removal.batch in self._holds:
                 self._rewrite.add(journal)
             return False
@@ -321,12 +321,12 @@ class Garbage:
             del self._runs[journal]
 
     def _forgotten_at(self, journal: JournalKey) -> int:
-        """Return the offset before which everything of a journal is forgotten."""
+        """Return the offset before which all records of a journal are deleted."""
         known = self._forgotten.get(journal)
         return -1 if known is None else known.offset
 
     def _forget(self, journal: JournalKey, forgotten: _Removal) -> None:
-        """Note that all of a journal that lies before an offset was forgotten."""
+        """Note that all records of a journal before an offset were deleted."""
         known = self._forgotten.get(journal)
         if known is not None and forgotten.offset < known.offset:
             return

@@ -1,4 +1,4 @@
-"""The journals of a store ``kafka`` as far as they were read, in memory."""
+"""The journals of a store ``kafka`` in memory, as far as they were read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class JournalIndex:
     def __init__(self) -> None:
         self._journals: dict[JournalKey, Journal] = {}
         self._forgotten: set[JournalKey] = set()
-        # Journals that may have no run any more, since this was last looked at.
+        # Journals that may have no run left, since they were last checked.
         self._emptied: set[JournalKey] = set()
 
     def __contains__(self, journal: JournalKey) -> bool:
@@ -25,7 +25,7 @@ class JournalIndex:
         return len(self._journals)
 
     def apply(self, entries: Iterable[Entry]) -> None:
-        """Take over what a batch says."""
+        """Apply the entries of a batch."""
         for entry in entries:
             if entry.through == FORGET:
                 self._journals.pop(entry.journal, None)
@@ -43,7 +43,7 @@ class JournalIndex:
                     kept.runs.setdefault(record.seq, []).append(record)
 
     def extend(self, newer: JournalIndex) -> None:
-        """Take over what lies behind all that was applied here."""
+        """Add an index of later records."""
         for journal in newer._forgotten:
             self._journals.pop(journal, None)
         self._forgotten |= newer._forgotten
@@ -59,11 +59,11 @@ class JournalIndex:
         self._emptied |= newer._emptied
 
     def prepend(self, older: JournalIndex, pruned: Callable[[JournalKey], int] | None = None) -> None:
-        """Take over what lies before all that was applied here.
+        """Add an index of earlier records.
 
         Args:
-            older: What that is.
-            pruned: The last run that was removed of a journal, as far as is known without ``older``.
+            older: That index.
+            pruned: The last removed run of a journal, as far as it is known without ``older``.
         """
         for journal, before in older._journals.items():
             if journal in self._forgotten:
@@ -83,7 +83,7 @@ class JournalIndex:
         self._emptied |= older._journals.keys()
 
     def settle(self, journal: JournalKey, through: int) -> None:
-        """Let go of the runs of a journal up to a number, and of the journal if it has no other."""
+        """Drop the runs of a journal up to a number, and the journal if it has no other run."""
         kept = self._journals.get(journal)
         if kept is not None:
             kept.prune(through)
@@ -91,16 +91,16 @@ class JournalIndex:
                 del self._journals[journal]
 
     def drop(self, journal: JournalKey, seq: int) -> None:
-        """Let go of a run whose batch was removed, without a word about those before it."""
+        """Drop a run whose batch was removed; earlier runs stay."""
         kept = self._journals.get(journal)
         if kept is not None and kept.runs.pop(seq, None) is not None:
             self._emptied.add(journal)
 
     def free(self, pruned: Callable[[JournalKey], int]) -> list[tuple[JournalKey, int]]:
-        """Let go of journals without runs of which others know what was removed; returns what they know.
+        """Drop journals without runs whose removals are known elsewhere; returns these removals.
 
         Args:
-            pruned: The last run that was removed of a journal, as others know it.
+            pruned: The last removed run of a journal, as it is known elsewhere.
         """
         found: list[tuple[JournalKey, int]] = []
         for journal in self._emptied:
@@ -112,7 +112,7 @@ class JournalIndex:
         return found
 
     def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last run that was pruned, as far as its removal was read."""
+        """Return the last pruned run, as far as its removal was read."""
         kept = self._journals.get(journal)
         return NOTHING_PRUNED if kept is None else kept.pruned_through
 
@@ -131,10 +131,10 @@ class JournalIndex:
         """Describe journals as ``ActionStateStore.journals`` does.
 
         Args:
-            journal_id: Only those of this job.
-            after: Only those behind this one.
-            limit: The most to return.
-            settled: Journals of which a removal is known, with the last run that it removed.
+            journal_id: Only journals of this job.
+            after: Only journals after this one.
+            limit: The maximum number to return.
+            settled: Journals with a known removal, and the last run that it removed.
         """
         return describe(self._with(settled or {}), journal_id, after, limit)
 

@@ -1,11 +1,11 @@
 """The bytes of the store ``kafka``: keys and values of records in its two topics.
 
-The topic of journals is compacted and holds *batches*. A batch is one Kafka record: appends and
-removals of many journals of one partition that were written together. Its key is the token of who
-wrote it and a number; its value the entries. A record with the same key and no value says that
-nothing in the batch is needed any more.
+The journal topic is compacted and holds *batches*. A batch is one Kafka record: appends and
+removals of many journals of one partition that were written together. Its key is the writer's
+token and a number; its value has the entries. A record with the same key and no value means that
+no entry of the batch is needed any more.
 
-The topic of claims is compacted too and has one partition. Its order is the order in which owners
+The claims topic is compacted too, and has one partition. Its order is the order in which owners
 took over. See ``claims``.
 """
 
@@ -24,26 +24,26 @@ from flink_agents.api.action_state import JournalKey, Record, RecordKind, encode
 from flink_agents.api.errors import StoreFormatError
 
 VERSION = 1
-"""Of records of the topic of claims."""
+"""Version of records in the claims topic."""
 
 BATCH_VERSION = 3
-"""Of batches. Those of version 1 came before removals had an age; they may be of a looker without a sign."""
+"""Version of batches. In version 1, removals have no age, and batches of a looker have no marker."""
 
 READABLE = (1, BATCH_VERSION)
 
 LOOKER = "looker-"
-"""How the token of a writer begins that never claimed, as it only removes."""
+"""Prefix of the token of a writer without a claim, which only removes."""
 
 PARTITIONS_KEPT = 16_384
-"""Of so many journals the partition is remembered, as each durable call asks for it several times. Keys that
-have calls in flight are fewer, as a rule."""
+"""The size of the cache of partitions by journal: each durable call looks its partition up several times.
+Usually, fewer keys than that have calls in flight."""
 
 FORGET = 2**63
-"""What ``Entry.through`` is where a journal is unknown from then on; no run has this number."""
+"""The value of ``Entry.through`` that deletes a whole journal; no run has this number."""
 
 
 class _Packers(threading.local):
-    """A packer for each thread: markers are packed by Flink's and the loop's, entries by the writers'."""
+    """One packer per thread: Flink's and the loop's thread pack markers, the writers' threads entries."""
 
     def __init__(self) -> None:
         self.pack = msgpack.Packer(unicode_errors="surrogatepass").pack
@@ -51,17 +51,18 @@ class _Packers(threading.local):
 
 _packers = _Packers()
 
-_KINDS = {int(kind): kind for kind in RecordKind}  # the class itself takes five times as long
+# To call the class takes five times as long.
+_KINDS = {int(kind): kind for kind in RecordKind}
 
 
 class Entry(NamedTuple):
     """One append to a journal, or one removal.
 
     Attributes:
-        journal: Which one.
-        records: What is appended.
-        through: The last run that is removed; None for an append.
-        since: Where in the partition the removal was first, if it was written again; None if it was not.
+        journal: The journal.
+        records: The appended records.
+        through: The last removed run; None for an append.
+        since: First offset of the removal in the partition, if it was rewritten; None if it was not.
     """
 
     journal: JournalKey
@@ -71,11 +72,11 @@ class Entry(NamedTuple):
 
 
 class BatchKey(NamedTuple):
-    """Names a batch.
+    """Identifies a batch.
 
     Attributes:
-        token: Who wrote it; see ``Owner.token``.
-        number: The how manieth of that owner.
+        token: Token of the writer; see ``Owner.token``.
+        number: Sequence number among the batches of that owner.
     """
 
     token: str
@@ -87,11 +88,11 @@ class Marker(NamedTuple):
 
     Attributes:
         topic: The first bytes of the topic's id.
-        partition: Which partition.
-        offset: Before which no record lies that was appended after the marker was made.
-        writer: The first bytes of the token of who made it.
-        subtask: Its subtask.
-        parallelism: How many subtasks there were.
+        partition: The partition.
+        offset: All records that were appended after the marker was made are at or after this offset.
+        writer: The first bytes of the token of the owner that made it.
+        subtask: The owner's subtask.
+        parallelism: The parallelism of the job then.
     """
 
     topic: bytes
@@ -115,7 +116,7 @@ def pack_key(key: BatchKey) -> bytes:
 
 
 def unpack_key(data: bytes | None) -> BatchKey | None:
-    """Return what :func:`pack_key` was given; None for a record that is none of this store."""
+    """Return the parts of a key; None if the record does not belong to this store."""
     try:
         kind, token, number = _unpack(data or b"")
         ours = kind == "batch" and isinstance(token, str) and isinstance(number, int)
@@ -125,7 +126,7 @@ def unpack_key(data: bytes | None) -> BatchKey | None:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """Return the bytes of an entry; a batch is a list of them."""
+    """Return the bytes of an entry; a batch is a list of entries."""
     content: Any = entry.through
     if content is None:
         content = [(int(r.kind), r.seq, r.step, r.index, r.data) for r in entry.records]
@@ -135,7 +136,7 @@ def pack_entry(entry: Entry) -> bytes:
 
 
 def pack_batch(entries: Sequence[bytes]) -> bytes:
-    """Return the value of a Kafka record, of packed entries."""
+    """Return the value of a Kafka record for packed entries."""
     packer = msgpack.Packer()
     return b"".join([bytes([BATCH_VERSION]), packer.pack_array_header(len(entries)), *entries])
 
@@ -172,11 +173,11 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
 
 
 def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
-    """Return what counts of a batch whose writer has no claim.
+    """Return the entries that count of a batch whose writer has no claim.
 
-    A claim is removed when nothing of its owner is needed, so that what comes later is of an owner who
-    does not know of its end. Only who looks at a store removes without a claim; in batches of version 1,
-    nothing else tells the two apart.
+    A claim is removed when no record of its owner is needed, so that anything later comes from an owner that
+    does not know of its end. Only a reader of the store removes without a claim; in batches of version 1,
+    nothing else distinguishes the two.
     """
     if key.token.startswith(LOOKER):
         return entries
@@ -189,7 +190,7 @@ def pack_marker(marker: Marker) -> bytes:
 
 
 def unpack_marker(data: bytes) -> Marker | None:
-    """Return what :func:`pack_marker` was given; None for a marker of another store."""
+    """Return the parts of a marker; None if it belongs to another store."""
     try:
         return Marker(*_unpack(data))
     except (StoreFormatError, TypeError):
@@ -197,17 +198,17 @@ def unpack_marker(data: bytes) -> Marker | None:
 
 
 def pack_claim(kind: str, token: str, content: Any) -> tuple[bytes, bytes]:
-    """Return the key and the value of a record of the topic of claims."""
+    """Return the key and the value of a record in the claims topic."""
     return pack_claim_key(kind, token), bytes([VERSION]) + _packers.pack(content)
 
 
 def pack_claim_key(kind: str, token: str) -> bytes:
-    """Return the key of a record of the topic of claims."""
+    """Return the key of a record in the claims topic."""
     return _packers.pack([kind, token])
 
 
 def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
-    """Return kind and token; None for a record that is none of this store."""
+    """Return kind and token; None if the record does not belong to this store."""
     try:
         kind, token = _unpack(key or b"")
     except (StoreFormatError, TypeError, ValueError):
@@ -216,7 +217,7 @@ def unpack_claim_key(key: bytes | None) -> tuple[str, str] | None:
 
 
 def unpack_claim(key: bytes | None, value: bytes | None) -> tuple[str, str, Any] | None:
-    """Return kind, token and content; None for a record of another store, or a removed one."""
+    """Return kind, token and content; None if the record belongs to another store or was removed."""
     if key is None or not value or value[:1] != bytes([VERSION]):
         return None
     try:

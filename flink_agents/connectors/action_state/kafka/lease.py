@@ -1,12 +1,12 @@
-"""The lease of an owner: how long its appends are done without a look at the claims behind each of them.
+"""The lease of an owner: how long its appends are done without reading the claims after each of them.
 
-A look reads the clock, *then* asks for the claims; if nobody outranks the owner, the lease runs for a
+A look at the claims reads the clock, *then* the claims; if the owner is not outranked, the lease runs for a
 fixed time from that reading. An append is done if the clock, read *after* its acknowledgement, is before
-the end of the lease. Whoever takes over claims first and waits for longer than the lease before it looks
-where partitions end (``takeover``), so that such an append lies before its fence. Where the lease has run
-out, a look behind the acknowledgement decides, as it does without a lease.
+the end of the lease. A new owner claims first, and waits for longer than the lease before it reads the ends
+of the partitions (``takeover``), so that such an append is before its fence. If the lease has
+expired, a look after the acknowledgement decides, as it does without a lease.
 
-Looks go on in a thread of their own while appends come: no append waits for one.
+A separate thread looks while appends come: no append waits for a look.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 _log = bounded_logger("flink_agents.store")
 
 LOOKS_PER_LEASE = 3
-"""How often an owner that appends looks during one lease: one look may fail, or be slow."""
+"""Looks per lease while an owner appends: one look may fail or be slow."""
 
 LOOK_SECONDS = 5.0
-"""How long a look in the background may take; an append that needs one is more patient."""
+"""How long a look in the background may take; an append that needs a look waits longer."""
 
 
 class Standing(NamedTuple):
-    """The answer of a look at the claims to an owner.
+    """The position of an owner after a look at the claims.
 
     Attributes:
-        void: From which offset on its records do not count, by partition; empty if nobody decided.
-        undecided: True if somebody outranks it and has not said yet which of its records count.
-        lost: True if nobody can tell any more which of its records count.
+        void: Offsets from which on its records do not count, by partition; empty if that is undecided.
+        undecided: True if a later owner outranks it, and has not yet decided which of its records count.
+        lost: True if it can no longer be determined which of its records count.
     """
 
     void: Mapping[int, int]
@@ -48,21 +48,21 @@ class Standing(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """True if nobody outranks the owner."""
+        """True if no other owner outranks this one."""
         return not (self.void or self.undecided or self.lost)
 
 
 def suspended_too() -> Callable[[], float]:
-    """Return the seconds of a clock that runs while the machine is suspended and is never set back."""
+    """Return the seconds of a clock that also runs while the machine is suspended, and is never set back."""
     names = ["CLOCK_BOOTTIME"]
     if sys.platform == "darwin":
-        names.append("CLOCK_MONOTONIC")  # counts sleep there, as time.monotonic() does not
+        names.append("CLOCK_MONOTONIC")  # This clock counts sleep on macOS, as time.monotonic() does not.
     for name in names:
         if (number := getattr(time, name, None)) is not None:
             clock = functools.partial(time.clock_gettime, number)
             try:
                 clock()
-            except OSError:  # the kernel is older than its headers, or emulated
+            except OSError:  # The kernel is older than its headers, or emulated.
                 continue
             return clock
     return time.monotonic
@@ -72,13 +72,13 @@ now = suspended_too()
 
 
 class Lease:
-    """The lease of one owner. Any thread may call :meth:`covers` and :meth:`look`.
+    """The lease of one owner. :meth:`covers` and :meth:`look` are thread-safe.
 
     Args:
-        claims: What is looked at; of this object alone from now on.
-        token: Whose lease it is.
-        seconds: Its length; 0: each append needs a look.
-        clock: What time it is, in seconds from any moment.
+        claims: The claims to look at; only this object uses them from now on.
+        token: Token of the owner.
+        seconds: Length of the lease; 0: each append needs a look.
+        clock: Returns the seconds since any fixed moment.
     """
 
     def __init__(self, claims: Claims, token: str, seconds: float, clock: Callable[[], float] = now) -> None:
@@ -89,30 +89,30 @@ class Lease:
         self._standing: Standing | None = None
         self._until = -math.inf
         self._look_again_at = -math.inf
-        # Claims are not for two threads at a time.
+        # Claims are not thread-safe.
         self._looking = threading.Lock()
         self._wanted = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look in the background."""
+        """Start looking in the background."""
         if self._seconds > 0:
             self._wanted.set()
             self._thread = threading.Thread(target=self._keep, name="store-lease", daemon=True)
             self._thread.start()
 
     def appending(self) -> None:
-        """Say that an append is sent: the lease is renewed while it is on its way, if it is time."""
+        """Note that an append is sent: the background thread renews the lease meanwhile, if it is time."""
         if self._thread is not None and self._clock() >= self._look_again_at:
             self._wanted.set()
 
     def covers(self) -> bool:
-        """Return True if all is done that was acknowledged before this was called."""
+        """Return True if everything acknowledged before this call is done."""
         return self._clock() < self._until
 
     def look(self, seconds: float) -> Standing:
-        """Look at all claims that were acknowledged before this was called.
+        """Look at all claims that were acknowledged before this call.
 
         Args:
             seconds: How long that may take.
@@ -121,7 +121,7 @@ class Lease:
             StoreUnavailableError: They cannot be read.
         """
         with self._looking:
-            # Before it is asked: a claim that comes behind the answer waits from then on, not from now.
+            # Before the read: a claim that arrives after the answer waits from then on, not from now.
             began = self._clock()
             self._look_again_at = began + self._seconds / LOOKS_PER_LEASE
             self._claims.refresh(seconds)
@@ -130,12 +130,12 @@ class Lease:
             if standing.is_free:
                 self._until = began + self._seconds
             elif not standing.undecided:
-                self._until = -math.inf  # decided by somebody who did not wait: one that knows no leases
+                self._until = -math.inf  # A version without leases decided, and did not wait for this one.
             self._standing = standing
             return standing
 
     def last_look(self, seconds: float) -> Standing:
-        """Return what the last look said that is not older than the lease; a new one if there is none.
+        """Return the last look that is not older than the lease; a new one if there is none.
 
         Args:
             seconds: How long a new one may take.
@@ -147,7 +147,7 @@ class Lease:
         return standing if standing is not None and self.covers() else self.look(seconds)
 
     def close(self, seconds: float) -> None:
-        """End, and close the connection; waits so long at most for a look that is in flight."""
+        """End, and close the connection; waits at most ``seconds`` for a look that is in flight."""
         self._stopping = True
         if self._thread is None:
             self._claims.close()
@@ -165,11 +165,11 @@ class Lease:
                 try:
                     self.look(LOOK_SECONDS)
                 except Exception as error:
-                    # The next append looks by itself, and has somebody to tell.
+                    # The next append looks itself, and has a caller that gets the error.
                     _log.warning("the lease of an owner was not renewed: %s", error)
         finally:
             try:
                 with self._looking:
                     self._claims.close()
-            except Exception as error:  # brokers that are away
+            except Exception as error:  # The brokers are away.
                 _log.warning("the claims were not closed in order: %s", error)

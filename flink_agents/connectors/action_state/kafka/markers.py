@@ -1,4 +1,4 @@
-"""Recovery markers of a store ``kafka``: from where on a key's partition is needed, and which are wrong."""
+"""Recovery markers of a store ``kafka``: from which offset a partition is needed, and invalid markers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from flink_agents.connectors.action_state.kafka.layout import Marker, pack_marke
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
 TOKEN_BYTES = 8
-"""How much of an owner's token a marker has, and of a topic's id."""
+"""How many bytes of an owner's token, and of a topic's id, a marker has."""
 
 
 class Markers:
-    """Makes markers, and says what those of state mean.
+    """Makes markers, and interprets those in Flink's state.
 
     Args:
-        topic: The topic of journals.
-        owner: Who reads; None for somebody who only looks.
+        topic: The journal topic.
+        owner: The owner that reads; None for a reader without a claim.
 
     Attributes:
-        ends: Where each partition ended when the owner took over.
+        ends: The end of each partition when the owner took over.
     """
 
     def __init__(self, topic: Topic, owner: Owner | None) -> None:
@@ -44,7 +44,7 @@ class Markers:
         return packed
 
     def start(self, marker: bytes | None, partition: int, pending: bool) -> int | None:
-        """Return the offset from which on a key needs a partition; None if its marker is of no use."""
+        """Return the offset from which on a key needs a partition; None if its marker is unusable."""
         if marker is None:
             return 0 if pending else self._floors.get(partition, 0)
         read = unpack_marker(marker)
@@ -53,9 +53,9 @@ class Markers:
         return read.offset if pending else max(read.offset, self._floors.get(partition, 0))
 
     def note(self, marker: bytes | None, partition: int) -> None:
-        """Take the marker of a key as a bound for those without inputs that wait.
+        """Use a key's marker as a bound for keys without pending inputs.
 
-        One that an earlier attempt of the same subtask made lies before the checkpoint.
+        A marker of an earlier attempt of the same subtask is older than the checkpoint.
         """
         read = None if marker is None else unpack_marker(marker)
         if read is None or self._owner is None or read.writer == self._writer:
@@ -64,11 +64,11 @@ class Markers:
             self._floors[partition] = max(read.offset, self._floors.get(partition, 0))
 
     def check(self, journal: JournalKey, marker: bytes | None, partition: int) -> None:
-        """Check that a marker is of this topic, and that the topic still has what the marker has seen.
+        """Check that a marker is of this topic, and that the topic still has all records up to the marker.
 
         Raises:
-            StoreMismatchError: It is of another store.
-            RecordsPrunedError: The end of the partition was lost.
+            StoreMismatchError: The marker is of another store.
+            RecordsPrunedError: The end of the partition is lost.
         """
         if marker is None:
             return
@@ -91,10 +91,10 @@ class Markers:
             )
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
-        """Check that a partition still has all records from ``wanted`` on, for a key whose inputs wait.
+        """Check that a partition still has all records from ``wanted`` on, for a key with pending inputs.
 
         Raises:
-            RecordsPrunedError: It begins behind that.
+            RecordsPrunedError: The partition begins later.
         """
         if begin > wanted:
             raise RecordsPrunedError(
@@ -108,6 +108,6 @@ class Markers:
         return marker.partition == partition and marker.topic == self._topic_bytes
 
     def _lies_behind(self, marker: Marker) -> bool:
-        """Return True if an earlier attempt saw more of a partition than there was when this one began."""
+        """Return True if an earlier attempt saw a later end of a partition than this attempt at its start."""
         end = self.ends.get(marker.partition, marker.offset)
         return marker.writer != self._writer and marker.offset > end

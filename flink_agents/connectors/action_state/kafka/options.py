@@ -6,7 +6,7 @@ from flink_agents.api.action_state import MAX_RECORD_BYTES
 from flink_agents.api.option_values import option
 
 REMOVALS = 20_000
-"""Fewer than in a file: each subtask reads them when it starts, and has them in memory."""
+"""Fewer than in a file: each subtask reads them when it starts, and holds them in memory."""
 
 OPTIONS = (
     option("action-state.kafka.bootstrap-servers", str)(

@@ -1,10 +1,10 @@
-"""Chooses the removals that a store ``kafka`` keeps only to find out a state that is too old.
+"""Chooses the removals that a store ``kafka`` keeps only to detect a state that is too old.
 
-A state from before a removal would have its runs executed again. The runtime removes no run that a
-checkpoint of Flink's can ask for, so that this is about states that somebody chose by hand: an old savepoint,
-or none at all. The latest removals of each partition are kept, so that such a state is refused for each key.
-Of older ones a sample is kept that thins out with age: the count of what is kept grows with the
-logarithm of the history only, and a state from any time meets one of them soon.
+A state from before a removal would execute its runs again. The runtime removes no run that a
+checkpoint of Flink's can need, so this is only about states that you choose by hand: an old savepoint,
+or none at all. The latest removals of each partition are kept, so that such a state is rejected for each key.
+Of older removals, a sample is kept that becomes sparser with age: the number of kept removals grows with the
+logarithm of the history only, and a state of any age soon meets one of them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 from flink_agents.api.action_state import JournalKey, encode_text
 
 SAMPLE = 1 / 16
-"""How many of those that are a little older than what is kept are in the sample."""
+"""The size of the sample of removals that are slightly older than the kept ones."""
 
 OWN_SLACK, SLACK = 4, 32
-"""A look, which sorts them, is worth while where so large a part of what is kept came since the last one."""
+"""The fraction of kept removals that must be new before another look, which sorts them, is worthwhile."""
 
 
 class Dated(NamedTuple):
     """A removal.
 
     Attributes:
-        since: Where in its partition it was first.
-        own: True if this owner wrote it, or wrote it again.
-        journal: Of which journal it is the last one.
+        since: Its first offset in the partition.
+        own: True if this owner wrote or rewrote it.
+        journal: The journal; this is its last removal.
     """
 
     since: int
@@ -41,7 +41,7 @@ class Remembered:
 
     Args:
         latest: How many removals of each partition are kept.
-        own: How many of these may be by this owner, so that all of a job together keep as many.
+        own: How many of these may be of this owner, so that all owners of a job together keep that many.
     """
 
     def __init__(self, latest: int, own: int) -> None:
@@ -50,19 +50,19 @@ class Remembered:
         self._left: dict[int, int] = {}
 
     def is_over(self, partition: int, count: int) -> bool:
-        """Return True if so many removals of a partition are worth a look."""
+        """Return True if a partition has enough removals to make a look worthwhile."""
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
     def looked(self, partition: int, count: int) -> None:
-        """Note how many were left by a look: some could not go, and others are the sample."""
+        """Note how many removals a look has left: some are still needed, and others are the sample."""
         self._left[partition] = max(count, self._own)
 
     def surplus(self, found: Iterable[Dated]) -> list[JournalKey]:
-        """Return the journals of a partition whose removals are not to be kept, the oldest first."""
+        """Return the journals of a partition whose removals need not be kept, the oldest first."""
         newest_first = sorted(found, key=lambda one: one.since, reverse=True)
         surplus: list[JournalKey] = []
         count = own = 0
-        # How long ago the last one was that is kept.
+        # The age of the last removal that is kept.
         span = 0
         for one in newest_first:
             age = newest_first[0].since - one.since

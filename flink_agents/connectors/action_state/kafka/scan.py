@@ -1,12 +1,12 @@
-"""Reads partitions of a store ``kafka`` into the index, never more than is asked for.
+"""Reads partitions of a store ``kafka`` into the index, and never more than is needed.
 
-A scan ends at the offsets that were the ends when it began, and not when a poll is empty: where a
-partition ends with records that were compacted away or that no client is shown, the consumer's
-position passes them. What was read is a range of each partition; a lower start reads the missing part
-only, and goes before the rest.
+A scan ends at the end offsets of its start, and not when a poll is empty: if a
+partition ends with records that were compacted away or that no client gets, the consumer's
+position passes them. Each partition is read in one range; a lower start reads the missing part
+only, and puts it before the rest.
 
-A batch is looked into when what lies behind it was read, or when many wait: of most that were pruned, what
-says so comes soon, and then nobody needs to know what was in them.
+A batch is decoded when the records after it were read, or when many batches are pending: most pruned runs
+have a removal soon after, and their batches need no decoding then.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ PROGRESS_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 
 HELD_BYTES = 64 * 1024 * 1024
-"""So much of batches may wait before they are looked into."""
+"""How many bytes of batches may be pending before they are decoded."""
 
 FREE_EACH = 20_000
-"""After so many entries, what was read and is settled is let go of."""
+"""After this many entries, settled journals are dropped from memory."""
 
 
 class Scanner:
     """Reads ranges of partitions into the index. Only the thread that reads may use it.
 
     Args:
-        settings: How to reach the topic.
-        topic: The topic of journals.
-        claims: Which records count.
-        garbage: Told of each batch that others wrote.
-        token: The owner's; its own batches are known to ``garbage`` from elsewhere.
+        settings: Settings of the store, which say how to reach the topic.
+        topic: The journal topic.
+        claims: The claims, which decide which records count.
+        garbage: Gets each batch that others wrote.
+        token: The owner's token; ``garbage`` gets the owner's own batches from the writer.
 
     Attributes:
-        index: What was read.
-        starts: From where on each partition was read; only those of which something was. Threads
-            that read it see an offset as soon as all behind it is in ``known``.
-        begins: Where each partition began when it was read from its lowest start on.
-        known: Journals of which others wrote something that is still known.
-        records: How many records of Kafka were read.
-        seconds: How long that took.
+        index: The records read so far.
+        starts: The offset from which on each partition was read, for partitions that were read. Threads
+            that read it see an offset as soon as everything after it is in ``known``.
+        begins: The beginning of each partition when it was read from its lowest start on.
+        known: Journals with records of other owners that are still known.
+        records: The number of Kafka records that were read.
+        seconds: How long reading took.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Scanner:
         self._claims = claims
         self._garbage = garbage
         self._token = token
-        # Its own types lack arguments that it has.
+        # The package's own types lack arguments that it accepts.
         self._consumer: Any = settings.consumer()
         self._ends: dict[int, int] = {}
         self.index = JournalIndex()
@@ -79,18 +79,18 @@ class Scanner:
         self.records = 0
         self.seconds = 0.0
         self._written: dict[Batch, int] = {}
-        # Batches that nobody has looked into, in the order in which they were read.
+        # Batches that are not decoded yet, in the order in which they were read.
         self._held: dict[Batch, Any] = {}
         self._held_bytes = 0
-        # What was removed of parts that were not read yet.
+        # Removals of parts that were not read yet.
         self._gone: set[Batch] = set()
-        # Owners and partitions of which garbage was not told everything.
+        # Owners and partitions that garbage knows only in part.
         self._unsure_tokens: set[str] = set()
         self._unsure: set[int] = set()
         self._applied = 0
-        # How far partitions were looked into that are being read from their begin on.
+        # Up to where partitions are decoded that are being read from their beginning.
         self._looked: dict[int, int] = {}
-        # Of a range that lies before what was read, what garbage is told when all of it was read.
+        # For a range before the records read so far: what garbage gets once all of it was read.
         self._older: dict[Batch, tuple[int, list[Entry]]] | None = None
 
     def close(self) -> None:
@@ -103,13 +103,13 @@ class Scanner:
         return self._claims
 
     def owners(self) -> tuple[Owner, ...]:
-        """Return all who may append at present."""
+        """Return all owners that may append at present."""
         self._claims.refresh()
         found = [claim.owner for claim in self._claims.live()]
         return tuple(sorted(found, key=lambda owner: (owner.group, owner.subtask)))
 
     def details(self) -> dict[str, int | float | str]:
-        """Return what is kept in batches, and since when, for those who look at a store without an owner."""
+        """Return the number and age of records in batches, for readers without a claim."""
         kept = self._garbage.with_runs()
         found: dict[str, int | float | str] = dict(self._garbage.counts())
         written = [self._written[batch] / 1000 for batch in kept if batch in self._written]
@@ -120,27 +120,27 @@ class Scanner:
         return found
 
     def log_starts(self, partitions: list[int]) -> dict[int, int]:
-        """Return where the partitions begin."""
+        """Return the first offsets of the partitions."""
         asked = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         found = self._retried(lambda: self._consumer.beginning_offsets(asked, timeout_ms=patience))
         return {each.partition: offset for each, offset in found.items()}
 
     def log_ends(self, partitions: list[int]) -> dict[int, int]:
-        """Return where the partitions end."""
+        """Return the end offsets of the partitions."""
         asked = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
         found = self._retried(lambda: self._consumer.end_offsets(asked, timeout_ms=patience))
         return {each.partition: offset for each, offset in found.items()}
 
     def read(self, wanted: Mapping[int, int]) -> None:
-        """Have all that lies behind given offsets, and was acknowledged before this was called.
+        """Read all records from given offsets on that were acknowledged before this call.
 
         Args:
-            wanted: From where on, by partition.
+            wanted: The first offset, by partition.
 
         Raises:
-            StoreUnavailableError: There was no progress for too long.
+            StoreUnavailableError: Reading made no progress for too long.
         """
         began = time.monotonic()
         if lower := [p for p, start in wanted.items() if start < self.starts.get(p, start + 1)]:
@@ -159,10 +159,10 @@ class Scanner:
             self._read_ranges(behind, newer)
         finally:
             self._looked = {}
-        # The last first: what was forgotten must not make garbage of what came after it.
+        # The last first: a deletion must not make garbage of records that came after it.
         for batch, (offset, entries) in reversed(noted.items()):
             self._garbage.add(batch, offset, entries)
-        # Only now: what fails half way is read again, and must not be there twice.
+        # Only now: a read that failed half-way is repeated, and must not be there twice.
         self.index.prepend(older, self._garbage.pruned_through)
         self.index.extend(newer)
         self.index.free(self._garbage.pruned_through)
@@ -173,10 +173,10 @@ class Scanner:
                 self._gone = {batch for batch in self._gone if batch.partition != partition}
         self.seconds += time.monotonic() - began
 
-    # -- letting go -------------------------------------------------------------------
+    # -- removal from memory ----------------------------------------------------------
 
     def tidy(self, settled: Iterable[tuple[JournalKey, int]]) -> None:
-        """Let go of what is settled, and of removals that are not to be kept.
+        """Drop settled journals, and removals that are not kept.
 
         Args:
             settled: Journals of which this owner removed all runs up to a number.
@@ -185,16 +185,16 @@ class Scanner:
             self.index.settle(journal, through)
         over = self._garbage.over()
         if unread := [partition for partition in over if not self._is_whole(partition)]:
-            # Compaction leaves little of what was pruned.
+            # Compaction leaves little of pruned records.
             self.read(dict.fromkeys(unread, 0))
         self._expire(over)
 
     def done_claims(self, group: str) -> list[Claim]:
-        """Return the claims of a group that nobody needs any more, the first one first."""
+        """Return the claims of a group that are no longer needed, in order."""
         return self._claims.done(group, self._owns)
 
     def ended(self, group: str) -> set[str]:
-        """Return the tokens of those of a group who cannot append any more."""
+        """Return the tokens of the owners of a group that can no longer append."""
         return {claim.owner.token for claim in self._claims.of_group(group) if claim.void is not None}
 
     def _expire(self, partitions: Iterable[int]) -> None:
@@ -206,16 +206,16 @@ class Scanner:
                 self.known.discard(journal)
 
     def _is_whole(self, partition: int) -> bool:
-        """Return True if a partition was read from its begin on."""
+        """Return True if a partition was read from its beginning."""
         start = self.starts.get(partition)
         return start is not None and start <= self.begins.get(partition, 0)
 
     def _owns(self, claim: Claim) -> bool:
-        """Return True if something may be needed that the owner of a claim wrote, who is outranked."""
+        """Return True if records of an outranked owner may still be needed."""
         token = claim.owner.token
         if token in self._unsure_tokens or self._garbage.owns(token):
             return True
-        # Who never looked where partitions end has appended nothing that counts.
+        # An owner without a fence has appended nothing that counts.
         return any(
             self.starts.get(partition, begin + 1) > begin
             or self._ends.get(partition, -1) < (claim.void or {}).get(partition, 0)
@@ -225,14 +225,14 @@ class Scanner:
     # -- records ----------------------------------------------------------------------
 
     def _read_ranges(self, ranges: Mapping[int, tuple[int, int]], index: JournalIndex) -> None:
-        """Read each partition from an offset on, up to another one."""
+        """Read each partition from one offset up to another."""
         self._held.clear()  # a scan that failed half way begins again
         self._held_bytes = 0
         left = {TopicPartition(self._topic, p): end for p, (start, end) in ranges.items() if start < end}
         if not left:
             return
         self._consumer.assign(list(left))
-        self._consumer.resume(*left)  # one that was assigned before is as it was left
+        self._consumer.resume(*left)  # A partition that was assigned earlier keeps its position.
         for each in left:
             self._consumer.seek(each, ranges[each.partition][0])
         progress = _Progress(self._settings, sum(end - start for start, end in ranges.values()))
@@ -259,7 +259,7 @@ class Scanner:
             return {}
 
     def _skip_what_is_gone(self, error: Exception) -> None:
-        """Go on at the log's start where it has passed the position meanwhile."""
+        """Continue at the log's start if retention has passed the position meanwhile."""
         from kafka.errors import OffsetOutOfRangeError
 
         if isinstance(error, OffsetOutOfRangeError):
@@ -286,7 +286,7 @@ class Scanner:
             self._look_into(index, HELD_BYTES // 2)
 
     def _remove(self, batch: Batch, index: JournalIndex) -> None:
-        """Take in that somebody removed a batch."""
+        """Apply the removal of a batch."""
         held = self._held.pop(batch, None)
         if held is not None:
             self._held_bytes -= len(held.value)
@@ -303,7 +303,7 @@ class Scanner:
             self._gone.add(batch)
 
     def _look_into(self, index: JournalIndex, left: int) -> None:
-        """Look into batches that wait, the first one first, until only so many bytes of them are left."""
+        """Decode pending batches, in order, until at most ``left`` bytes of them are pending."""
         while self._held and (self._held_bytes > left or not left):
             batch = next(iter(self._held))
             record = self._held.pop(batch)
@@ -338,7 +338,7 @@ class Scanner:
 
     def _note(self, batch: Batch, offset: int, entries: list[Entry]) -> None:
         self.known.update(entry.journal for entry in entries)
-        # A removal that may come to nothing must not make anything garbage.
+        # A removal that may not take effect must not make anything garbage.
         if self._claims.undecided(batch.key.token):
             self._unsure_tokens.add(batch.key.token)
             self._unsure.add(batch.partition)
@@ -359,17 +359,17 @@ class Scanner:
 
 
 def _without_data(entry: Entry) -> Entry:
-    """Return what garbage needs of an entry."""
+    """Return the part of an entry that garbage needs."""
     first = {record.seq: record for record in entry.records}
     return entry._replace(records=[record._replace(step="", data=b"") for record in first.values()])
 
 
 class _Progress:
-    """Tells how far a long scan is, and ends one that does not go on.
+    """Logs the progress of a long scan, and ends a scan that makes none.
 
     Args:
-        settings: How long it may stand still.
-        offsets: How many offsets it has to pass.
+        settings: Settings of the store, with the longest time without progress.
+        offsets: The number of offsets to read.
     """
 
     def __init__(self, settings: KafkaSettings, offsets: int) -> None:
@@ -381,10 +381,10 @@ class _Progress:
         self._error: Exception = TimeoutError("no record came")
 
     def at(self, records: int, position: int) -> None:
-        """Note how far it is.
+        """Note the progress.
 
         Raises:
-            StoreUnavailableError: It has not moved for too long.
+            StoreUnavailableError: There was no progress for too long.
         """
         now = time.monotonic()
         if self._last != (records, position):
@@ -398,10 +398,10 @@ class _Progress:
             _log.info("reading the journals: about %d of %d offsets", passed, self._offsets)
 
     def failed(self, error: Exception) -> None:
-        """Note a failure that may pass.
+        """Note a failure that may be temporary.
 
         Raises:
-            StoreUnavailableError: It has not passed for too long.
+            StoreUnavailableError: The failure has lasted for too long.
         """
         self._error = error
         if time.monotonic() - self._moved > self._seconds:

@@ -28,16 +28,16 @@ OWN_OPTIONS = frozenset(
     + ("group_id", "group_instance_id", "enable_auto_commit", "auto_offset_reset", "isolation_level")
     + ("exclude_internal_topics", "allow_auto_create_topics", "max_request_size")
 )
-"""Options of kafka-python on which it depends that the store is one."""
+"""Options of kafka-python that the store sets itself, as its correctness depends on them."""
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 SLACK_BYTES = 1024 * 1024
-"""What a message may have beside two records of the largest size."""
+"""Bytes that a message may have besides two records of the largest size."""
 
 REQUEST_MS = 30_000
 RECONNECT_MS = 1000
-"""The longest pause before a broker that was away is tried again; by itself, the client waits up to 30 s."""
+"""The longest pause before the client tries a lost broker again; its own default is up to 30 s."""
 
 FETCH_BYTES = 4 * 1024 * 1024
 
@@ -48,16 +48,17 @@ class KafkaSettings:
 
     Attributes:
         bootstrap_servers: Some brokers, ``host:port``.
-        topic: Topic of the journals; that of the claims has ``-claims`` behind it.
-        partitions: How many partitions the topic gets, if it is made.
-        replication_factor: How many copies a topic gets that is made; -1: as many as the brokers say.
-        min_insync_replicas: How many copies must have a record; 0: as many as the brokers say.
-        lease_seconds: How long another job waits for this one, if this one dies.
-        append_lease_seconds: How long appends are done without a new look at the claims; 0: each looks.
+        topic: The journal topic; the claims topic has the suffix ``-claims``.
+        partitions: The number of partitions if the store creates the topic.
+        replication_factor: The number of replicas if the store creates a topic; -1: the brokers' default.
+        min_insync_replicas: How many replicas must have a record; 0: the brokers' default.
+        lease_seconds: How long another job waits for this one if this one crashes.
+        append_lease_seconds: How long appends are done without reading the claims again; 0: each one reads
+            them.
         append_seconds: How long an append waits for the brokers.
-        rebuild_seconds: How long reading may go without any progress.
-        max_record_bytes: The most bytes of data of a record.
-        removals: Of how many keys it is remembered that all their records were pruned.
+        rebuild_seconds: How long reading may make no progress.
+        max_record_bytes: The largest size of a record's data.
+        removals: For how many keys the store remembers that all their records were pruned.
         client: Options of kafka-python.
     """
 
@@ -76,7 +77,7 @@ class KafkaSettings:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> KafkaSettings:
-        """Return the settings out of the options of a job.
+        """Return the settings for the options of a job.
 
         Raises:
             OptionError: An option is unknown, missing, or has a value that does not fit.
@@ -104,7 +105,7 @@ class KafkaSettings:
 
     @property
     def message_bytes(self) -> int:
-        """The most bytes of a message."""
+        """The largest size of a message."""
         return 2 * self.max_record_bytes + SLACK_BYTES
 
     def admin(self) -> KafkaAdminClient:
@@ -184,15 +185,15 @@ class KafkaSettings:
 
 
 def request_ms(seconds: float) -> int:
-    """Return how long to wait for one answer of the brokers, where all of it may take so many seconds."""
+    """Return the timeout of one request to the brokers if the whole operation may take ``seconds``."""
     return min(REQUEST_MS, int(seconds * 1000))
 
 
 def _parsed(key: str, value: Any, default: Any) -> Any:
-    """Return a value that may be a text, as configuration files have them, in the type of its default."""
+    """Convert a value that may be a string, as in configuration files, to the type of its default."""
     expected = type(default).__name__
     if key == "security_protocol":
-        # Anything else would be taken for PLAINTEXT.
+        # kafka-python would take anything else for PLAINTEXT.
         if value in SECURITY_PROTOCOLS:
             return value
         expected = ", ".join(SECURITY_PROTOCOLS)
@@ -215,7 +216,7 @@ def _parsed(key: str, value: Any, default: Any) -> Any:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what kafka-python raises into an error of a store.
+    """Turn errors of kafka-python into errors of the store.
 
     Raises:
         StoreUnavailableError: Kafka failed.
@@ -238,5 +239,5 @@ def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
 
 
 def quiet_client() -> None:
-    """Keep kafka-python from telling each connection at the level of information."""
+    """Keep kafka-python from logging each connection at INFO."""
     logging.getLogger("kafka").setLevel(logging.WARNING)

@@ -54,20 +54,20 @@ CLOSE_SECONDS = 15.0
 """How long :meth:`~KafkaStore.close` waits for the brokers."""
 
 SETTLED_AT_ONCE = 1000
-"""So many journals that were read are settled before they are let go of."""
+"""After this many pruned journals, the reader drops them from memory."""
 
 MANY_CLAIMS = 100
-"""With more of them, beside two for each subtask, an owner reads all journals to find those to remove."""
+"""If there are more claims than this, besides two per subtask, an owner reads all journals to remove some."""
 
 FRAME_BYTES = 1024
-"""What a message has beside its records, at most."""
+"""The most bytes that a message has besides its records."""
 
 
 class KafkaStore(ThreadedStore[Write]):
-    """A store in two topics of Kafka. It is opened once.
+    """A store in two Kafka topics. It is opened once.
 
     Args:
-        settings: Which brokers and topic, and limits.
+        settings: Brokers, topic and limits.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -90,7 +90,7 @@ class KafkaStore(ThreadedStore[Write]):
     @property
     @override
     def store_id(self) -> str:
-        """Return the id of the topic, which differs once the topic is made again."""
+        """Return the id of the topic, which differs once the topic is created again."""
         self._require_open()
         return str(self._topic.id)
 
@@ -104,7 +104,7 @@ class KafkaStore(ThreadedStore[Write]):
         return {**self.measured.values(), **self._garbage.counts()}
 
     def _begin(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread that reads do something; what it does not expect is named as well."""
+        """Run a function on the reader thread; unexpected errors become errors of the store."""
         return super()._begin(functools.partial(_named, self._place, call))
 
     # -- open -------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class KafkaStore(ThreadedStore[Write]):
             self._markers.ends = await over.run(owner, self._in_thread)
             self._positions.update(self._markers.ends)
             many = MANY_CLAIMS + 2 * owner.parallelism
-            # The others come in where they are restarted again and again without the first one.
+            # Other jobs take over if this one is restarted again and again without its first subtask.
             if len(self._claims.of_group(owner.group)) > (4 * many if owner.subtask else many):
                 self._begin(lambda: self._clear_claims(owner)).add_done_callback(_tell_failure)
         make = functools.partial(
@@ -139,7 +139,7 @@ class KafkaStore(ThreadedStore[Write]):
     def _open_clients(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> list[Callable[[], object]]:
-        """Connect; returns what closes the clients of the thread that reads."""
+        """Connect; returns the functions that close the clients of the reader thread."""
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
@@ -157,7 +157,7 @@ class KafkaStore(ThreadedStore[Write]):
         self._producer = self.settings.producer()
         opened.append(functools.partial(self._producer.close, timeout=0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
-        # In this order: who appends has described the topic before.
+        # In this order: an owner that appends has described the topic before.
         ends = self._all_ends()
         self._claims.refresh()
         check_topic(self._claims, self._topic, is_used=any(ends.values()))
@@ -168,17 +168,17 @@ class KafkaStore(ThreadedStore[Write]):
     def _all_ends(self) -> dict[int, int]:
         return self._scanner.log_ends(list(range(self._topic.partitions)))
 
-    # -- claims that nobody needs ---------------------------------------------------------
+    # -- claims that are no longer needed -------------------------------------------------
 
     def _clear_claims(self, owner: Owner) -> None:
-        """Remove many claims: read what their owners wrote, and have those let go of it that can."""
+        """Remove many claims: read all records of their owners, and rewrite those that are still needed."""
         self._scanner.read(dict.fromkeys(range(self._topic.partitions), 0))
         self._remove_claims(owner)
-        # Only removals of keys that are remembered: what they are in is theirs.
+        # Batches of ended owners still hold removals of remembered keys: rewriting them frees the claims.
         self._garbage.adopt(self._scanner.ended(owner.group))
 
     def _remove_claims(self, owner: Owner) -> None:
-        """Remove the claims of the owner's group of which nothing is needed."""
+        """Remove the claims of the owner's group that are no longer needed."""
         claims = self._scanner.claims
         claims.refresh()
         done = self._scanner.done_claims(owner.group)
@@ -187,7 +187,7 @@ class KafkaStore(ThreadedStore[Write]):
             self._claims_writer.remove(owner, claims, done)
 
     def _after_reading(self) -> None:
-        """Look at the claims when more of the journals is known."""
+        """Check the claims once more of the journals is known."""
         if self._owner is not None and self._owner.subtask == 0:
             try:
                 self._remove_claims(self._owner)
@@ -197,7 +197,7 @@ class KafkaStore(ThreadedStore[Write]):
     # -- plans ----------------------------------------------------------------------------
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
-        """Keep what a plan covers, among the claims: they are read in any case."""
+        """Store the content of a plan among the claims: they are read in any case."""
         self._require_owned()
         await self._in_thread(lambda: self._keep_plan(fingerprint, data))
 
@@ -207,7 +207,7 @@ class KafkaStore(ThreadedStore[Write]):
             self._claims_writer.plan(fingerprint, data)
 
     async def recall_plan(self, fingerprint: str) -> bytes | None:
-        """Tell what was kept of a plan; former versions kept it in a journal."""
+        """Return the stored content of a plan; earlier versions stored it in a journal."""
         self._require_open()
         await self._in_thread(self._scanner.claims.refresh)
         found = self._scanner.claims.plans.get(fingerprint)
@@ -254,7 +254,7 @@ class KafkaStore(ThreadedStore[Write]):
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Have the thread that reads let go of what is settled; one time at a time."""
+        """Have the reader thread drop settled journals; one call at a time."""
         if self._owner is None or (self._tidying is not None and not self._tidying.done()):
             return
         settled = [self._settled.popleft() for _ in range(len(self._settled))]
@@ -270,7 +270,7 @@ class KafkaStore(ThreadedStore[Write]):
         await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:
-        """Return True if something was recorded for a journal, or is on its way."""
+        """Return True if a journal has a record, or one in flight."""
         return journal in self._appending or self._garbage.knows(journal)
 
     # -- markers ----------------------------------------------------------------------
@@ -306,7 +306,7 @@ class KafkaStore(ThreadedStore[Write]):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the end of the partition as this subtask last heard of it."""
+        """Return the end of the partition as this subtask last knew it."""
         self._require_open()
         partition = partition_of(journal, self._topic.partitions)
         return self._markers.make(partition, self._positions.get(partition, 0))
@@ -314,7 +314,7 @@ class KafkaStore(ThreadedStore[Write]):
     # -- reading ----------------------------------------------------------------------
 
     async def _read(self, wanted: Mapping[int, int]) -> None:
-        """Have what lies behind given offsets, up to the present ends."""
+        """Read everything from given offsets up to the present ends."""
         await self._in_thread(lambda: self._read_all(wanted))
         self._measure()
 
@@ -331,7 +331,7 @@ class KafkaStore(ThreadedStore[Write]):
         return start is not None and start <= wanted
 
     async def _reach(self, partition: int, wanted: int) -> None:
-        """Have what lies behind an offset; many callers share one look, as keys come again together."""
+        """Read everything from an offset on; many callers share one look, as keys return together."""
         with self._lock:
             self._wanted[partition] = min(wanted, self._wanted.get(partition, wanted))
         await self._in_thread(lambda: self._read_wanted(partition, wanted))
@@ -340,7 +340,7 @@ class KafkaStore(ThreadedStore[Write]):
     def _read_wanted(self, partition: int, wanted: int) -> None:
         with self._lock:
             asked, self._wanted = self._wanted, {}
-        # Whoever took it along before may have failed.
+        # The caller that read it for this one may have failed.
         asked[partition] = min(wanted, asked.get(partition, wanted))
         left = {p: start for p, start in asked.items() if not self._has_read(p, start)}
         if left:
@@ -348,7 +348,7 @@ class KafkaStore(ThreadedStore[Write]):
             self._after_reading()
 
     async def _refresh(self, partition: int) -> None:
-        """Have what was appended to a partition before this was called; many callers share one look."""
+        """Read what was appended to a partition before this call; many callers share one look."""
         with self._lock:
             waiting = self._fresh.get(partition)
             if waiting is None:
@@ -405,7 +405,7 @@ class KafkaStore(ThreadedStore[Write]):
 
 
 def _named(place: str, call: Callable[[], T]) -> T:
-    """Do something, and name what was not expected."""
+    """Run an operation; unexpected errors become errors of the store."""
     try:
         return call()
     except AgentsError:
@@ -420,13 +420,13 @@ def _named(place: str, call: Callable[[], T]) -> T:
 
 
 def _tell_failure(tidying: asyncio.Future[None]) -> None:
-    """Tell that what is settled was not let go of; it is tried again with what is pruned next."""
+    """Log that settled journals were not dropped; the next pruning tries again."""
     if not tidying.cancelled() and (error := tidying.exception()) is not None:
         _log.warning("what is settled could not be let go of: %s", error)
 
 
 def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:
-    """Refuse an append that no message can hold."""
+    """Reject an append that is too large for a message."""
     size = (len(journal.journal_id) + len(journal.key)) * 4 + FRAME_BYTES
     for record in records:
         size += len(record.data) + len(record.step) * 4 + 64

@@ -1,7 +1,7 @@
-"""Makes an attempt the one who may append to a store ``kafka``.
+"""Makes an attempt the owner that may append to a store ``kafka``.
 
-It waits for another job that may live, then claims, then outlasts the leases of those whom it outranks,
-then looks where each partition ends and writes that down as its fence. ``lease`` says what the wait is for.
+It waits for another job that may be alive, claims, waits out the leases of the owners that it outranks,
+reads the end of each partition, and writes these ends as its fence. ``lease`` explains the wait.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from flink_agents.connectors.action_state.kafka.claims import Claim, Claims, Cla
 from flink_agents.connectors.action_state.kafka.lease import now
 
 POLLS_PER_LEASE = 20
-"""How often a job looks at the lease of another one while it waits."""
+"""How often per lease a waiting job looks at the lease of another job."""
 
 DRIFT = 1.25
-"""A lease is outlasted by so many times its length: clocks whose rates are wrong by up to a ninth each, one
-too slow and the other one too fast, differ by that."""
+"""A lease is waited out for this multiple of its length: two clocks whose rates are wrong by up to a ninth,
+one too slow and one too fast, differ by that."""
 
 POLL_SECONDS = 0.05
-"""How often who outlasts a lease looks whether it was released."""
+"""How often an owner that waits out a lease checks whether it was released."""
 
 
 class TakeOver:
     """Makes one owner the one who may append.
 
     Args:
-        claims: Read by nobody else meanwhile.
-        writer: Writes to them.
-        log_ends: Tells where all partitions end.
-        clock: What time it is, in seconds from any moment.
-        sleep: Lets time pass.
+        claims: The claims; no other thread reads them meanwhile.
+        writer: Writes to the claims topic.
+        log_ends: Returns the end offsets of all partitions.
+        clock: Returns the seconds since any fixed moment.
+        sleep: Waits.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class TakeOver:
     async def run(
         self, owner: Owner, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     ) -> dict[int, int]:
-        """Become the one who may append; wait for the lease of a job that died.
+        """Become the owner that may append; wait for the lease of a job that crashed.
 
         Args:
-            owner: Who takes over.
-            in_thread: Has the thread that reads do something.
+            owner: The owner that takes over.
+            in_thread: Runs a function on the reader thread.
 
         Returns:
-            Where each partition ended then: what others append behind that does not count.
+            The end of each partition: records that others append after it do not count.
 
         Raises:
-            JobIdentifierInUseError: Another job lives, or was faster.
-            FencedOwnerError: Others took over meanwhile.
+            JobIdentifierInUseError: Another job is alive, or took over first.
+            FencedOwnerError: A later owner took over meanwhile.
             StoreUnavailableError: Kafka failed.
         """
         begun = time.monotonic()
@@ -90,20 +90,20 @@ class TakeOver:
         return self._claims.in_the_way(owner)
 
     def take(self, owner: Owner, ended: Collection[str] = ()) -> dict[int, int]:
-        """Claim, outlast those before, and fence them.
+        """Claim, wait out the leases of earlier owners, and fence them.
 
         Args:
-            owner: Who takes over.
+            owner: The owner that takes over.
             ended: Owners of other jobs that are known to be dead.
         """
         self._writer.claim(owner)
-        # Behind its acknowledgement: a lease may have been renewed up to then.
+        # After the claim's acknowledgement: a lease may have been renewed up to then.
         since = self._clock()
         self._refresh(owner)
         for claim in self._claims.before(owner.token):
             others = claim.owner.group == owner.group and claim.owner.job_id != owner.job_id
             if others and claim.owner.token not in ended:
-                # It was faster.
+                # The other job was first.
                 self._writer.withdraw(owner)
                 raise in_use_error(owner, claim.owner.job_id)
         while (left := self._longest_lease(owner) * DRIFT - (self._clock() - since)) > 0:
@@ -116,18 +116,18 @@ class TakeOver:
     def _refresh(self, owner: Owner) -> None:
         self._claims.refresh()
         if self._claims.lost(owner.token):
-            raise stale_error(owner)  # others took over, and tidied up, before it saw its own claim
+            raise stale_error(owner)  # Other owners took over and removed claims before this one saw its own.
 
     def _longest_lease(self, owner: Owner) -> float:
-        """Return the longest lease of those whose records are still to be decided about by ``owner``.
+        """Return the longest lease of the owners whose records ``owner`` has yet to decide about.
 
-        Also of such as somebody outranks who never came to its fence: they may have appended until now.
-        Who has no fence has no lease either: it looks before it begins one, and that behind its fence.
+        This includes owners outranked by one that never wrote its fence: they may have appended until now.
+        An owner without a fence has no lease: it looks before it starts one, and that after its fence.
         """
         longest = 0.0
         for claim in self._claims.of_group(owner.group):
             if claim.owner.token == owner.token:
-                break  # those behind it see its claim before they append
+                break  # Later owners see its claim before they append.
             if not claim.ended and claim.void is None and owner.outranks(claim.owner):
                 longest = max(longest, claim.append_lease)
         return longest

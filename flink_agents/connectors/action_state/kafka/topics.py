@@ -1,4 +1,4 @@
-"""The topics of the store ``kafka``: made, or found to be as they must be."""
+"""Creates and checks the topics of the store ``kafka``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 SEGMENT_BYTES = 32 * 1024 * 1024
 SEGMENT_MS = 120_000
 DELETE_RETENTION_MS = 300_000
-"""Compaction leaves the last segment alone, so that segments must not be large or old."""
+"""Compaction skips the last segment, so segments must be neither large nor old."""
 
 CREATE_SECONDS = 30.0
 POLL_SECONDS = 0.05
 
 
 class Topic(NamedTuple):
-    """A topic as it was found.
+    """A topic as it was found on the brokers.
 
     Attributes:
         name: Its name.
-        id: Its id; a topic that is made again has another one.
-        partitions: Number of its partitions.
+        id: Its id; a topic that is created again has another one.
+        partitions: Its number of partitions.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Topic(NamedTuple):
 
 
 def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
-    """Return the topics of journals and of claims.
+    """Return the journal topic and the claims topic.
 
     Args:
-        settings: Which ones.
-        create: True if to make those that do not exist.
+        settings: Settings with their names.
+        create: True to create topics that do not exist.
 
     Raises:
-        StoreFormatError: One of them is not as the store needs it.
+        StoreFormatError: One of them has settings that the store cannot work with.
         StoreUnavailableError: One does not exist, or the brokers do not answer.
     """
     wanted = {settings.topic: settings.partitions, settings.claims_topic: 1}
@@ -64,7 +64,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
 
 
 def stored_bytes(settings: KafkaSettings) -> int | None:
-    """Return the bytes of both topics on all brokers' disks; None if nobody may ask for them."""
+    """Return the bytes of both topics on all brokers' disks; None if the client is not permitted to ask."""
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
@@ -78,7 +78,7 @@ def stored_bytes(settings: KafkaSettings) -> int | None:
             admin.close()
     topics = [topic for broker in found for log_dir in broker["log_dirs"] for topic in log_dir["topics"]]
     own = [topic for topic in topics if topic["name"] in names]
-    if not own:  # a broker that lets nobody ask answers with nothing
+    if not own:  # A broker that does not permit the question answers with nothing.
         return None
     return sum(partition["partition_size"] for topic in own for partition in topic["partitions"])
 
@@ -110,14 +110,14 @@ def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str,
 
 
 def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
-    """Make a topic; False where too few brokers are there at present, and it is not the last time."""
+    """Create a topic; returns False if too few brokers are there at present and tries are left."""
     from kafka.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 
     try:
-        # What its types say is an older form.
+        # The package's types describe an older form.
         admin.create_topics({name: new})  # pyright: ignore[reportArgumentType]
     except TopicAlreadyExistsError:
-        pass  # by another subtask, a moment ago
+        pass  # Another subtask created it a moment ago.
     except InvalidReplicationFactorError:
         if last:
             raise
@@ -145,7 +145,7 @@ def _configs(settings: KafkaSettings) -> dict[str, str]:
 
 
 def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Topic:
-    """Return the topic, if records are safe in it."""
+    """Return the topic if it keeps records safely."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     found = _find(admin, name)
@@ -161,7 +161,7 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
             name, "max.message.bytes", f"at least {settings.message_bytes}", values["max.message.bytes"]
         )
     replicas = min(len(each["replica_nodes"]) for each in found["partitions"])
-    # Brokers take as enough what a topic has, if it is asked for more copies in sync than there are.
+    # If a topic requires more in-sync replicas than it has, brokers accept those that it has.
     needed = max(settings.replication_factor, settings.min_insync_replicas)
     if replicas < needed:
         raise _unfit(name, "replicas", f"at least {needed}", str(replicas))

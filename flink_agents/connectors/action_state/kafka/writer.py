@@ -1,8 +1,8 @@
 """The thread that appends to a store ``kafka``.
 
-A turn sends one batch to each partition, so that one round trip serves many appends. An append is done
-when Kafka has it and the owner's lease runs still, or the claims, read after that, name no other owner; see
-``lease`` and ``claims``.
+Each turn sends one batch to each partition, so that one round trip serves many appends. An append is done
+when Kafka has it, and the owner's lease is still valid or the claims, read afterwards, name no later owner;
+see ``lease`` and ``claims``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 _log = bounded_logger("flink_agents.store")
 
 BATCH_BYTES = 1024 * 1024
-"""A Kafka record takes no more appends after so many bytes."""
+"""A Kafka record takes no more appends once it has this many bytes."""
 
 LIMITS = Limits(writes=2000, size=BATCH_BYTES, pause_seconds=0.02)
-"""Of a turn; sizes are known when appends are packed, so that bytes do not limit it."""
+"""Limits of a turn; sizes are known only when appends are packed, so bytes do not limit it."""
 
 SPARSE_AT_ONCE = 10_000
 SLICE_SECONDS = 0.2
@@ -63,19 +63,19 @@ UNDECIDED_SECONDS = 0.005
 
 
 class Write(Pending):
-    """One append, or one removal, on its way.
+    """One append or removal in flight.
 
     Args:
-        entry: What is written.
+        entry: The entry to write.
 
     Attributes:
-        outcome: Why it failed; None as long as it has not.
+        outcome: The error of the write; None if there is none so far.
     """
 
     __slots__ = ("entry", "outcome")
 
     def __init__(self, entry: Entry) -> None:
-        # What the base class does is repeated here: there are several of these for each durable call.
+        # The base class's code is repeated here for speed: each durable call makes several of these.
         self.future = None
         self.size = 0
         self.entry = entry
@@ -83,7 +83,7 @@ class Write(Pending):
 
 
 class _Packed(NamedTuple):
-    """A batch as it goes to Kafka."""
+    """A batch in the form in which it is sent to Kafka."""
 
     batch: Batch
     writes: list[Write]
@@ -91,7 +91,7 @@ class _Packed(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A batch that Kafka has or not."""
+    """A batch that was sent and may be stored or not."""
 
     batch: Batch
     writes: list[Write]
@@ -99,20 +99,20 @@ class _Sent(NamedTuple):
 
 
 class KafkaWriter(GroupWriter[Write]):
-    """Sends the batches of one owner, and tells their appends when they are done.
+    """Sends the batches of one owner, and reports when their appends are done.
 
     Args:
-        settings: Of the store.
-        journals: The topic of journals.
-        producer: Appends to it; of this thread alone from now on.
-        claims: Read by this object alone from now on.
-        owner: Who appends; None removes without being asked for a claim.
-        claims_writer: Writes beats.
-        garbage: Told of all that was written.
-        positions: Where each partition ended when it was last heard of; kept up to date here.
-        loop: Where futures are resolved.
-        metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
+        settings: Settings of the store.
+        journals: The journal topic.
+        producer: The producer; only this thread uses it from now on.
+        claims: The claims; only this object reads them from now on.
+        owner: The owner that appends; None: a writer that only removes, and needs no claim.
+        claims_writer: Writes heartbeats.
+        garbage: Gets everything that was written.
+        positions: The last known end of each partition; kept up to date here.
+        loop: The event loop on which futures are resolved.
+        metrics: Metrics of the store.
+        on_end: Called on the loop after the thread has ended and reported all outcomes, with open futures.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class KafkaWriter(GroupWriter[Write]):
         self._wrote = False
 
     def start(self) -> None:
-        """Begin to write, and to keep the lease."""
+        """Start writing and renewing the lease."""
         self._lease.start()
         super().start()
 
@@ -163,7 +163,7 @@ class KafkaWriter(GroupWriter[Write]):
     # -- to Kafka ---------------------------------------------------------------------
 
     def _pack(self, writes: list[Write]) -> deque[_Packed]:
-        """Make one batch for each partition, or a few, in order."""
+        """Make one or several batches for each partition, in order."""
         by_partition: dict[int, list[Write]] = {}
         removed: dict[JournalKey, int] = {}
         for write in writes:
@@ -194,20 +194,21 @@ class KafkaWriter(GroupWriter[Write]):
         )
 
     def _send(self, batches: deque[_Packed]) -> list[_Sent]:
-        """Hand all to the client, in order.
+        """Hand all batches to the client, in order.
 
-        All is packed before, so that the client gets the whole turn at once, and makes few requests of it.
+        All batches are packed first, so that the client gets the whole turn at once and makes few requests of
+        it.
         """
         sent: list[_Sent] = []
         while batches:
-            # The client has its own copy, so that a turn of large records need not be there twice.
+            # The client has its own copy, so that large records need not be in memory twice.
             batch, writes, value = batches.popleft()
             try:
                 report = self._producer.send(
                     self._topic, key=pack_key(batch.key), value=value, partition=batch.partition
                 )
             except Exception as error:
-                # It was not even handed over.
+                # The client did not even accept it.
                 for write in writes:
                     write.outcome = unavailable(f"topic {self._topic!r} cannot be written", error)
                 self._metrics.failed()
@@ -217,7 +218,7 @@ class KafkaWriter(GroupWriter[Write]):
 
     def _send_dead(self) -> None:
         if self._owner is None and not self._wrote:
-            return  # who only looks leaves the topic as it is
+            return  # A reader without a claim leaves the topic as it is.
         dead = self._garbage.take_dead()
         for number, (partition, key) in enumerate(dead):
             try:
@@ -225,19 +226,19 @@ class KafkaWriter(GroupWriter[Write]):
                     self._topic, key=pack_key(key), value=None, partition=partition
                 )
             except Exception as error:
-                # Appends have somebody to tell. In this order: a removal goes behind what it removed.
+                # An append's caller gets the error. In this order: a removal comes after what it removed.
                 self._garbage.put_back(dead[number:])
                 _log.warning("what nobody needs could not be removed from %s: %s", self._topic, error)
                 return
             sent.add_errback(self._not_removed)
 
     def _not_removed(self, error: BaseException) -> None:
-        """Take in that nobody knows whether a batch was removed; the next attempt reads it again."""
+        """Note that it is unknown whether a batch was removed; the next attempt reads it again."""
         self._garbage.keep_removals()
         _log.warning("what nobody needs was not removed from %s: %s", self._topic, error)
 
     def _wait_for(self, sent: list[_Sent]) -> None:
-        """Wait for the report of each batch."""
+        """Wait for the acknowledgement of each batch."""
         deadline = time.monotonic() + self._settings.append_seconds + CLOSE_SECONDS
         for batch, writes, report in sent:
             try:
@@ -247,7 +248,7 @@ class KafkaWriter(GroupWriter[Write]):
                     raise TimeoutError("no report")
                 at = report.get(timeout=0).offset
                 if at < 0:
-                    # Without its place, nobody can compare it with a fence, or remove it.
+                    # Without its offset, it can neither be compared with a fence nor removed.
                     raise LookupError("stored, and the broker does not say where")
             except Exception as error:
                 failure = self._not_acknowledged(error)
@@ -259,7 +260,7 @@ class KafkaWriter(GroupWriter[Write]):
     # -- ownership --------------------------------------------------------------------
 
     def _check(self, sent: list[_Sent]) -> None:
-        """Tell what counts of that which Kafka has, and note it."""
+        """Determine which stored entries count, and note them."""
         error, void = self._ousted() if self._owner is not None and sent else (None, {})
         for batch, writes, report in sent:
             if writes[0].outcome is not None:
@@ -271,9 +272,9 @@ class KafkaWriter(GroupWriter[Write]):
             self._garbage.add(batch, report.value.offset, [write.entry for write in writes])
 
     def _ousted(self) -> tuple[StoreError | None, Mapping[int, int]]:
-        """Return the error of appends that do not count since a take-over, and where those begin."""
+        """Return the error for appends after a takeover, and the offsets from which on they do not count."""
         assert self._owner is not None
-        # All was acknowledged before the clock is read here.
+        # Everything was acknowledged before the clock is read here.
         if self._lease.covers():
             return None, {}
         deadline = time.monotonic() + self._settings.append_seconds
@@ -288,7 +289,7 @@ class KafkaWriter(GroupWriter[Write]):
         except StoreError as error:
             return self._not_acknowledged(error), {}
         if standing.lost:
-            # It slept for so long that who took over is gone as well, with what says what counts.
+            # It was paused for so long that the new owner is gone as well, with its fence.
             return self._not_acknowledged(stale_error(self._owner)), {}
         if not standing.void:
             return None, {}
@@ -297,7 +298,7 @@ class KafkaWriter(GroupWriter[Write]):
 
     @override
     def _beat(self) -> None:
-        """Look for owners that took over, and tidy up."""
+        """Look for owners that took over, and remove garbage."""
         self._beat_at = time.monotonic() + self._beat_seconds
         if self._failure is not None:
             return
@@ -308,7 +309,7 @@ class KafkaWriter(GroupWriter[Write]):
                 standing = self._lease.last_look(min(self._settings.append_seconds, CLOSE_SECONDS))
                 if standing.void or standing.lost:
                     self._failure = stale_error(self._owner)
-                # Who has nothing to append need not wait for a claim that is not decided.
+                # An owner with nothing to append need not wait for an undecided claim.
                 if standing.undecided:
                     return
                 sparse = self._garbage.take_sparse(SPARSE_AT_ONCE, self._owner)
@@ -322,13 +323,13 @@ class KafkaWriter(GroupWriter[Write]):
             else:
                 self._send_dead()
         except Exception as error:
-            # An append will meet the same error, and has somebody to tell.
+            # An append will meet the same error, and has a caller that gets it.
             _log.warning("no sign of life could be written to %s: %s", self._topic, error)
 
     # -- outcomes ---------------------------------------------------------------------
 
     def _pruned(self, entry: Entry, removed: dict[JournalKey, int]) -> StoreError | None:
-        """Return the error of an append to a run that was removed, before or in this turn."""
+        """Return the error for an append to a run that was removed, earlier or in this turn."""
         through = max(self._garbage.pruned_through(entry.journal), removed.get(entry.journal, NOTHING_PRUNED))
         if entry.through == FORGET:
             return None
@@ -353,12 +354,12 @@ class KafkaWriter(GroupWriter[Write]):
         finally:
             try:
                 self._producer.close(timeout=ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
-            except Exception as error:  # brokers that are away do not take what is left
+            except Exception as error:  # Brokers that are away do not take the rest.
                 _log.warning("the producer of topic %s was not closed in order: %s", self._topic, error)
             self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
 
 
 def _wait(report: Any, seconds: float) -> None:
-    """Wait until a report is there, for so long at most."""
+    """Wait for an acknowledgement, at most ``seconds``."""
     with contextlib.suppress(KafkaTimeoutError):
         report.get(seconds)

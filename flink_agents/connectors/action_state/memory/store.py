@@ -1,4 +1,4 @@
-"""The store ``memory``: nothing outlives the process. For tests, and for jobs that may forget."""
+"""The store ``memory``: nothing outlives the process. For tests, and for jobs that may lose their journal."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ from flink_agents.connectors.action_state.options import read_options
 
 
 class MemoryPlace:
-    """The records that several stores share; each access holds ``lock``.
+    """The records that several stores share; each access acquires ``lock``.
 
     Attributes:
         store_id: See :attr:`ActionStateStore.store_id`.
         journals: All journals.
-        removals: Those without records that are still known, the longest first.
-        owners: Who may append, by token, with the store that holds the lease while it lives.
+        removals: Journals without records that are still known, the oldest first.
+        owners: The owners that may append, by token, with the store that holds the lease as long as it
+            exists.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class MemoryPlace:
         self.owners: dict[str, tuple[Owner, weakref.ref[MemoryStore]]] = {}
 
     def claim(self, owner: Owner, store: MemoryStore) -> None:
-        """Make ``owner`` the one who may append."""
+        """Make ``owner`` the one that may append."""
         for other, holder in self.owners.values():
             if other.group == owner.group and other.job_id != owner.job_id and holder() is not None:
                 raise in_use_error(owner, other.job_id)
@@ -61,9 +62,9 @@ class MemoryPlace:
         """Remove the first runs of a journal.
 
         Args:
-            journal: Which one.
+            journal: The journal.
             through: The last run to remove.
-            keep: How many journals without records stay known.
+            keep: How many journals without records to remember.
         """
         kept = self.journals.get(journal)
         if kept is None or through <= kept.pruned_through:
@@ -83,7 +84,7 @@ _places_lock = threading.Lock()
 
 
 def place_of(name: str) -> MemoryPlace:
-    """Return the place of that name in this process."""
+    """Return the place with that name in this process."""
     with _places_lock:
         return _places.setdefault(name, MemoryPlace())
 
@@ -92,9 +93,9 @@ class MemoryStore(ActionStateStore):
     """A store in the memory of this process.
 
     Args:
-        place: What to share with other stores; a new one by default.
-        max_record_bytes: The most bytes of data of a record.
-        removals: Of how many journals it is remembered that all of them was pruned.
+        place: The place to share with other stores; a new one by default.
+        max_record_bytes: The largest size of a record's data.
+        removals: For how many journals the store remembers that all records were pruned.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class MemoryStore(ActionStateStore):
 
     @override
     async def open(self, owner: Owner | None) -> None:
-        """A lease lasts as long as the store that holds it, and never has to be awaited."""
+        """Open the store. A lease ends with the store that holds it, so there is nothing to wait for."""
         with self._place.lock:
             if owner is not None:
                 self._place.claim(owner, self)
@@ -153,7 +154,7 @@ class MemoryStore(ActionStateStore):
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        """Nothing is awaited, so a cancelled call has stored its records."""
+        """Append at once: a cancelled call has stored its records."""
         place = self._here()
         if self._owner is None:
             raise closed_error("the store was opened without an owner")
@@ -216,7 +217,7 @@ class MemoryStore(ActionStateStore):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Compare the marker; memory needs nothing else."""
+        """Compare the marker; this store needs no more."""
         if marker not in (None, uuid.UUID(self._here().store_id).bytes):
             raise StoreMismatchError(
                 "state belongs to a store in memory that does not exist any more",
@@ -225,7 +226,7 @@ class MemoryStore(ActionStateStore):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the one position that a place has: its own id."""
+        """Return the only position of a place: its id."""
         return uuid.UUID(self._here().store_id).bytes
 
     @override

@@ -1,8 +1,8 @@
-"""The file of the store ``sqlite``: its schema, connections to it, and what is measured of it.
+"""The file of the store ``sqlite``: its schema, its connections, and its size.
 
-Each journal has one row, which stays for some time when its records are pruned (:mod:`removals`), so that
-what was pruned differs from what never was. Records are in the order of their append; an index leads
-to those of a run.
+Each journal has one row, which stays for some time after its records are pruned (:mod:`removals`), so that
+a pruned journal differs from one that never existed. Records are in the order of their append; an index
+finds the records of a run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 from flink_agents.sqlite_files import FileKind
 
 APPLICATION_ID = 0x464C4147
-"""What SQLite's header has to say: this file is a store of action state."""
+"""SQLite's application id, which says that this file is a store of action state."""
 
 VERSION = 1
 """Version of the schema, SQLite's ``user_version``."""
 
 READ_BUSY_SECONDS = 5.0
 WAL_PAGES = 2000
-"""After so many pages of 4 KB a commit moves the log into the file."""
+"""After this many pages of 4 KB, a commit moves the log into the file."""
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
-"""A log that grew beyond this is cut when it was moved."""
+"""A larger log is truncated after it was moved into the file."""
 
 _SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -65,7 +65,7 @@ KIND: FileKind[StoreError] = FileKind(
     version=VERSION,
     schema=_SCHEMA,
     connect=_connected,
-    # Freed pages can be given back to the file system; must be said before there are tables.
+    # Allows freed pages to be returned to the file system; must be set before there are tables.
     at_first=("PRAGMA auto_vacuum=INCREMENTAL",),
     at_each=(f"PRAGMA wal_autocheckpoint={WAL_PAGES}", f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}"),
     format_error=StoreFormatError,
@@ -77,15 +77,15 @@ translate = KIND.translated
 
 
 def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connection:
-    """Return a connection to the store at ``path``; several processes may make the file at once.
+    """Return a connection to the store at ``path``; several processes may create the file at once.
 
     Args:
-        path: The file; its directory is made.
-        create: Make the file if there is none.
-        busy_seconds: How long to wait for others that make the file.
+        path: The file; its directory is created.
+        create: Create the file if there is none.
+        busy_seconds: How long to wait for other processes that create the file.
 
     Raises:
-        StoreFormatError: The file is not a store, or of a newer version.
+        StoreFormatError: The file is not a store, or is of a newer version.
         StoreUnavailableError: It cannot be opened.
     """
     if not create and not path.exists():
@@ -99,7 +99,7 @@ def read_store_id(connection: sqlite3.Connection) -> str:
 
 
 def read_position(connection: sqlite3.Connection) -> int:
-    """Return how many transactions have appended records; files of earlier versions have no number."""
+    """Return the number of transactions that appended records; 0 for a file of an earlier version."""
     found = connection.execute("SELECT value FROM meta WHERE name = ?", (POSITION,)).fetchone()
     return 0 if found is None else int(found[0])
 

@@ -1,8 +1,8 @@
 """The owners of a store ``sqlite``: the file has one row for each subtask of a group.
 
-Each append looks at its row in its own transaction, so nothing can come between. A lease only
-decides which job has to wait for which; it is told by this machine's clock, and where the clock
-is set back, by watching that nobody renews it.
+Each append checks its row in its own transaction, so no takeover can come in between. A lease only
+decides which job has to wait for which. It uses this machine's clock; if the clock
+is set back, the waiting job watches whether the lease is still renewed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def claim(
     busy_seconds: float,
     ended: frozenset[Lease] = frozenset(),
 ) -> frozenset[Lease]:
-    """Make ``owner`` the one who may append, unless another job holds a lease.
+    """Make ``owner`` the one that may append, unless another job holds a lease.
 
     Args:
-        connection: To the store.
-        owner: Who wants to append.
+        connection: A connection to the store.
+        owner: The owner that wants to append.
         lease_seconds: Length of the lease.
         busy_seconds: How long to wait for the file's lock.
-        ended: Leases of which the caller knows that nobody renews them.
+        ended: Leases that are known not to be renewed any more.
 
     Returns:
-        The leases that stand in the way. If there are none, ``owner`` may append now.
+        The leases to wait for. If there are none, ``owner`` may append now.
     """
     begin(connection, busy_seconds)
     try:
@@ -63,7 +63,7 @@ def claim(
 
 
 def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
-    """Remove all whom ``owner`` outranks, and enter it."""
+    """Remove all owners that ``owner`` outranks, and add ``owner``."""
     group, job_id = encode_text(owner.group), encode_text(owner.job_id)
     connection.execute(
         "DELETE FROM owners WHERE grp = ? AND (job_id <> ? OR parallelism <> ? OR subtask = ?)",
@@ -92,7 +92,7 @@ def renew(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) ->
 
 
 def release(connection: sqlite3.Connection, owner: Owner) -> None:
-    """Give the lease back."""
+    """Release the lease."""
     connection.execute(
         "DELETE FROM owners WHERE grp = ? AND subtask = ? AND token = ?",
         (encode_text(owner.group), owner.subtask, owner.token),
@@ -100,7 +100,7 @@ def release(connection: sqlite3.Connection, owner: Owner) -> None:
 
 
 def all_owners(connection: sqlite3.Connection) -> tuple[Owner, ...]:
-    """Return all who may append at present."""
+    """Return all owners that may append at present."""
     rows = connection.execute(
         "SELECT job_id, grp, subtask, parallelism, token FROM owners ORDER BY grp, subtask"
     )

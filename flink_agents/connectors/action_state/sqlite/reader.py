@@ -1,4 +1,4 @@
-"""Questions to a store ``sqlite``; each sees one state of the file."""
+"""Queries to a store ``sqlite``; each sees one snapshot of the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flink_agents.api.action_state import (
 
 LAST_SEQ = 2**63 - 1
 KNOWN_JOURNALS = 1_000_000
-"""With more journals than this, every journal may have records."""
+"""If there are more journals than this, the store does not remember which ones have records."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def pruned_through(connection: sqlite3.Connection, journal: JournalKey) -> int:
 def known_journals(connection: sqlite3.Connection, limit: int = KNOWN_JOURNALS) -> frozenset[int] | None:
     """Return the hashes of the names of all journals; None if there are too many.
 
-    A hash takes a fifth of the memory of the names, and two names with one hash do no harm.
+    A hash takes a fifth of the memory of a name, and two names with the same hash do no harm.
     """
     rows = connection.execute("SELECT journal_id, key FROM journals LIMIT ?", (limit + 1,))
     found = frozenset(hash(JournalKey(decode_text(row[0]), decode_text(row[1]))) for row in rows)

@@ -1,8 +1,8 @@
-"""Journals of a store ``sqlite`` of which all records were pruned, in the order in which that happened.
+"""Journals of a store ``sqlite`` whose records were all pruned, in the order of that pruning.
 
-A journal's row says what was pruned of it, so that a restore from before is refused by name. A job
-with a key for each order would keep one for each of them, so only the last so many stay: the
-runtime prunes what no checkpoint that Flink retains can ask for, and what remains to be refused are
+A journal's row says what was pruned, so that a restore from an earlier state is rejected. A job
+with one key per order would keep one row for each order, so only the last ones stay: the
+runtime prunes nothing that a retained checkpoint can need, and what remains to be rejected are
 restores from savepoints and copies.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 
 AT_ONCE = 10_000
-"""How many journals one transaction forgets, at most."""
+"""The largest number of journals that one transaction deletes."""
 
 TABLE = "CREATE TABLE removals (journal INTEGER PRIMARY KEY, position INTEGER NOT NULL)"
 INDEX = "CREATE INDEX removals_in_order ON removals (position)"
@@ -20,7 +20,7 @@ WITHOUT_RECORDS = "NOT EXISTS (SELECT 1 FROM records WHERE records.journal = {0}
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the table in a file of a version that had none; inside a transaction that writes."""
+    """Create the table in a file of an earlier version; inside a write transaction."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'removals'").fetchone() is not None:
         return
     connection.execute(TABLE)
@@ -31,18 +31,18 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def expire(connection: sqlite3.Connection, keep: int) -> bool:
-    """Forget journals without records but for the last ``keep``; whether that may have left some.
+    """Delete all journals without records but the last ``keep``; returns True if there may be more to delete.
 
     Args:
-        connection: In a transaction.
-        keep: How many of them stay.
+        connection: A connection with a transaction.
+        keep: How many of them to keep.
     """
     row = connection.execute(
         "SELECT position FROM removals ORDER BY position DESC LIMIT 1 OFFSET ?", (keep,)
     ).fetchone()
     if row is None:
         return False
-    # Those of one transaction share a position. If one of them is to stay, all of them do.
+    # Journals of one transaction share a position: if one of them stays, all of them stay.
     if keep:
         (least,) = connection.execute(
             "SELECT position FROM removals ORDER BY position DESC LIMIT 1 OFFSET ?", (keep - 1,)
@@ -55,7 +55,7 @@ def expire(connection: sqlite3.Connection, keep: int) -> bool:
         (least, AT_ONCE),
     ).fetchone()
     if number:
-        # What was appended to since it was noted is in use again.
+        # A journal that got records since then is in use again.
         connection.execute(
             "DELETE FROM journals WHERE id IN (SELECT journal FROM removals WHERE position <= ?) AND "
             + WITHOUT_RECORDS.format("journals.id"),

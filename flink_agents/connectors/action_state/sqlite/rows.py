@@ -1,8 +1,8 @@
-"""The statements of one transaction: few, since the interpreter goes to other threads in each of them.
+"""The statements of one transaction: few, since the interpreter switches threads in each of them.
 
-With a busy event loop beside it, a statement per record cost most of the writer's time (measured):
-journals are looked up, and records are inserted and removed, many at a time. A row that is read is
-such a moment too, so that a look-up answers in one row.
+Next to a busy event loop, one statement per record took most of the writer's time (measured):
+journals are looked up, and records are inserted and removed, many at a time. Reading a row also
+switches threads, so a look-up returns a single row.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from flink_agents.api.action_state import JournalKey, Record, encode_text, prune
 from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
 
 MANY = 100
-"""How many journals or records a statement is about, at most. SQLite allows 999 parameters everywhere."""
+"""The largest number of journals or records per statement. SQLite always allows 999 parameters."""
 
 
 STATEMENTS = 4 * MANY
-"""How many statements a connection keeps prepared: those of each kind for each number of rows. To prepare one
+"""How many prepared statements a connection keeps: those of each kind for each number of rows. Preparing one
 costs as much as to execute it."""
 
 _COLUMNS = 6
-"""How many values a record has in its row."""
+"""Number of columns of a record."""
 
 
 @lru_cache(maxsize=MANY)
 def _insertion(records: int) -> str:
-    """Inserts so many records."""
+    """Return the statement that inserts ``count`` records."""
     return f"INSERT INTO records VALUES {', '.join(['(NULL, ?, ?, ?, ?, ?, ?)'] * records)}"
 
 
 @lru_cache(maxsize=MANY)
 def _question(journals: int) -> str:
-    """Looks up so many journals; answers in one row."""
+    """Return the statement that looks up ``count`` journals; its answer is one row."""
     rows = ", ".join(f"({number}, ?, ?)" for number in range(journals))
     return (
         f"WITH asked (number, job, text) AS (VALUES {rows}) "
@@ -46,14 +46,14 @@ def _question(journals: int) -> str:
 
 
 class Rows:
-    """The rows that one transaction finds and writes.
+    """The rows that one transaction reads and writes.
 
     Args:
-        connection: In a transaction.
+        connection: A connection with a transaction.
         journals: All journals that the transaction is about.
 
     Attributes:
-        pruned: How many journals were pruned.
+        pruned: The number of journals that were pruned.
     """
 
     def __init__(self, connection: sqlite3.Connection, journals: Iterable[JournalKey]) -> None:
@@ -70,7 +70,7 @@ class Rows:
         """Add records to a journal.
 
         Raises:
-            RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was added.
+            RecordsPrunedError: One of them belongs to a pruned run. Nothing was added.
         """
         found = self._journals.get(journal)
         if found is None:
@@ -88,13 +88,13 @@ class Rows:
         """Remove the records of the first runs of a journal."""
         row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
-            # Nothing with such a number is appended any more, so that the end of the transaction will do.
+            # No record of these runs is appended any more, so it can wait until the end of the transaction.
             self._gone[row] = through
             self._journals[journal] = (row, through)
             self.pruned += 1
 
     def forget(self, journal_id: str) -> None:
-        """Remove all journals of a job."""
+        """Delete all journals of a job."""
         self.flush()
         job = encode_text(journal_id)
         self._connection.execute(
@@ -108,7 +108,7 @@ class Rows:
             del self._journals[journal]
 
     def flush(self) -> None:
-        """Insert what was added, and remove what was pruned."""
+        """Insert the added records, and remove the pruned ones."""
         values, self._values = self._values, []
         for start in range(0, len(values), _COLUMNS * MANY):
             some = values[start : start + _COLUMNS * MANY]
@@ -118,7 +118,7 @@ class Rows:
             self._remove(gone[start : start + MANY])
 
     def _remove(self, gone: list[tuple[int, int]]) -> None:
-        """Remove the records of the first runs of some journals, and note those that have none left."""
+        """Remove the records of the first runs of some journals, and note journals that have none left."""
         rows = f"WITH gone (row, through) AS (VALUES {', '.join(['(?, ?)'] * len(gone))}) "
         values = [value for each in gone for value in each]
         self._connection.execute(

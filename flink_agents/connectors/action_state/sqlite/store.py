@@ -1,11 +1,11 @@
 """The store ``sqlite``: one file on a local disk, for jobs whose subtasks run on one machine.
 
 Several subtasks and several processes share the file. Network file systems are not supported:
-SQLite's log needs memory that all processes share. An append costs one flush of the disk at low
+SQLite's log needs memory that all processes share. An append costs one disk flush at low
 load; at high load many share one (:mod:`~flink_agents.connectors.action_state.sqlite.writer`).
 
-The file grows with what is kept: pruning frees pages, which new records use, and of which many
-are given back to the file system. The last journals of which all was pruned keep one small row each
+The file grows with its records: pruning frees pages, which new records reuse, and of which many
+are returned to the file system. The last fully pruned journals keep one small row each
 (:mod:`~flink_agents.connectors.action_state.sqlite.removals`).
 """
 
@@ -57,7 +57,7 @@ _ID_BYTES = 16
 _POSITION_BYTES = 8
 
 POLLS_PER_LEASE = 40
-"""How often a job looks at the lease of another one while it waits."""
+"""How often per lease a waiting job looks at the lease of another job."""
 
 
 class SQLiteStore(ThreadedStore[Write]):
@@ -65,10 +65,10 @@ class SQLiteStore(ThreadedStore[Write]):
 
     Args:
         path: The file.
-        lease_seconds: How long another job waits for this one, if this one dies.
+        lease_seconds: How long another job waits for this one if this one crashes.
         busy_seconds: How long an append waits for other processes that write.
-        max_record_bytes: The most bytes of data of a record.
-        removals: Of how many journals it is remembered, at least, that all of them was pruned.
+        max_record_bytes: The largest size of a record's data.
+        removals: For how many journals, at least, the store remembers that all records were pruned.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SQLiteStore(ThreadedStore[Write]):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> SQLiteStore:
-        """Return a store with the options that are below ``action-state.sqlite.``."""
+        """Return a store with the options ``action-state.sqlite.*``."""
         values = read_options("sqlite", options)
         return cls(
             values["path"],
@@ -106,7 +106,7 @@ class SQLiteStore(ThreadedStore[Write]):
     @property
     @override
     def store_id(self) -> str:
-        """A copy of the file has the same."""
+        """The id of the file; a copy has the same."""
         self._require_open()
         return self._store_id
 
@@ -151,7 +151,7 @@ class SQLiteStore(ThreadedStore[Write]):
         return connection
 
     async def _claim(self, owner: Owner) -> None:
-        """Become the one who may append; wait for the lease of a job that died."""
+        """Become the owner that may append; wait for the lease of a job that crashed."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         first: frozenset[Lease] = frozenset()
@@ -225,10 +225,10 @@ class SQLiteStore(ThreadedStore[Write]):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Compare the marker; a file needs nothing else.
+        """Compare the marker; this store needs no more.
 
         Raises:
-            StoreMismatchError: State belongs to another file.
+            StoreMismatchError: The state belongs to another file.
             JournalOutdatedError: The file is an older copy.
         """
         self._require_open()
@@ -249,12 +249,12 @@ class SQLiteStore(ThreadedStore[Write]):
 
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return the id of the file, and its position: a copy with a lower one lacks records."""
+        """Return the id and the position of the file: a copy with a lower position lacks records."""
         self._require_open()
         return self._marker + self._reached().to_bytes(_POSITION_BYTES, "big")
 
     def _reached(self) -> int:
-        """Return the position of the file; others may have written more since it was opened."""
+        """Return the position of the file; other processes may have written since it was opened."""
         writer = self._writer
         return max(self._opened_at, writer.position) if isinstance(writer, SQLiteWriter) else self._opened_at
 

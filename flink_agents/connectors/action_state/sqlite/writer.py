@@ -1,7 +1,7 @@
 """The thread that writes to a store ``sqlite``.
 
-A batch is one transaction, so that one flush of the disk serves many appends. The owner is looked
-at inside each of them.
+A batch is one transaction, so that one disk flush serves many appends. Each transaction checks
+the owner.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from flink_agents.sqlite_files import is_busy
 _log = bounded_logger("flink_agents.store")
 
 LIMITS = Limits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
-"""Of a transaction."""
+"""Limits of a transaction."""
 
 FREE_PAGES = 4096
 GIVEN_BACK = 1024
-"""With more free pages than the first, the file is cut by the second at each renewal of a lease."""
+"""With more free pages than the first number, each renewal of a lease returns the second number of them."""
 
 COMMIT_BUSY_SECONDS = 5.0
 
 PRUNED_BETWEEN = 1000
-"""After so many journals were pruned, those are forgotten that need not be remembered any more."""
+"""After this many pruned journals, the writer deletes those that need not be remembered."""
 
 _locks: weakref.WeakValueDictionary[tuple[int, int], threading.Lock] = weakref.WeakValueDictionary()
 _locks_lock = threading.Lock()
 
 
 def _lock_of(identity: tuple[int, int]) -> threading.Lock:
-    """Return the lock for writers of one file in this process: they queue, and need not poll for SQLite's."""
+    """Return the lock for a file's writers in this process: they queue instead of polling SQLite's lock."""
     with _locks_lock:
         lock = _locks.get(identity)
         if lock is None:
@@ -73,12 +73,12 @@ _records_of = attrgetter("records")
 
 
 class Write(Pending):
-    """One append, or one removal of records, on its way to the file.
+    """One append or removal of records in flight.
 
     Args:
-        journal: Where.
-        records: What to append.
-        through: Through which run to remove records; None for an append.
+        journal: The journal.
+        records: The records to append.
+        through: The last run to remove; None for an append.
     """
 
     __slots__ = ("journal", "records", "through")
@@ -91,7 +91,7 @@ class Write(Pending):
         self.size = sum(map(len, map(_data_of, records)))
 
     def apply(self, rows: Rows) -> None:
-        """Write it inside the present transaction, or raise :class:`StoreError` and change nothing."""
+        """Write it in the current transaction, or raise :class:`StoreError` and change nothing."""
         if self.through is not None:
             rows.prune(self.journal, self.through)
         else:
@@ -102,7 +102,7 @@ class Forget(Write):
     """The removal of all journals of a job.
 
     Args:
-        journal_id: Which ones.
+        journal_id: The job's id.
     """
 
     __slots__ = ()
@@ -116,7 +116,7 @@ class Forget(Write):
 
 
 def _applied(batch: list[Write], rows: Rows) -> list[Outcome]:
-    """Write a batch inside the present transaction; a write that is refused changes nothing."""
+    """Write a batch in the current transaction; a rejected write changes nothing."""
     outcomes: list[Outcome] = []
     for write in batch:
         try:
@@ -133,22 +133,22 @@ class _NotBegun(Exception):
 
 
 class _UnknownOutcome(Exception):
-    """A commit failed: the transaction is in the file, or not."""
+    """A commit failed: the transaction may be in the file or not."""
 
 
 class SQLiteWriter(GroupWriter[Write]):
     """Writes batches to the file, each in one transaction.
 
     Args:
-        connection: Of this thread alone from now on.
+        connection: A connection; only this thread uses it from now on.
         path: The file.
-        owner: Who appends; None writes without looking at owners.
-        loop: Where futures are resolved.
+        owner: The owner that appends; None writes without checking owners.
+        loop: The event loop on which futures are resolved.
         lease_seconds: Length of the owner's lease, which this thread renews.
         busy_seconds: How long to wait for other processes that write.
         removals: How many journals without records are remembered.
-        metrics: Of the store.
-        on_end: Called on the loop when the thread has ended, behind all outcomes, with futures that got none.
+        metrics: Metrics of the store.
+        on_end: Called on the loop after the thread has ended and reported all outcomes, with open futures.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class SQLiteWriter(GroupWriter[Write]):
         self._busy_seconds = busy_seconds
         self._removals = removals
         self.position = 0
-        # Pruned since journals were last forgotten; None before the first look, which has to be made.
+        # Journals pruned since the last deletion; None before the first one, which is always needed.
         self._pruned: int | None = None
         self._identity = file_identity(path)
         self._log = log_path(path)
@@ -189,7 +189,7 @@ class SQLiteWriter(GroupWriter[Write]):
             return [translate(error.__cause__ or error, self._path) for _ in batch]
         except Exception as error:
             if len(batch) > 1:
-                # One of them may be the cause; the others must not suffer.
+                # One of the writes may be the cause; the others must not fail with it.
                 return [self._alone(write) for write in batch]
             self._metrics.failed()
             return [translate(error, self._path)]
@@ -227,7 +227,7 @@ class SQLiteWriter(GroupWriter[Write]):
         return advance(self._connection)
 
     def _expire(self, pruned: int) -> int | None:
-        """Forget journals that need not be remembered; returns what to note when that is committed."""
+        """Delete journals that need not be remembered; returns what to note after the commit."""
         if self._pruned is not None:
             pruned += self._pruned
             if pruned < min(PRUNED_BETWEEN, self._removals // 10 + 1):
@@ -248,7 +248,7 @@ class SQLiteWriter(GroupWriter[Write]):
             raise _NotBegun from error
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # SQLite does it by itself where the disk is full
+        if self._connection.in_transaction:  # SQLite rolls back itself if the disk is full.
             self._connection.execute("ROLLBACK")
 
     def _commit(self) -> None:
@@ -276,7 +276,7 @@ class SQLiteWriter(GroupWriter[Write]):
         except _UnknownOutcome as error:
             self._unknown(f"the commit to {self._path} failed", error.__cause__)
         except Exception as error:
-            # An append will meet the same error, and has somebody to tell.
+            # An append will meet the same error, and has a caller that gets it.
             _log.warning("the lease in %s was not renewed: %s", self._path, error.__cause__ or error)
         self._beat_at = max(self._beat_at, time.monotonic() + self._beat_seconds)
 

@@ -1,1 +1,1 @@
-"""The topic of requests for approvals: which are pending, what was answered, and how each ended."""
+"""The topic of approval requests: pending requests, their answers, and their outcomes."""

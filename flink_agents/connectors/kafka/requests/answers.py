@@ -1,4 +1,4 @@
-"""What became of a request for an approval: the answers that were sent to it, and how it ended."""
+"""Reads the answers to an approval request, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flink_agents.connectors.kafka.requests.latest import reader_of, records_unt
 from flink_agents.connectors.kafka.values import MAX_ERROR
 
 OUTCOME = "flink-agents-outcome"
-"""The header of the record that ends a request, in which its outcome is."""
+"""The header of the record that ends a request; it holds the outcome."""
 
 EARLIER_MS = 5 * 60 * 1000
-"""How much earlier than its request an answer may seem to be: clocks differ."""
+"""How much earlier than its request an answer may appear to be: clocks differ."""
 
 _POLL_MS = 500
 
@@ -28,7 +28,7 @@ class Ended:
     """How a request ended.
 
     Attributes:
-        decision: ``approved``, ``denied``, ``expired`` or ``ended``; empty if its end does not say it.
+        decision: ``approved``, ``denied``, ``expired`` or ``ended``; empty if the record does not say.
         by: Who decided.
         reason: Why it was denied, or how it ended without an answer.
     """
@@ -51,7 +51,7 @@ def outcome_json(outcome: ApprovalOutcome) -> bytes:
 
 
 def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) -> list[ApprovalResponse]:
-    """Return the answers to a request that a topic of signals has, the first one first.
+    """Return the answers to a request from a topic of signals, in order.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
@@ -78,7 +78,7 @@ def _answer_of(value: bytes | None, request: ApprovalRequest) -> ApprovalRespons
             return None
         return ApprovalResponse.model_validate(said["value"])
     except (ValueError, LookupError, TypeError, RecursionError, ValidationError):
-        # Another signal, or none.
+        # Another signal, or an invalid one.
         return None
 
 
@@ -89,14 +89,14 @@ def ended_by(
     seconds: float,
     read: Callable[[bytes], ApprovalRequest],
 ) -> Ended | None:
-    """Wait for the record that ends a request; None if there is none after a time.
+    """Wait for the record that ends a request; None if the time-out comes first.
 
     Args:
         request: The request.
         topic: The topic of requests.
-        client: How the brokers are reached.
+        client: Options of kafka-python for the connection.
         seconds: How long to wait.
-        read: Reads a request.
+        read: Parses a request.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
@@ -118,7 +118,7 @@ def ended_by(
 
 
 def key_of(request: ApprovalRequest) -> str:
-    """Return the key of a request's records. Two agents may have runs of the same key and number."""
+    """Return the key of a request's records. Two agents can have runs with the same key and number."""
     return f"{request.agent}|{request.id}"
 
 

@@ -17,7 +17,7 @@ POLL_MS = 500
 
 @dataclass(frozen=True)
 class Foreign:
-    """A record that is none of those that a topic is for.
+    """A record that does not belong into a topic.
 
     Attributes:
         topic: The topic.
@@ -38,7 +38,7 @@ class Foreign:
 
 @contextmanager
 def reader_of(topic: str, client: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Give a consumer of all partitions of a topic, and these; the topic is never created by that.
+    """Yield a consumer of all partitions of a topic, and the partitions. This never creates the topic.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
@@ -63,7 +63,7 @@ def reader_of(topic: str, client: Mapping[str, Any]) -> Iterator[tuple[Any, list
 
 
 def records_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[Any]:
-    """Yield the records from where a consumer stands to what is the end of its partitions now."""
+    """Yield the records from a consumer's position to the present end of its partitions."""
     ends = consumer.end_offsets(partitions)
     while any(consumer.position(one) < ends[one] for one in partitions):
         for records in consumer.poll(timeout_ms=POLL_MS).values():
@@ -73,14 +73,14 @@ def records_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[Any]
 def latest_values(
     topic: str, client: Mapping[str, Any], read: Callable[[bytes], T]
 ) -> tuple[list[T], tuple[Foreign, ...]]:
-    """Return the last value of each key of a topic, and the records that have no value of that kind.
+    """Return the last value of each key of a topic, and the invalid records.
 
-    A record that cannot be read does not take the place of one that can.
+    An invalid record does not replace a valid one.
 
     Args:
         topic: The topic.
-        client: How the brokers are reached.
-        read: Reads the value of a record.
+        client: Options of kafka-python for the connection.
+        read: Parses the value of a record.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
