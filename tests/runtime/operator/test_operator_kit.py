@@ -212,8 +212,10 @@ class EndsAtOnce(Agent):
         return OutputEvent(output=event.input)
 
 
+@pytest.mark.own_conditions
 def test_more_keys_end_at_once_than_a_beat_looks_at() -> None:
-    with OperatorHarness(EndsAtOnce, lambda number: number, auto_run=False, hang_after=60) as harness:
+    conditions: dict[str, Any] = {"auto_run": False, "forced_replay": False, "forced_restart": False}
+    with OperatorHarness(EndsAtOnce, lambda number: number, hang_after=60, **conditions) as harness:
         for number in range(2 * MOST_COMMITS + 1):
             harness.push(number)
         harness.run_until_idle()
