@@ -111,6 +111,26 @@ def test_the_list_of_a_killed_job_has_all_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_the_list_of_a_job_whose_newest_checkpoint_is_damaged(tmp_path: Path) -> None:
+    """Outputs that only the damaged checkpoint had are emitted again. The folder was copied without times."""
+    with started(tmp_path) as process:
+        run_on(tmp_path, process, 60)
+        Till.kill(process)
+        process.wait()
+    found = tmp_path.glob("state/jobs/shop/checkpoints/*/chk-*/_metadata")
+    newest = max(found, key=lambda path: int(path.parent.name.removeprefix("chk-")))
+    newest.write_bytes(b"damaged")
+    for path in (tmp_path / "state").rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    (tmp_path / "finish").touch()
+    with started(tmp_path) as process:
+        told = process.communicate()[1]
+    assert process.returncode == 0, told
+    assert "an older one is used" in told and "resuming 'shop' from checkpoint" in told
+    check_outputs(tmp_path)
+
+
+@pytest.mark.nightly
 def test_a_list_and_a_topic_of_a_killed_job_have_the_same_outputs(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "kafka") as kafka:
         broker = Broker(kafka.client_options)

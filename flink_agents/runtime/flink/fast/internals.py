@@ -31,6 +31,8 @@ OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPyt
 PLAIN_OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonProcessOperator"
 ITERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonIterator"
 SOURCE_OPERATOR = "org.apache.flink.streaming.api.operators.SourceOperator"
+COORDINATOR = "subtaskCheckpointCoordinator"
+NO_CHECKPOINT = -1
 COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
@@ -357,6 +359,36 @@ def _plain_operator() -> Any:
     return _field(inner, "this$0").get(inner)
 
 
+# -- checkpoints ----------------------------------------------------------------------------
+
+
+class Barriers:
+    """Tells which checkpoint barrier the task of a function has passed; to be made where that is opened.
+
+    No function of PyFlink hears of barriers in thread mode. Flink's task thread sets this number when a barrier
+    arrives, before the next record, so a read in that thread is exact.
+
+    Args:
+        context: The runtime context of the function.
+
+    Raises:
+        Unfit: A part is missing, or is not known here.
+    """
+
+    def __init__(self, context: RuntimeContext) -> None:
+        check_version()
+        environment = _value(_attribute(context, "_runtime_context"), "taskEnvironment")
+        restored = _method(_method(environment, "getTaskStateManager")(), "getRestoreCheckpointId")()
+        self._restored = int(restored.get()) if restored.isPresent() else NO_CHECKPOINT
+        coordinator = _value(_value(_value(environment, "containingTask"), "invokable"), COORDINATOR)
+        self._coordinator, self._last = coordinator, _field(coordinator, "lastCheckpointId")
+        self.passed()
+
+    def passed(self) -> int:
+        """Return the number of the last checkpoint that the task has taken part in, or was restored from."""
+        return max(int(self._last.get(self._coordinator)), self._restored)
+
+
 # -- looking --------------------------------------------------------------------------------
 
 
@@ -399,3 +431,8 @@ def _field(java: Any, name: str) -> Any:
                 return field
         kind = kind.getSuperclass()
     raise Unfit(f"{_class_name(java)} has no field {name}")
+
+
+def _value(java: Any, name: str) -> Any:
+    """The value of a field of a Java object."""
+    return _field(java, name).get(java)

@@ -6,6 +6,11 @@ read when the job has finished.
 
 The state of the sink has the absolute paths of its files. The folder of a job can be moved, so these paths go
 through a link, which has the same path on each machine and which each start makes again.
+
+Flink commits a file once, for good. If a start resumes from an older checkpoint than the files have, because the
+newest one is damaged, it emits some lines again. So each line says which checkpoint barrier it came after, and
+each start says which checkpoint it resumed from. Lines of earlier starts that came after that one do not count.
+Names and times of files say nothing: a copied folder has other times.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import base64
 import contextlib
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +29,13 @@ from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, 
 from typing_extensions import override
 
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.fast.internals import Barriers
 
 LINK = "link"
 """Under which name the job run keeps the path of the link."""
 
-_NEWER = "after-damaged-checkpoint"
+_NONE = -1
+"""No checkpoint has so low a number: nothing of such a start counts."""
 
 
 def new_link() -> str:
@@ -51,11 +58,13 @@ class _Numbered(MapFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._prefix = f"{self._start:09}.{flink_compat.task_info(runtime_context).attempt:09}"
         self._count = 0
+        self._passed = Barriers(runtime_context).passed
 
     @override
     def map(self, value: Any) -> Any:
         self._count += 1
-        return f"{self._prefix}.{self._count:015} {base64.b64encode(pickle.dumps(value)).decode()}"
+        data = base64.b64encode(pickle.dumps(value)).decode()
+        return f"{self._prefix}.{self._count:015} {self._passed()} {data}"
 
 
 class ListFile:
@@ -64,11 +73,13 @@ class ListFile:
     Args:
         outputs: The directory of all outputs of the job run.
         index: Which list of the job it is.
+        lineage: Which starts its outputs come from, and until which checkpoint of each; None is to the end.
     """
 
-    def __init__(self, outputs: Path, index: int) -> None:
+    def __init__(self, outputs: Path, index: int, lineage: Mapping[int, int | None]) -> None:
         self._directory = outputs / str(index)
         self._index = index
+        self._lineage = lineage
 
     def write(self, stream: DataStream, link: str, start: int) -> None:
         """Have a stream written to the files of the list.
@@ -89,9 +100,9 @@ class ListFile:
         lines.name(name).uid(f"{uid}-lines").sink_to(sink).set_parallelism(1).name(name).uid(uid)
 
     def read(self) -> list[Any]:
-        """Return all outputs that are committed, in the order in which they came."""
-        lines = sorted(self._lines())
-        return [pickle.loads(base64.b64decode(line.partition(" ")[2])) for line in lines]
+        """Return all outputs of the job run, in the order in which they came."""
+        lines = sorted(current(self._lines(), self._lineage))
+        return [pickle.loads(base64.b64decode(line.rpartition(" ")[2])) for line in lines]
 
     def _lines(self) -> Iterator[str]:
         for path in _committed(self._directory):
@@ -123,20 +134,17 @@ def unlink(link: str | None) -> None:
             Path(link).unlink()
 
 
-def drop_newer(outputs: Path, checkpoint: Path | None) -> int:
-    """Set outputs aside that a job will put out again, since it resumes from an older checkpoint.
+def current(lines: Iterable[str], lineage: Mapping[int, int | None]) -> Iterator[str]:
+    """Yield the lines that count, each once: not those that a later start emitted again.
 
     Args:
-        outputs: The directory of all outputs.
-        checkpoint: The checkpoint that it resumes from; None if it begins with nothing.
-
-    Returns:
-        How many files those were.
+        lines: All lines that Flink has committed.
+        lineage: Which starts the outputs of the job run come from, and until which checkpoint of each.
     """
-    until = 0.0 if checkpoint is None else (checkpoint / "_metadata").stat().st_mtime
-    newer = [path for path in outputs.glob("*/part-*") if path.stat().st_mtime > until]
-    for path in newer:
-        aside = outputs / _NEWER / path.parent.name
-        aside.mkdir(parents=True, exist_ok=True)
-        path.replace(aside / path.name)
-    return len(newer)
+    # If Flink restores a line that was between two tasks, it commits that same line again.
+    for line in set(lines):
+        place, after, _ = line.split(" ", 2)
+        start = int(place.partition(".")[0])
+        until = lineage.get(start, _NONE)
+        if until is None or int(after) < until:
+            yield line

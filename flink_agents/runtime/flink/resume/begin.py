@@ -20,7 +20,6 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
-from flink_agents.runtime.flink.following.list_files import drop_newer
 from flink_agents.runtime.flink.resume.checkpoints import (
     Candidate,
     Chosen,
@@ -302,8 +301,6 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
                 "if they fit the new one"
             )
     beginning.chosen = chosen
-    if beginning.damaged or chosen is None:
-        drop_newer(folder.outputs, None if chosen is None else chosen.candidate.path)
 
 
 def _seen(run: JobRun, progress: Progress | None) -> int | None:

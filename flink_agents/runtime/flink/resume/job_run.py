@@ -48,6 +48,8 @@ class Start:
         pid: The process, for messages only: after a restart of a container another one may have the number.
         checkpoints: The directory of its checkpoints, if they are not in the folder.
         stopped: True if it was stopped with a savepoint, and came to its end.
+        parent: The start from whose checkpoint it resumed; 0 if it did not.
+        resumed: The number of that checkpoint.
     """
 
     number: int
@@ -57,6 +59,8 @@ class Start:
     pid: int
     checkpoints: str | None = None
     stopped: bool = False
+    parent: int = 0
+    resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,19 @@ class JobRun:
     def last_start(self) -> Start | None:
         """The newest start."""
         return self.starts[-1] if self.starts else None
+
+    def lineage(self) -> dict[int, int | None]:
+        """Return which starts have led to the last one, and until which checkpoint of each; None is to the end.
+
+        A start that a later one did not resume from, because its checkpoints were damaged, is not among them.
+        """
+        starts = {start.number: start for start in self.starts}
+        found: dict[int, int | None] = {}
+        current, until = self.last_start, None
+        while current is not None and current.number not in found:
+            found[current.number] = until
+            until, current = current.resumed, starts.get(current.parent)
+        return found
 
     def to_json(self) -> str:
         """Return the text of the record."""

@@ -91,7 +91,17 @@ class LocalStart:
             settings[CHECKPOINT_DIR] = java.url(folder.checkpoints)
         place = None if given is None else given.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
-        start = Start(number, uuid.uuid4().hex, now(), env.get_parallelism(), os.getpid(), place)
+        chosen = self.beginning.chosen
+        start = Start(
+            number,
+            uuid.uuid4().hex,
+            now(),
+            env.get_parallelism(),
+            os.getpid(),
+            place,
+            parent=0 if chosen is None else chosen.candidate.start,
+            resumed=0 if chosen is None else chosen.content.number,
+        )
         self._start = start
         self._run = self._record.write(
             replace(
@@ -108,7 +118,6 @@ class LocalStart:
             self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
         )
         once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
-        chosen = self.beginning.chosen
         if chosen is not None:
             # The savepoint of another job stays its own.
             mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
@@ -138,7 +147,7 @@ class LocalStart:
                 found=str(error),
                 fix=f"see that you may write there and to {Path(link).parent}, and free some space",
             ) from error
-        file = list_files.ListFile(outputs, index)
+        file = list_files.ListFile(outputs, index, self._run.lineage())
         file.write(stream, link, self._start.number)
         return file
 

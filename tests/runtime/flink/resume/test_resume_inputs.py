@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import InputChangedError, SourceNotResumableError
-from flink_agents.runtime.flink.following.list_files import ListFile, drop_newer, link_to, new_link, unlink
+from flink_agents.runtime.flink.following.list_files import ListFile, link_to, new_link, unlink
 from flink_agents.runtime.flink.resume.inputs import (
     GivenInputs,
     GivenList,
@@ -22,7 +22,7 @@ from flink_agents.runtime.flink.resume.inputs import (
     restarting_sources,
     warning_of,
 )
-from flink_agents.runtime.flink.resume.job_run import JobRun
+from flink_agents.runtime.flink.resume.job_run import JobRun, Start
 from tests.suite.tables import each
 
 
@@ -100,12 +100,12 @@ def _part(path: Path, *lines: tuple[str, Any]) -> None:
 def test_outputs_are_read_in_their_order_through_a_link(tmp_path: Path) -> None:
     outputs, link = tmp_path / "my outputs", str(tmp_path / "link")
     link_to(outputs, link)
-    _part(outputs / "0" / "part-b", ("1.0.1", "first"), ("1.0.2", "second"))
-    _part(outputs / "0" / "part-a", ("1.1.1", "fourth"), ("1.0.3", "third"))
-    _part(outputs / "0" / ".part-c.inprogress", ("1.0.9", "never committed"))
+    _part(outputs / "0" / "part-b", ("1.0.1 -1", "first"), ("1.0.2 -1", "second"))
+    _part(outputs / "0" / "part-a", ("1.1.1 1", "fourth"), ("1.0.3 0", "third"))
+    _part(outputs / "0" / ".part-c.inprogress", ("1.0.9 1", "never committed"))
     link_to(outputs, link)
-    assert ListFile(Path(link), 0).read() == ["first", "second", "third", "fourth"]
-    assert ListFile(outputs, 1).read() == []
+    assert ListFile(Path(link), 0, {1: None}).read() == ["first", "second", "third", "fourth"]
+    assert ListFile(outputs, 1, {1: None}).read() == []
     unlink(link)
     unlink(link)
     unlink(None)
@@ -113,17 +113,41 @@ def test_outputs_are_read_in_their_order_through_a_link(tmp_path: Path) -> None:
     assert new_link() != new_link()
 
 
-def test_outputs_behind_an_older_checkpoint_are_set_aside(tmp_path: Path) -> None:
-    """The job puts them out again."""
-    checkpoint, outputs = tmp_path / "chk-1", tmp_path / "outputs"
-    checkpoint.mkdir()
-    for name, at in (("0/part-a", 10), ("0/part-b", 30), ("1/part-c", 10)):
-        _part(outputs / name, ("1.0.1", name))
-        os.utime(outputs / name, (at, at))
-    (checkpoint / "_metadata").touch()
-    os.utime(checkpoint / "_metadata", (20, 20))
-    assert drop_newer(outputs, checkpoint) == 1
-    assert ListFile(outputs, 0).read() == ["0/part-a"] and ListFile(outputs, 1).read() == ["1/part-c"]
-    assert drop_newer(outputs, None) == 2
-    assert ListFile(outputs, 0).read() == ListFile(outputs, 1).read() == []
-    assert drop_newer(tmp_path / "nothing", None) == 0
+LINES = ("1.0.1 -1", "1.0.2 1", "1.0.3 2", "2.0.1 2", "2.0.2 3", "3.0.1 1", "3.0.2 2", "1.0.2 1")
+"""Place and last barrier of outputs: of three starts; one of them was committed twice."""
+
+LINEAGES: list[tuple[str, list[tuple[int, int]], str]] = [
+    ("no resumption", [(0, 0)], "1.0.1 1.0.2 1.0.3"),
+    ("from the newest", [(0, 0), (1, 3)], "1.0.1 1.0.2 1.0.3 2.0.1 2.0.2"),
+    ("from an older one", [(0, 0), (1, 2)], "1.0.1 1.0.2 2.0.1 2.0.2"),
+    ("from the first one", [(0, 0), (1, 1)], "1.0.1 2.0.1 2.0.2"),
+    ("from nothing", [(0, 0), (0, 0)], "2.0.1 2.0.2"),
+    ("twice, each from the newest", [(0, 0), (1, 2), (2, 4)], "1.0.1 1.0.2 2.0.1 2.0.2 3.0.1 3.0.2"),
+    ("the second time from an older one", [(0, 0), (1, 2), (2, 3)], "1.0.1 1.0.2 2.0.1 3.0.1 3.0.2"),
+    ("from the start before the last", [(0, 0), (1, 2), (1, 1)], "1.0.1 3.0.1 3.0.2"),
+    ("from a newer one of that start", [(0, 0), (1, 2), (1, 3)], "1.0.1 1.0.2 1.0.3 3.0.1 3.0.2"),
+    ("the last start has no outputs", [(0, 0), (1, 2), (2, 3), (1, 2)], "1.0.1 1.0.2"),
+    ("from the savepoint of another job", [(0, 77), (0, 77)], "2.0.1 2.0.2"),
+]
+
+
+@each(("starts", "wanted"), [row[1:] for row in LINEAGES], ids=[row[0] for row in LINEAGES])
+def test_outputs_that_a_later_start_emits_again_do_not_count(
+    starts: list[tuple[int, int]], wanted: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever times and names the files have: those of a copied folder say nothing."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    for number, line in enumerate(LINES):
+        _part(outputs / "0" / f"part-{number}", (line, line.partition(" ")[0]))
+        os.utime(outputs / "0" / f"part-{number}", (10, 10))
+    run = JobRun(
+        "orders",
+        starts=tuple(
+            Start(number, f"{number}", "", 1, 1, parent=parent, resumed=resumed)
+            for number, (parent, resumed) in enumerate(starts, 1)
+        ),
+    )
+    lineage = JobRun.from_json(run.to_json()).lineage()
+    found = ListFile(outputs, 0, lineage).read()
+    numbers = {start.number for start in run.starts}
+    assert found == [place for place in wanted.split() if int(place[0]) in numbers]
