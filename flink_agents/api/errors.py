@@ -55,6 +55,8 @@
     │   ├── OutputsExpiredError          FA3205
     │   ├── JobChangedError              FA3206
     │   ├── CannotResumeError            FA3207
+    │   ├── OtherScriptError             FA3208
+    │   ├── JobRunMissingError           FA3209
     │   ├── InputChangedError            FA3220
     │   └── SourceNotResumableError      FA3221
     ├── RunError                         FA4000  something went wrong inside a run
@@ -223,8 +225,10 @@ from flink_agents.api.resume_errors import (
     JobChangedError as JobChangedError,
     JobFolderError as JobFolderError,
     JobFolderInUseError as JobFolderInUseError,
+    JobRunMissingError as JobRunMissingError,
     JournalMissingError as JournalMissingError,
     JournalOutdatedError as JournalOutdatedError,
+    OtherScriptError as OtherScriptError,
     OutputsExpiredError as OutputsExpiredError,
     ResumeError as ResumeError,
     SourceNotResumableError as SourceNotResumableError,

@@ -26,8 +26,10 @@ class Accept(StrEnum):
         NOTHING: Such a start is an error.
         LOST_OUTPUTS: Outputs of transactions that brokers have aborted are lost.
         OLDER_JOURNAL: Durable steps that an older copy of the journal lacks are made again.
+        OTHER_SCRIPT: The job run continues, though another script began it.
     """
 
     NOTHING = "nothing"
     LOST_OUTPUTS = "lost-outputs"
     OLDER_JOURNAL = "older-journal"
+    OTHER_SCRIPT = "other-script"

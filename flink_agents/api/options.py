@@ -193,7 +193,7 @@ class AgentOptions(TraceOptions):
     ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
         "What a start of a local job may accept to resume. lost-outputs: that brokers have aborted "
         "transactions of its outputs. older-journal: that durable steps are made again which an older copy "
-        "of the journal lacks."
+        "of the journal lacks. other-script: that it continues a job run which another script began."
     )
 
     # -- durable execution, whatever its store; the options of a store stand with it -----

@@ -54,6 +54,18 @@ class CannotResumeError(ResumeError):
     code = "FA3207"
 
 
+class OtherScriptError(ResumeError):
+    """Another script began the job run of that name, and has not finished it."""
+
+    code = "FA3208"
+
+
+class JobRunMissingError(ResumeError):
+    """The journal has records of the job, and its folder knows nothing of a job run."""
+
+    code = "FA3209"
+
+
 class InputChangedError(ResumeError):
     """A bounded input is not the one that the job run began with."""
 

@@ -51,6 +51,8 @@ class StoreUnavailableError(StoreError):
     """The store cannot be reached or written at present: missing, locked, full, or read-only."""
 
     code = "FA6007"
+    is_missing = False
+    """True if nobody has made it yet."""
 
 
 class StoreFormatError(StoreError):

@@ -79,6 +79,8 @@ CODES = {
     "OutputsExpiredError": "FA3205",
     "JobChangedError": "FA3206",
     "CannotResumeError": "FA3207",
+    "OtherScriptError": "FA3208",
+    "JobRunMissingError": "FA3209",
     "InputChangedError": "FA3220",
     "SourceNotResumableError": "FA3221",
     "RunError": "FA4000",

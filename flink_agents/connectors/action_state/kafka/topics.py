@@ -176,11 +176,13 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
 
 
 def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
-    return StoreUnavailableError(
+    error = StoreUnavailableError(
         f"there is no topic {name!r}",
         found=f"brokers at {settings.bootstrap_servers}",
         fix="correct action-state.kafka.topic; a job makes its topics when it begins",
     )
+    error.is_missing = True
+    return error
 
 
 def _unfit(name: str, what: str, expected: str, found: str) -> StoreFormatError:

@@ -365,8 +365,8 @@ def _plain_operator() -> Any:
 class Barriers:
     """Tells which checkpoint barrier the task of a function has passed; to be made where that is opened.
 
-    No function of PyFlink hears of barriers in thread mode. Flink's task thread sets this number when a barrier
-    arrives, before the next record, so a read in that thread is exact.
+    No function of PyFlink hears of barriers in thread mode. Flink's task thread sets this number when a
+    barrier arrives, before the next record, so a read in that thread is exact.
 
     Args:
         context: The runtime context of the function.

@@ -7,10 +7,10 @@ read when the job has finished.
 The state of the sink has the absolute paths of its files. The folder of a job can be moved, so these paths go
 through a link, which has the same path on each machine and which each start makes again.
 
-Flink commits a file once, for good. If a start resumes from an older checkpoint than the files have, because the
-newest one is damaged, it emits some lines again. So each line says which checkpoint barrier it came after, and
-each start says which checkpoint it resumed from. Lines of earlier starts that came after that one do not count.
-Names and times of files say nothing: a copied folder has other times.
+Flink commits a file once, for good. If the newest checkpoint is damaged, a start resumes from an older one,
+and emits some lines again. So each line says which checkpoint barrier it came after, and each start says
+which checkpoint it resumed from. Lines of earlier starts that came after that one do not count. Names and
+times of files say nothing: a copied folder has other times.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,12 +28,12 @@ from flink_agents.runtime.flink.resume.checkpoints import (
     key_of,
     origin_of,
 )
-from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.folder import JobFolder, leftovers, record_gone, unusable
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, restarting_sources, warning_of
 from flink_agents.runtime.flink.resume.java import CheckpointContent
 from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord
-from flink_agents.runtime.flink.resume.journal_check import check_journal, no_journal
-from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.journal_check import check_journal, job_run_missing, no_journal
+from flink_agents.runtime.flink.resume.script import Ended, Program, ScriptStart, check_program
 from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove, unreadable
 
 LOCK_SECONDS = 15.0
@@ -79,6 +79,9 @@ class Request:
         transaction_timeout: The shortest timeout of the job's transactions, in seconds.
         inputs: What it reads that is of interest when it resumes.
         savepoint: The savepoint of another job that a new job run begins with.
+        program: The script; None if it is no file.
+        recorded: Returns the identity of a job run of an identifier that a journal outside of the folder has
+            records of.
     """
 
     name: str
@@ -90,6 +93,8 @@ class Request:
     transaction_timeout: float | None = None
     inputs: GivenInputs = GivenInputs({}, {})
     savepoint: str | None = None
+    program: Program | None = None
+    recorded: Callable[[str], str | None] = lambda _: None
 
 
 @dataclass
@@ -149,50 +154,95 @@ def begin(
     record = RunRecord(folder)
     _take(folder, record, lock)
     try:
-        run = _fresh(folder, record, request) if request.fresh else _last(record, request)
-        script_token = "" if script is None else script.token
-        beginning = Beginning(folder, run, request.identifier or request.name, request.plans, lock, script)
-        if (
-            run.finished is not None
-            and script is not None
-            and script.continues
-            and run.script == script.token
-        ):
-            beginning.skipped = True
-            return beginning
-        if run.finished is not None:
-            run = _successor(run, request)
-        if not run.starts:
-            # Written first: whatever a death leaves of the job run before, the next start removes it.
-            new = replace(run, script=script_token, inputs=request.inputs.lists)
-            if request.savepoint is not None:
-                beginning.chosen = _taken_over(request.savepoint, read)
-                # The state names its journals by the identity that its own job had.
-                identity = _identity(request, 1)
-                new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
-            beginning.run = record.write(new)
-            warning = warning_of(request.inputs)
-            if warning is not None:
-                beginning.warnings.append(warning)
-            remove([one for one in folder.path.iterdir() if one not in (folder.lock, folder.record)])
-        else:
-            beginning.run = replace(run, script=script_token, transaction_timeout=request.transaction_timeout)
-            _resume(beginning, request, read)
+        return _begin(folder, record, request, lock, read, script)
     except BaseException:
         lock.release()
         raise
+
+
+def _begin(
+    folder: JobFolder,
+    record: RunRecord,
+    request: Request,
+    lock: Lock,
+    read: ReadCheckpoint,
+    script: ScriptStart | None,
+) -> Beginning:
+    fresh = request.fresh
+    run = None if fresh else _last(folder, record, request)
+    continued = False
+    if run is not None and script is not None:
+        continued = script.continues(run.script)
+        fresh = script.begins_anew(run.script)
+    if run is None or fresh:
+        run = _fresh(folder, record, request)
+    beginning = Beginning(folder, run, request.identifier or request.name, request.plans, lock, script)
+    if run.finished is not None:
+        if continued:
+            beginning.skipped = True
+            return beginning
+        _wait_for_end(folder, record, run, script)
+        run = _successor(run, request)
+    if run.starts:
+        warning = check_program(run, request.program, request.accept, folder.state_dir)
+        if warning is not None:
+            beginning.warnings.append(warning)
+        beginning.run = replace(
+            run,
+            script="" if script is None else script.token,
+            program=_as_dict(request.program),
+            transaction_timeout=request.transaction_timeout,
+        )
+        _resume(beginning, request, read)
+    else:
+        _begin_run(beginning, run, record, request, read)
     return beginning
+
+
+def _begin_run(
+    beginning: Beginning, run: JobRun, record: RunRecord, request: Request, read: ReadCheckpoint
+) -> None:
+    """Begin a job run, and remove what the one before has left."""
+    folder, script = beginning.folder, beginning.script
+    # Written first: whatever a death leaves of the job run before, the next start removes it.
+    new = replace(
+        run,
+        script="" if script is None else script.token,
+        program=_as_dict(request.program),
+        inputs=request.inputs.lists,
+    )
+    if request.savepoint is not None:
+        beginning.chosen = _taken_over(request.savepoint, read)
+        # The state names its journals by the identity that its own job had.
+        identity = _identity(request, 1)
+        new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
+    beginning.run = record.write(new)
+    warning = warning_of(request.inputs)
+    if warning is not None:
+        beginning.warnings.append(warning)
+    if run.aside is not None:
+        folder.set_aside(run.aside)
+    remove([one for one in folder.path.iterdir() if one not in (folder.lock, folder.record)])
+
+
+def _as_dict(program: Program | None) -> dict[str, str] | None:
+    return None if program is None else asdict(program)
+
+
+def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
+    """Wait for the script in which the job run has finished, if that still runs."""
+    until = time.monotonic() + LOCK_SECONDS
+    while script is not None and script.ended(run.script) is Ended.NOT_YET:
+        if time.monotonic() >= until:
+            raise _in_use(folder, record)
+        time.sleep(0.1)
 
 
 def _take(folder: JobFolder, record: RunRecord, lock: Lock) -> None:
     try:
         folder.make()
     except OSError as error:
-        raise JobFolderError(
-            f"the folder of the job cannot be used: {folder.path}",
-            found=str(error),
-            fix="set local.state-dir to a directory that you may write to, on a disk with free space",
-        ) from error
+        raise unusable(folder.path, error) from error
     until = time.monotonic() + LOCK_SECONDS
     while not lock.take():
         if time.monotonic() >= until:
@@ -206,16 +256,27 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
     except JobFolderError:
         run = None
     last = None if run is None else run.last_start
+    of = "" if run is None or run.program is None else f" of {Program(**run.program).name}"
     return JobFolderInUseError(
         f"another process runs the job in {folder.path}",
         expected="one process at a time",
-        found=None if last is None else f"a start at {last.began}, perhaps process {last.pid}",
+        found=None if last is None else f"a start at {last.began}{of}, perhaps process {last.pid}",
         fix="stop it first; two jobs that run side by side need different names",
     )
 
 
-def _last(record: RunRecord, request: Request) -> JobRun:
-    return record.read() or JobRun(request.name, identifier=_identity(request, 1))
+def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
+    """Return the last job run; a new one if nothing is known of any, here or in the journal."""
+    run = record.read()
+    if run is not None:
+        return run
+    left = leftovers(folder)
+    if left:
+        raise record_gone(folder, left)
+    recorded = None if request.savepoint is not None else request.recorded(request.identifier or request.name)
+    if recorded is not None:
+        raise job_run_missing(folder, recorded)
+    return JobRun(request.name, identifier=_identity(request, 1))
 
 
 def _successor(run: JobRun, request: Request) -> JobRun:
@@ -230,17 +291,20 @@ def _identity(request: Request, generation: int) -> str:
 
 
 def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
+    # If nobody knows how many there were, no other job run has had this number.
+    unknown = JobRun(request.name, generation=int(time.time()))
     try:
         before = record.read()
     except JobFolderError:
-        # Nobody knows how many there were; no other job run has had this number.
-        before = JobRun(request.name, generation=int(time.time()))
-    folder.set_aside()
-    return (
-        JobRun(request.name, identifier=_identity(request, 1))
-        if before is None
-        else _successor(before, request)
-    )
+        before = unknown
+    if before is None and leftovers(folder):
+        before = unknown
+    if before is None and request.savepoint is None:
+        recorded = request.recorded(request.identifier or request.name)
+        before = None if recorded is None else unknown
+    if before is None:
+        return JobRun(request.name, identifier=_identity(request, 1))
+    return replace(_successor(before, request), aside=folder.place_aside())
 
 
 def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
+
+from flink_agents.api.resume_errors import JobFolderError
 
 STATE_DIR = Path(".flink-agents")
 """Where folders of jobs are, in the directory of the script, if ``local.state-dir`` says nothing else."""
@@ -44,6 +47,11 @@ class JobFolder:
     def of(cls, state_dir: Path, name: str) -> JobFolder:
         """Return the folder of the job ``name``, which need not exist."""
         return cls(state_dir.absolute() / JOBS / escaped(name))
+
+    @property
+    def state_dir(self) -> Path:
+        """The directory of the jobs of a script."""
+        return self.path.parent.parent
 
     @property
     def record(self) -> Path:
@@ -91,29 +99,67 @@ class JobFolder:
         probe.touch()
         probe.unlink()
 
-    def set_aside(self) -> Path | None:
-        """Move all but the lock to a folder of its own, and return that; None if there is nothing to move.
+    def place_aside(self) -> str | None:
+        """Make a directory for what is set aside, with a copy of the record.
 
-        The lock is left where it is: the process that moves the rest holds it.
+        Returns:
+            Its path below the directory of the jobs; None if there is nothing to move.
         """
-        found = [one for one in self.path.iterdir() if one != self.lock] if self.path.is_dir() else []
-        if not found:
+        if not any(one != self.lock for one in self.path.iterdir()):
             return None
         target = self._aside()
         target.mkdir(parents=True)
-        # The record goes last: if the process dies before, the next start still knows of the job run.
-        for one in sorted(found, key=lambda path: path == self.record):
-            one.rename(target / one.name)
+        if self.record.exists():
+            shutil.copy2(self.record, target)
+        return str(target.relative_to(self.state_dir))
+
+    def set_aside(self, place: str) -> None:
+        """Move all but the lock and the record to a directory; again, if a process died while it did so.
+
+        The lock is left where it is: the process that moves the rest holds it.
+
+        Args:
+            place: What :meth:`place_aside` has returned.
+        """
+        target = self.state_dir / place
+        target.mkdir(parents=True, exist_ok=True)
+        for one in self.path.iterdir():
+            if one not in (self.lock, self.record):
+                one.rename(target / one.name)
         sync_directory(self.path)
-        return target
 
     def _aside(self) -> Path:
-        home = self.path.parent.parent / SET_ASIDE
+        home = self.state_dir / SET_ASIDE
         stem = f"{self.path.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         number = 1
         while (target := home / (stem if number == 1 else f"{stem}-{number}")).exists():
             number += 1
         return target
+
+
+def unusable(path: Path, error: OSError) -> JobFolderError:
+    """Return the error about a directory that cannot be made, or written to."""
+    return JobFolderError(
+        f"the folder of the job cannot be used: {path}",
+        found=str(error),
+        fix="set local.state-dir to a directory that you may write to, on a disk with free space",
+    )
+
+
+def leftovers(folder: JobFolder) -> list[str]:
+    """Return names of what a job run has left in its folder."""
+    parts = (folder.progress, folder.journal, folder.checkpoints, folder.savepoints, folder.outputs)
+    return [part.name for part in parts if part.exists()]
+
+
+def record_gone(folder: JobFolder, found: list[str]) -> JobFolderError:
+    """Return the error about a folder that has data, and no record of whose they are."""
+    return JobFolderError(
+        f"the record of the job run is gone: {folder.record}",
+        expected="the record, or an empty folder",
+        found=", ".join(found),
+        fix="restore the whole folder from a backup, or start over with --fresh, which moves it aside",
+    )
 
 
 def sync_directory(path: Path) -> None:

@@ -72,6 +72,7 @@ class JobRun:
         generation: Number of the job run of this name, from 1.
         identifier: The job identifier of the job run, from which ids and idempotency keys derive.
         script: The start of the script that the last start belongs to.
+        program: Where that script is (``script.Program``); None if it is no file.
         starts: All starts.
         checkpointed: True if a checkpoint of the job run was seen complete.
         plans: Fingerprint of each agent's plan, by its name.
@@ -80,6 +81,7 @@ class JobRun:
         transaction_timeout: The shortest timeout of transactions of the job's sinks, in seconds.
         journal: True if the job has a journal in a file.
         origin: The savepoint of another job that the job run began with.
+        aside: Where what the job run before has left goes, if this one was started over.
         stopping: Where the savepoint goes with which the last start was asked to stop.
         finished: When the job finished, as ISO 8601 in UTC.
     """
@@ -88,6 +90,7 @@ class JobRun:
     generation: int = 1
     identifier: str = ""
     script: str = ""
+    program: Mapping[str, str] | None = None
     starts: tuple[Start, ...] = ()
     checkpointed: bool = False
     plans: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -96,6 +99,7 @@ class JobRun:
     transaction_timeout: float | None = None
     journal: bool = False
     origin: str | None = None
+    aside: str | None = None
     stopping: str | None = None
     finished: str | None = None
 
@@ -105,7 +109,7 @@ class JobRun:
         return self.starts[-1] if self.starts else None
 
     def lineage(self) -> dict[int, int | None]:
-        """Return which starts have led to the last one, and until which checkpoint of each; None is to the end.
+        """Return which starts have led to the last one, and until which checkpoint; None is to the end.
 
         A start that a later one did not resume from, because its checkpoints were damaged, is not among them.
         """

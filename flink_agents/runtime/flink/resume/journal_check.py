@@ -1,20 +1,35 @@
-"""Compares the journal of the store ``sqlite`` with what a job run knows of it, before any effect."""
+"""Compares journals with what the folder of a job knows of them, before any effect."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 import sqlite3
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.errors import JournalMissingError, JournalOutdatedError
+from flink_agents.api.action_state import ActionStateStore, JournalKey
+from flink_agents.api.errors import (
+    JobRunMissingError,
+    JournalMissingError,
+    JournalOutdatedError,
+    StoreUnavailableError,
+)
 from flink_agents.connectors.action_state.positions import (
     JournalPosition,
     journal_position,
     raise_position,
 )
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.journal.names import split_journal_name
+
+_PAGE = 1000
+"""How many journals are asked for at a time."""
 
 AHEAD = 1_000_000
 """The state of keys may have seen a little more of the journal than the last look at it."""
@@ -89,3 +104,76 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
         fix="restore the whole folder from one backup, so that checkpoint and journal match; or start over "
         "with --fresh; or set local.accept to older-journal to resume all the same",
     )
+
+
+# -- a journal that is not in the folder ----------------------------------------------------------
+
+
+def job_run_missing(folder: JobFolder, identity: str) -> JobRunMissingError:
+    """Return the error about a journal that knows more of the job than its folder."""
+    return JobRunMissingError(
+        f"the journal has records of {identity!r}, and the folder of the job has no job run: {folder.path}. "
+        "Recorded steps would be taken for those of new inputs",
+        expected="the folder of that job run, or a journal without its records",
+        found="an empty folder: it was deleted, or the job ran elsewhere",
+        fix="restore the folder from a backup; or start over with --fresh, which gives ids and idempotency "
+        "keys of their own; or, if the job ran on a cluster, begin with its savepoint: local.savepoint",
+    )
+
+
+def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifier: str) -> str | None:
+    """Return the identity of a job run that a journal outside of the folder has records of.
+
+    Args:
+        stores: The stores of the agents.
+        folder: The folder of the job.
+        identifier: The identifier of the job, without the number of a job run.
+    """
+    outside = {str(store): store for store in stores if _is_outside(store, folder)}
+    for store in outside.values():
+        found: list[str | None] = []
+        errors: list[Exception] = []
+        # The script may call execute() in a coroutine, whose thread has an event loop already.
+        thread = threading.Thread(target=_ask, args=(store.make(), identifier, found, errors))
+        thread.start()
+        thread.join()
+        if errors:
+            raise errors[0]
+        if found[0] is not None:
+            return found[0]
+    return None
+
+
+def _is_outside(store: StoreChoice, folder: JobFolder) -> bool:
+    # What is in memory ends with its process.
+    if store.name == "memory":
+        return False
+    return store.file is None or (store.file.exists() and not store.file.is_relative_to(folder.path))
+
+
+def _ask(store: ActionStateStore, identifier: str, found: list[str | None], errors: list[Exception]) -> None:
+    try:
+        found.append(asyncio.run(_find(store, identifier)))
+    except Exception as error:
+        errors.append(error)
+
+
+async def _find(store: ActionStateStore, identifier: str) -> str | None:
+    identity = re.compile(rf"{re.escape(identifier)}(@\d+)?")
+    try:
+        await store.open(None)
+    except StoreUnavailableError as error:
+        if error.is_missing:
+            return None
+        raise
+    try:
+        after: JournalKey | None = None
+        while page := await store.journals(after=after, limit=_PAGE):
+            after = page[-1].journal
+            for info in page:
+                job, agent = split_journal_name(info.journal.journal_id)
+                if agent and identity.fullmatch(job):
+                    return job
+        return None
+    finally:
+        await store.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyflink.datastream import StreamExecutionEnvironment
 
@@ -19,8 +18,9 @@ from flink_agents.runtime.flink.resume import java, policy
 from flink_agents.runtime.flink.resume.begin import Request, begin
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, no_inputs
+from flink_agents.runtime.flink.resume.journal_check import recorded_identity
 from flink_agents.runtime.flink.resume.local_start import LocalStart, say_beginning
-from flink_agents.runtime.flink.resume.script import ScriptStart, script_start
+from flink_agents.runtime.flink.resume.script import Program, ScriptStart, script_start
 from flink_agents.runtime.flink.stores import StoreChoice
 
 SHORTEST_TIMEOUT = "internal.flink-agents.transaction-timeout-ms"
@@ -74,7 +74,7 @@ def open_start(
     if name is None or decision.state_dir is None:
         _say_what_is_lost(decision, agents)
         return None
-    script = script_start(decision.state_dir, decision.script)
+    script = script_start(decision.state_dir, decision.script, policy.arguments())
     if name in script.names:
         second = policy.Decision(
             None, reason="the script has run a job of that name already", fix="give each job another name"
@@ -85,7 +85,7 @@ def open_start(
     if fresh and not script.names:
         script.start_over()
     folder = JobFolder.of(decision.state_dir, name)
-    return _begin(folder, config, name, agents, fresh, script, flink, inputs())
+    return _begin(folder, config, name, agents, fresh, script, flink, inputs(), decision.program)
 
 
 def _begin(
@@ -97,9 +97,11 @@ def _begin(
     script: ScriptStart,
     flink: Mapping[str, str],
     inputs: GivenInputs,
+    program: Program | None,
 ) -> LocalStart:
     timeout = flink.get(SHORTEST_TIMEOUT)
-    journal = _journal(folder, agents)
+    stores = [agent.store.beside(str(folder.journal)) for agent in agents if agent.store is not None]
+    journal = next((store.file for store in stores if store.file is not None), None)
     request = Request(
         name,
         config.get(AgentOptions.JOB_IDENTIFIER),
@@ -110,6 +112,8 @@ def _begin(
         None if timeout is None else int(timeout) / 1000,
         inputs,
         config.get(AgentOptions.SAVEPOINT),
+        program,
+        lambda identifier: recorded_identity(stores, folder, identifier),
     )
     beginning = begin(folder, request, java.JavaLock(folder.lock), java.read_checkpoint, script)
     script.begun(name)
@@ -121,11 +125,6 @@ def _begin(
     else:
         say_beginning(beginning, beginning.chosen)
     return LocalStart(beginning, config, journal)
-
-
-def _journal(folder: JobFolder, agents: list[KeptAgent]) -> Path | None:
-    stores = [agent.store.beside(str(folder.journal)) for agent in agents if agent.store is not None]
-    return next((store.file for store in stores if store.file is not None), None)
 
 
 def _say_what_is_lost(decision: policy.Decision, agents: list[KeptAgent]) -> None:

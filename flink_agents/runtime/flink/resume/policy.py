@@ -13,6 +13,7 @@ from flink_agents.api.local_jobs import Resume
 from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink.resume.folder import STATE_DIR
+from flink_agents.runtime.flink.resume.script import Program
 
 RECOVERY_PATH = "execution.state-recovery.path"
 _OLD_RECOVERY_PATH = "execution.savepoint.path"
@@ -28,12 +29,14 @@ class Decision:
         script: The script that runs the job.
         reason: Why it does not resume.
         fix: What the user can do about it.
+        program: Where the script is; None if it is no file.
     """
 
     state_dir: Path | None
     script: str = ""
     reason: str = ""
     fix: str = ""
+    program: Program | None = None
 
 
 def main_script() -> Path | None:
@@ -80,7 +83,8 @@ def decide(
     given = config.get(AgentOptions.STATE_DIR)
     home = Path.cwd() if script is None else script.parent
     state_dir = home / STATE_DIR if given is None else Path(given).expanduser()
-    return Decision(state_dir.absolute(), "interactive" if script is None else script.name)
+    name = "interactive" if script is None else script.name
+    return Decision(state_dir.absolute(), name, program=Program.of(script, state_dir))
 
 
 def _decide(
@@ -105,3 +109,8 @@ def _decide(
 def wants_fresh(config: Configuration) -> bool:
     """Return True if the start begins a new job run, whatever is left of the last one."""
     return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]
+
+
+def arguments() -> list[str]:
+    """Return what the command line says of the jobs that the script runs."""
+    return [one for one in sys.argv[1:] if one != FRESH_ARGUMENT]

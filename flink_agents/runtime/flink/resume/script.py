@@ -1,41 +1,174 @@
 """Which start of the script the jobs of this process belong to.
 
 A script may run several jobs, one after the other. If a start ends in the middle, the next one skips the jobs
-that had finished. So each job run remembers its start of the script, and a start that ended well says so.
+that had finished. So each job run remembers its start of the script by a token, and a start that ended well
+removes its token. Each start has a token of its own: several processes may run the same script at once, each
+with another job, as with ``python job.py NAME``.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
+import os
 import sys
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
-from flink_agents.runtime.flink.resume.folder import escaped, write_atomically
+from flink_agents.api.errors import OtherScriptError
+from flink_agents.api.local_jobs import Accept
+from flink_agents.runtime.flink.resume.folder import escaped, unusable
+from flink_agents.runtime.flink.resume.job_run import JobRun
 
 SCRIPTS = "scripts"
 
 
+class Ended(Enum):
+    """How a start of the script has ended, as the next one finds it."""
+
+    WELL = auto()
+    IN_THE_MIDDLE = auto()
+    NOT_YET = auto()
+
+
+@dataclass(frozen=True)
+class Program:
+    """The file of a script, known by its path and by where it is as seen from its jobs.
+
+    Attributes:
+        path: Its absolute path.
+        beside: Its path relative to the directory of the jobs, which may be moved together with it.
+    """
+
+    path: str
+    beside: str
+
+    @classmethod
+    def of(cls, script: Path | None, state_dir: Path) -> Program | None:
+        """Return the program of a start; None if it is no file."""
+        return None if script is None else cls(str(script), os.path.relpath(script, state_dir.absolute()))
+
+    @property
+    def name(self) -> str:
+        """What other programs in the same directory are not called."""
+        path = Path(self.path)
+        return path.name if path.name != "__main__.py" else str(Path(path.parent.name, path.name))
+
+    def is_there(self, state_dir: Path) -> Path | None:
+        """Return where the program is now; None if it is gone."""
+        places = [Path(self.path), Path(os.path.normpath(state_dir.absolute() / self.beside))]
+        return next((place for place in places if place.is_file()), None)
+
+    def is_same(self, other: Program, state_dir: Path) -> bool:
+        """Return True if both are one file."""
+        if self.path == other.path or self.beside == other.beside:
+            return True
+        places = self.is_there(state_dir), other.is_there(state_dir)
+        return None not in places and os.path.samefile(*places)  # type: ignore[arg-type]
+
+
+def check_program(run: JobRun, program: Program | None, accept: Accept, state_dir: Path) -> str | None:
+    """Check that the script is the one that began the job run, or takes its place.
+
+    Returns:
+        A warning, if it takes its place.
+
+    Raises:
+        OtherScriptError: The other one is still there.
+    """
+    before = None if run.program is None else Program(**run.program)
+    if program is None or before is None or program.is_same(before, state_dir):
+        return None
+    there = before.is_there(state_dir)
+    if there is None:
+        return f"{before.path} began this job run, and is gone: {program.path} continues it"
+    if program.name == before.name or accept is Accept.OTHER_SCRIPT:
+        return (
+            f"{there} began this job run, and {program.path} continues it. If they are different jobs, give "
+            "one another name and start it with --fresh"
+        )
+    raise OtherScriptError(
+        f"the unfinished job run {run.name!r} belongs to another script",
+        expected=f"{there}, which began it",
+        found=program.path,
+        fix="give one of the two jobs another name: env.execute('...'). If this script takes the place of "
+        "the other one, set local.accept to other-script; to start over, use --fresh",
+    )
+
+
 class ScriptStart:
-    """The start of the script that this process is, or the unfinished one that it continues.
+    """The start of the script that this process is.
 
     Args:
         state_dir: Where folders of jobs are.
         script: The script.
+        arguments: Those of the command line, without ``--fresh``.
+
+    Raises:
+        JobFolderError: The directory cannot be written to.
     """
 
-    def __init__(self, state_dir: Path, script: str) -> None:
-        self._path = state_dir.absolute() / SCRIPTS / f"{escaped(script)}.json"
+    def __init__(self, state_dir: Path, script: str, arguments: list[str] | None = None) -> None:
+        self._home = state_dir.absolute() / SCRIPTS / escaped(script)
+        self._arguments = arguments or []
         self._unfinished: set[str] = set()
+        self._continued: set[str] = set()
+        self._anew = False
         self.names: set[str] = set()
-        last = self._last()
-        self.continues = last is not None
-        self.token = last or uuid.uuid4().hex
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._write(ended=False)
+        self.token = uuid.uuid4().hex
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            # Held until the process ends, however it ends.
+            self._file = os.open(self._home / self.token, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            self._write(fresh=False)
+        except OSError as error:
+            raise unusable(self._home, error) from error
         atexit.register(self.end)
+
+    def start_over(self) -> None:
+        """Note that all jobs of this start begin new job runs, also if another start has to continue it."""
+        self._anew = True
+        self._write(fresh=True)
+
+    def ended(self, token: str) -> Ended:
+        """Return how the start with that token has ended."""
+        if token in ("", self.token):
+            return Ended.WELL
+        try:
+            file = os.open(self._home / token, os.O_RDWR)
+        except OSError:
+            return Ended.WELL
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return Ended.NOT_YET
+        else:
+            return Ended.IN_THE_MIDDLE
+        finally:
+            os.close(file)
+
+    def continues(self, token: str) -> bool:
+        """Return True if this start continues the one with that token, which ended in the middle."""
+        if self.ended(token) is not Ended.IN_THE_MIDDLE or self.begins_anew(token):
+            return False
+        self._continued.add(token)
+        if not self._anew and self._is_fresh(token):
+            self.start_over()
+        return True
+
+    def begins_anew(self, token: str) -> bool:
+        """Return True if all jobs begin new job runs, and the one with that token is from before."""
+        return self._anew and not self._is_fresh(token)
+
+    def _is_fresh(self, token: str) -> bool:
+        found = self._read(token)
+        return bool(found.get("fresh")) and found.get("arguments") == self._arguments
 
     def begun(self, job: str) -> None:
         """Note that a job of the script begins."""
@@ -46,35 +179,31 @@ class ScriptStart:
         """Note that it has finished."""
         self._unfinished.discard(job)
 
-    def start_over(self) -> None:
-        """Make this a new start of the script, which continues none."""
-        self.continues, self.token = False, uuid.uuid4().hex
-        self._write(ended=False)
-
     def end(self) -> None:
         """Note that the script has ended well, if it has."""
         if not self._unfinished and getattr(sys, "last_value", None) is None:
             # The script may have removed the directory: then nothing is left to resume.
-            with suppress(FileNotFoundError):
-                self._write(ended=True)
+            for token in (*self._continued, self.token):
+                with suppress(OSError):
+                    (self._home / token).unlink()
 
-    def _last(self) -> str | None:
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return None if found["ended"] else str(found["token"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def _read(self, token: str) -> dict[str, Any]:
+        with suppress(OSError, ValueError):
+            found: Any = json.loads((self._home / token).read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
+        return {}
 
-    def _write(self, ended: bool) -> None:
-        write_atomically(self._path, json.dumps({"token": self.token, "ended": ended}) + "\n")
+    def _write(self, fresh: bool) -> None:
+        text = json.dumps({"process": os.getpid(), "fresh": fresh, "arguments": self._arguments})
+        os.pwrite(self._file, text.encode() + b"\n", 0)
 
 
 _started: dict[tuple[Path, str], ScriptStart] = {}
 
 
-def script_start(state_dir: Path, script: str) -> ScriptStart:
+def script_start(state_dir: Path, script: str, arguments: list[str] | None = None) -> ScriptStart:
     """Return the start of the script that this process is."""
     key = (state_dir.absolute(), script)
     if key not in _started:
-        _started[key] = ScriptStart(state_dir, script)
+        _started[key] = ScriptStart(state_dir, script, arguments)
     return _started[key]

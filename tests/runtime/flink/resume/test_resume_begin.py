@@ -226,30 +226,36 @@ def test_fresh_moves_the_folder_aside(world: World) -> None:
     assert (beginning.run.generation, chosen(beginning)) == (2, None)
     aside = list((world.folder.path.parent.parent / "set-aside").iterdir())
     assert len(aside) == 1 and (aside[0] / "checkpoints").is_dir()
+    assert JobRun.from_json((aside[0] / "job-run.json").read_text()).starts
+    assert {path.name for path in world.folder.path.iterdir()} == {"job-run.json"}
     world.folder.record.write_text("{")
     with pytest.raises(JobFolderError):
         world.begin()
     assert world.begin(replace(REQUEST, fresh=True)).run.generation > 1000
 
 
-def test_a_finished_job_of_an_unfinished_start_is_skipped(world: World, tmp_path: Path) -> None:
-    first = ScriptStart(tmp_path, "job.py")
-    world.begin(script=first).keep_outputs([[1, 2], []])
+def test_a_death_while_the_folder_is_moved_aside(world: World) -> None:
+    """The next start, without the argument, goes on with it, under the number of the new job run."""
     world.start(1)
-    world.run = world.record.set(finished=now(), script=first.token)
-    second = ScriptStart(tmp_path, "job.py")
-    assert second.continues
-    beginning = world.begin(script=second)
-    assert beginning.skipped and beginning.kept_outputs() == [[1, 2], []]
-    second.begun("orders")
-    second.finished("orders")
-    second.end()
-    third = ScriptStart(tmp_path, "job.py")
-    assert not third.continues
-    assert not world.begin(script=third).skipped
-    third.begun("orders")
-    third.end()
-    assert ScriptStart(tmp_path, "job.py").continues
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobFolder, "set_aside", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            world.begin(replace(REQUEST, fresh=True))
+    beginning = world.begin()
+    assert (beginning.run.generation, chosen(beginning)) == (2, None)
+    aside = list((world.folder.state_dir / "set-aside").iterdir())
+    assert len(aside) == 1 and (aside[0] / "checkpoints").is_dir()
+
+
+@each("left", ["progress.json", "journal.sqlite", "checkpoints", "savepoints", "outputs"])
+def test_a_record_that_is_gone_is_an_error(left: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A start that took the folder for a new one would remove what is in it."""
+    world = World(tmp_path_factory.mktemp("jobs"))
+    (world.folder.path / left).mkdir()
+    with pytest.raises(JobFolderError, match=left):
+        world.begin()
+    assert (world.folder.path / left).exists()
+    assert world.begin(replace(REQUEST, fresh=True)).run.generation > 1000
 
 
 def test_a_job_that_lost_an_agent_does_not_resume(world: World) -> None:

@@ -80,19 +80,21 @@ def test_a_record_that_is_none_is_an_error(tmp_path: Path) -> None:
 
 def test_setting_aside_keeps_everything_but_the_lock(tmp_path: Path) -> None:
     folder = JobFolder.of(tmp_path, "orders")
-    assert folder.set_aside() is None
     folder.make()
-    assert folder.set_aside() is None
     folder.lock.touch()
+    assert folder.place_aside() is None
     folder.record.write_text("1")
     (folder.checkpoints / "a").mkdir(parents=True)
-    first = folder.set_aside()
+    first = folder.place_aside()
+    assert first is not None
+    folder.set_aside(first)
+    folder.set_aside(first)  # a process died after it had moved all
     folder.record.write_text("2")
-    second = folder.set_aside()
-    assert first is not None and second is not None and first != second
-    assert sorted(path.name for path in first.iterdir()) == ["checkpoints", "job-run.json"]
-    assert [path.name for path in folder.path.iterdir()] == ["lock"]
-    assert (second / "job-run.json").read_text() == "2"
+    second = folder.place_aside()
+    assert second is not None and first != second
+    assert sorted(path.name for path in (tmp_path / first).iterdir()) == ["checkpoints", "job-run.json"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["job-run.json", "lock"]
+    assert (tmp_path / second / "job-run.json").read_text() == "2"
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Starts of a script with several jobs: which jobs of an unfinished start the next one skips."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flink_agents.api.errors import JobFolderError, JobFolderInUseError
+from flink_agents.runtime.flink.resume import begin as module
+from flink_agents.runtime.flink.resume.begin import Request, begin
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.script import Ended, ScriptStart
+from tests.runtime.flink.resume.test_resume_begin import FreeLock, read
+from tests.suite.tables import each
+
+PLANS = {"Shop": "a"}
+
+
+def run(state_dir: Path, line: str) -> list[str]:
+    """Let a script run, and return what happened to its jobs.
+
+    Args:
+        state_dir: Where its jobs are.
+        line: Its command line, and behind a colon its jobs. A job with ``!`` fails, which the script
+            survives; one with ``?`` is killed, with the script. The word ``killed`` kills it between jobs.
+    """
+    command, _, jobs = line.partition(":")
+    arguments = command.split()
+    fresh = "--fresh" in arguments
+    script = ScriptStart(state_dir, "job.py", [one for one in arguments if one != "--fresh"])
+    if fresh:
+        script.start_over()
+    told: list[str] = []
+    for word in jobs.split():
+        if word == "killed":
+            return told
+        name = word.rstrip("!?")
+        folder = JobFolder.of(state_dir, name)
+        beginning = begin(folder, Request(name, None, PLANS, fresh), FreeLock(), read, script)
+        script.begun(name)
+        if beginning.skipped:
+            script.finished(name)
+            told.append(f"{name}: skipped")
+            continue
+        before, record = beginning.run, RunRecord(folder)
+        told.append(f"{name}: {'resumed' if before.starts else 'new'} {before.generation}")
+        start = Start(len(before.starts) + 1, "0" * 32, now(), 1, 1)
+        record.write(replace(before, starts=(*before.starts, start)))
+        if word.endswith("?"):
+            return told
+        if not word.endswith("!"):
+            record.set(finished=now())
+            script.finished(name)
+    script.end()
+    return told
+
+
+CASES: list[tuple[str, list[tuple[str, str]]]] = [
+    ("each start ends well", [(": a b", "a: new 1, b: new 1"), (": a b", "a: new 2, b: new 2")]),
+    ("killed in the second", [(": a b?", "a: new 1, b: new 1"), (": a b", "a: skipped, b: resumed 1")]),
+    (
+        "killed twice, and once more after that",
+        [
+            (": a b? c", "a: new 1, b: new 1"),
+            (": a b c?", "a: skipped, b: resumed 1, c: new 1"),
+            (": a b c", "a: skipped, b: skipped, c: resumed 1"),
+            (": a b c", "a: new 2, b: new 2, c: new 2"),
+        ],
+    ),
+    ("killed between two", [(": a killed", "a: new 1"), (": a b", "a: skipped, b: new 1")]),
+    ("killed after the last", [(": a b killed", "a: new 1, b: new 1"), (": a b", "a: skipped, b: skipped")]),
+    (
+        "one failed, and the script went on",
+        [(": a b! c", "a: new 1, b: new 1, c: new 1"), (": a b c", "a: skipped, b: resumed 1, c: skipped")],
+    ),
+    (
+        "the failed one is taken out, and put back",
+        [
+            (": a b! c", "a: new 1, b: new 1, c: new 1"),
+            (": a c", "a: skipped, c: skipped"),
+            (": a b c", "a: new 2, b: resumed 1, c: new 2"),
+        ],
+    ),
+    (
+        "another order",
+        [(": a b? c", "a: new 1, b: new 1"), (": c b a", "c: new 1, b: resumed 1, a: skipped")],
+    ),
+    ("one is added", [(": a b?", "a: new 1, b: new 1"), (": n a b", "n: new 1, a: skipped, b: resumed 1")]),
+    (
+        "two processes, each with a job of its own",
+        [("b: b?", "b: new 1"), ("a: a", "a: new 1"), ("a: a", "a: new 2"), ("b: b", "b: resumed 1")],
+    ),
+    (
+        "a job that another process has finished",
+        [
+            (": a b?", "a: new 1, b: new 1"),
+            ("a: a", "a: skipped"),
+            ("a: a", "a: new 2"),
+            (": b", "b: resumed 1"),
+        ],
+    ),
+    (
+        "started over, and killed before the second",
+        [
+            (": a b", "a: new 1, b: new 1"),
+            (": a b?", "a: new 2, b: new 2"),
+            ("--fresh: a? b", "a: new 3"),
+            (": a b", "a: resumed 3, b: new 3"),
+            (": a b", "a: new 4, b: new 4"),
+        ],
+    ),
+    (
+        "started over, and killed twice",
+        [
+            (": a b? c", "a: new 1, b: new 1"),
+            ("--fresh: a b? c", "a: new 2, b: new 2"),
+            (": a b? c", "a: skipped, b: resumed 2"),
+            (": a b c", "a: skipped, b: resumed 2, c: new 1"),
+        ],
+    ),
+    (
+        "another command line does not start over",
+        [
+            ("b: b?", "b: new 1"),
+            ("a --fresh: a?", "a: new 1"),
+            ("a: a", "a: resumed 1"),
+            ("b: b", "b: resumed 1"),
+        ],
+    ),
+]
+
+
+@each(("name", "starts"), CASES)
+def test_which_jobs_the_next_start_skips(
+    name: str, starts: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    state_dir = tmp_path_factory.mktemp("state")
+    for line, told in starts:
+        assert ", ".join(run(state_dir, line)) == told, line
+
+
+def test_outputs_of_a_skipped_job_are_those_of_the_start_that_finished_it(tmp_path: Path) -> None:
+    script = ScriptStart(tmp_path, "job.py")
+    request = Request("a", None, PLANS)
+    beginning = begin(JobFolder.of(tmp_path, "a"), request, FreeLock(), read, script)
+    beginning.keep_outputs([[1, 2], []])
+    RunRecord(beginning.folder).set(finished=now())
+    again = begin(beginning.folder, request, FreeLock(), read, ScriptStart(tmp_path, "job.py"))
+    assert again.skipped and again.kept_outputs() == [[1, 2], []]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from flink_agents.runtime.flink.resume.script import ScriptStart
+print(ScriptStart(Path(sys.argv[1]), "job.py").token, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_job_of_a_start_that_still_runs_is_not_skipped(tmp_path: Path) -> None:
+    """Nor does it begin anew, as its process may be in the middle of the script."""
+    arguments = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        token = process.stdout.readline().strip()
+        folder, request = JobFolder.of(tmp_path, "a"), Request("a", None, PLANS)
+        begin(folder, request, FreeLock(), read, None)
+        RunRecord(folder).set(finished=now(), script=token)
+        script = ScriptStart(tmp_path, "job.py")
+        assert script.ended(token) is Ended.NOT_YET
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "LOCK_SECONDS", 0.0)
+            with pytest.raises(JobFolderInUseError):
+                begin(folder, request, FreeLock(), read, script)
+        process.kill()
+        process.wait()
+        assert script.ended(token) is Ended.IN_THE_MIDDLE
+        assert begin(folder, request, FreeLock(), read, script).skipped
+
+
+def test_a_state_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(JobFolderError, match=r"local\.state-dir"):
+        ScriptStart(tmp_path / "state", "job.py")
