@@ -31,7 +31,8 @@ class Raw:
     """A server whose answers are what a test says.
 
     Attributes:
-        answers: The result by method; bytes are a whole body, with headers.
+        answers: The result by method; bytes are a whole body, with headers, and a function makes one
+            from the id of the request.
         calls: The arguments and metadata of the calls of tools.
         hangs: How many of the next calls of tools get no answer before ``freed`` is set.
         refuses: How many of the next calls of tools are answered with an error of the tool.
@@ -65,8 +66,8 @@ class Raw:
                     answer = {"content": [{"type": "text", "text": "pay otherwise"}], "isError": True}
                 if "id" not in request:
                     return self.reply(202, b"")
-                if isinstance(answer, bytes):
-                    return self.reply(200, answer, owner.headers)
+                if (whole := whole_of(answer, request["id"])) is not None:
+                    return self.reply(200, whole, owner.headers)
                 if answer is None:
                     body: Any = {"error": {"code": -32601, "message": "no such method"}}
                 else:
@@ -92,6 +93,11 @@ class Raw:
                 pass
 
         return Handler
+
+
+def whole_of(answer: Any, number: Any) -> bytes | None:
+    """Return the body of an answer that a test gives as a whole."""
+    return answer(number) if callable(answer) else answer if isinstance(answer, bytes) else None
 
 
 @contextmanager

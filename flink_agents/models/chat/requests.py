@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -35,6 +34,7 @@ from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.model_failures import (
+    check_recordable,
     is_of_a_test,
     may_be_repeated,
     refusal_in,
@@ -235,7 +235,7 @@ class ModelRequests:
         response.usage = bounded_usage(response.usage)
         recorded = to_json([response])[0]
         # An answer that nobody can read again must fail here, where it is an attempt, and not on replay.
-        json.dumps(recorded, allow_nan=False)
+        check_recordable(recorded)
         from_json([recorded])
         return {"response": recorded, "cost": _cost(response) if priced else None}
 

@@ -18,13 +18,17 @@ from pydantic_ai.capabilities.abstract import WrapRunHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
+    BoundDurableOperation,
     DurabilityEngineSpec,
+    DurableOperation,
     DurableOperationBackend,
     DurableOperationId,
     JournalCallableOperationBackend,
     ModelRequestId,
     RoleBasedOperationConfig,
     ToolsetCallToolId,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
     conversation_id_from_run_id,
     record_durable_unit,
     replay_scope,
@@ -61,6 +65,7 @@ from flink_agents.models.engine.model_calls import (
     policy_of,
 )
 from flink_agents.models.engine.model_loop import on_model_loop
+from flink_agents.models.engine.server_failures import ServerFailedError, reaching_servers, unavailable
 from flink_agents.models.engine.tool_calls import (
     call_tool,
     new_key,
@@ -79,6 +84,10 @@ TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
 
 _NOT_OF_DURABLE_CALLS = frozenset({"idempotent", "retry_after_limit"})
+
+
+_LISTS = (ToolsetGetToolsId, ToolsetGetInstructionsId)
+"""Operations that only read what a toolset has."""
 
 
 def _watch(toolset: AbstractToolset[Any]) -> None:
@@ -341,7 +350,13 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         self._agent = agent
         self._on_unknown = on_unknown
         self._models = models
+        self._read: dict[DurableOperationId, Callable[[object], object]] = {}
         know_models(models)
+
+    def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
+        """Bind an operation, and remember how its result is read from a record."""
+        self._read[operation.operation_id] = operation.result_codec.load
+        return super().bind(operation)
 
     async def execute(
         self,
@@ -357,13 +372,12 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         if context is None:
             return await body()
         executed = False
-        of_model = isinstance(operation_id, ModelRequestId)
 
         async def execute() -> object:
             nonlocal executed
             executed = True
             try:
-                result = await (self._ask(body) if of_model else body())
+                result = await self._made(operation_id, body)
                 return redaction.hidden(result, known_only=True)
             except PydanticSerializationError as error:
                 raise self._unrecordable(name, error) from error
@@ -372,23 +386,24 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         if isinstance(operation_id, ToolsetCallToolId):
             result = await call_tool(context, name, execute, config, digest, self._on_unknown)
         else:
-            settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
-            if of_model:
-                retry = settings.get("retry", RETRY)
-                limit = config.get("retry_after_limit", RETRY_AFTER_LIMIT)
-                settings["retry"] = retry and policy_of(retry, limit)
 
             async def call(request: str) -> object:
                 return await execute()
 
-            durable = DurableCallable(call, name=name, **cast("Any", settings))
-            result = await context.durable_execute_async(durable, digest)
+            durable = DurableCallable(call, name=name, **_settings(operation_id, config))
+            try:
+                result = await context.durable_execute_async(durable, digest)
+            except ServerFailedError as error:
+                raise unavailable(name, error) from None
         record_durable_unit(executed=executed)
         return result
 
-    async def _ask(self, body: Callable[[], Awaitable[object]]) -> object:
+    async def _made(self, operation_id: DurableOperationId, body: Callable[[], Awaitable[object]]) -> object:
+        if not isinstance(operation_id, ModelRequestId):
+            return await reaching_servers(body, isinstance(operation_id, _LISTS))
         leave_retries_to_us(self._models)
-        return await asked(lambda: on_model_loop(body, self._models), self._agent)
+        read = self._read[operation_id]
+        return await asked(lambda: on_model_loop(body, self._models), self._agent, read)
 
     def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(
@@ -397,3 +412,15 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
             found=str(error),
             fix="return plain data from the tool, or keep the object outside and return what finds it again",
         )
+
+
+def _settings(operation_id: DurableOperationId, config: CallSettings) -> dict[str, Any]:
+    """Return the arguments of the durable call that an operation is made by; calls of tools aside."""
+    settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
+    if isinstance(operation_id, ModelRequestId):
+        retry = settings.get("retry", RETRY)
+        limit = config.get("retry_after_limit", RETRY_AFTER_LIMIT)
+        settings["retry"] = retry and policy_of(retry, limit)
+    elif isinstance(operation_id, _LISTS):
+        settings.setdefault("retry", RetryPolicy(retry_on=(ServerFailedError,)))
+    return settings

@@ -17,15 +17,14 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 from pydantic_ai.models import Model
-from pydantic_core import PydanticSerializationError
 
 from flink_agents.api.chat import RESPONSE_LIMIT
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, ModelRequestError
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.failures import failed_attempt
-from flink_agents.models.setup.model_failures import is_of_a_test, may_be_repeated
+from flink_agents.models.setup.failures import failed_attempt, text_of
+from flink_agents.models.setup.model_failures import check_recordable, is_of_a_test, may_be_repeated
 
 RETRY_AFTER_LIMIT = 300.0
 """Seconds to wait at most if a provider asks for it, unless ``model_calls`` says something else."""
@@ -53,7 +52,7 @@ class _TooLong(type):
         asked = getattr(error, "retry_after", None)
         if not isinstance(error, Exception) or not isinstance(asked, int | float):
             return False
-        return failed_attempt("an agent of pydantic-ai", str(error)[:500], asked, cls.limit) is None
+        return failed_attempt("an agent of pydantic-ai", text_of(error)[:500], asked, cls.limit) is None
 
 
 def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
@@ -78,16 +77,26 @@ def _repeats(error: Exception) -> bool:
     return isinstance(error, ModelAPIError | UnexpectedModelBehavior) and may_be_repeated(error)
 
 
-async def asked(body: Callable[[], Awaitable[object]], agent: str) -> object:
-    """Await ``body``, which sends a request to a model.
+async def asked(
+    body: Callable[[], Awaitable[object]], agent: str, read: Callable[[object], object]
+) -> object:
+    """Await ``body``, which sends a request to a model, and return what is recorded of the answer.
+
+    Args:
+        body: Sends the request.
+        agent: Name of the agent, for errors.
+        read: Reads an answer from its record.
 
     Raises:
         AgentRunError: The request failed, as pydantic-ai says.
         ModelRequestError: A library raised something else, or all models of a ``FallbackModel`` failed.
     """
     try:
-        return await body()
-    except (AgentRunError, AgentsError, UserError, PydanticSerializationError):
+        recorded = await body()
+        # An answer that cannot be read again must fail here, where it is an attempt, and not on replay.
+        check_recordable(recorded)
+        read(recorded)
+    except (AgentRunError, AgentsError, UserError):
         raise
     except FallbackExceptionGroup as group:
         raise _of_group(group, agent) from group
@@ -96,11 +105,12 @@ async def asked(body: Callable[[], Awaitable[object]], agent: str) -> object:
             raise
         failed = ModelRequestError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
-            found=f"{type(error).__name__}: {error}"[:2000],
+            found=f"{type(error).__name__}: {text_of(error)}"[:2000],
             fix="look at what the service answers",
         )
         vars(failed).update(repeatable=True)
         raise failed from error
+    return recorded
 
 
 def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
@@ -109,7 +119,7 @@ def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
     failed = ModelRequestError(
         f"no model of the agent {agent!r} of pydantic-ai answered",
         expected="an answer of one of its models",
-        found="; ".join(f"{type(one).__name__}: {one}" for one in failures)[:2000],
+        found="; ".join(f"{type(one).__name__}: {text_of(one)}" for one in failures)[:2000],
         fix="look at what each of the services answers",
     )
     again = [one for one in failures if isinstance(one, Exception) and _repeats(one)]

@@ -9,10 +9,11 @@ from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
 
-from flink_agents.api.durable import RetryableError
+from flink_agents.models.engine.server_failures import ServerFailedError
 from flink_agents.models.engine.tool_calls import being_made
 from flink_agents.models.mcp.calls import IDEMPOTENCY_KEY
 from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
+from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown
 
 Call = Callable[..., Awaitable[Any]]
@@ -44,7 +45,7 @@ def _through(author: Any) -> Any:
                     raise
                 if made.repeatable:
                     # The model would make another call, with another key.
-                    raise RetryableError(failure.text) from error
+                    raise ServerFailedError(failure.text) from error
                 raise OutcomeUnknown(failure.text) from error
 
         return await (keyed(name, arguments) if author is None else author(ctx, keyed, name, arguments))
@@ -58,5 +59,5 @@ def _failure(error: Exception) -> Failure:
     if isinstance(error, ModelRetry):
         # The tool itself said no, unless the library made a lost connection of this.
         cause = error.__cause__
-        return Failure(Kind.REFUSED, str(error)) if cause is None else failure_of(cause, HTTPAnswer())
+        return Failure(Kind.REFUSED, text_of(error)) if cause is None else failure_of(cause, HTTPAnswer())
     return failure_of(error, HTTPAnswer())

@@ -23,6 +23,7 @@ from flink_agents.api.current import current_context
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, UnknownOutcome
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.policies import RetryPolicy
+from flink_agents.models.engine.server_failures import ServerFailedError, unavailable
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled, settled
 
 _UNKNOWN = "flink-agents/unknown-outcome"
@@ -97,7 +98,10 @@ async def call_tool(
 
     async def attempt(key: str | None) -> object:
         again: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
-        payload = await context.durable_execute_async(durable, digest, **again)
+        try:
+            payload = await context.durable_execute_async(durable, digest, **again)
+        except ServerFailedError as error:
+            raise unavailable(name, error) from None
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
             return payload
         reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]

@@ -11,7 +11,7 @@ from fastmcp.exceptions import (
 )
 from pydantic_ai.mcp import MCPError as PydanticMCPError
 
-from flink_agents.models.setup.failures import may_succeed_again, seconds_of
+from flink_agents.models.setup.failures import may_succeed_again, seconds_of, text_of
 from flink_agents.redaction import hide
 
 
@@ -95,11 +95,11 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
         http: The latest error of HTTP.
     """
     leaf = _leaf(error)
-    text = hide(f"{type(leaf).__name__}: {leaf}")[:_MOST_CHARACTERS]
+    text = hide(f"{type(leaf).__name__}: {text_of(leaf)}")[:_MOST_CHARACTERS]
     if http.too_large is not None:
         return Failure(Kind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
     if isinstance(leaf, ToolError):
-        return Failure(Kind.REFUSED, hide(leaf)[:_MOST_CHARACTERS])
+        return Failure(Kind.REFUSED, hide(text_of(leaf))[:_MOST_CHARACTERS])
     if isinstance(leaf, McpError):
         return _of_code(leaf.error.code, leaf.error.message, http)
     if isinstance(leaf, PydanticMCPError):

@@ -98,7 +98,8 @@ class EmbeddingModelResource:
             )
             self._begun = described = read_configured(EmbeddingModelSpec, said, self.name)
             self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
-            policy = RetryPolicy(**described.retry.model_dump(), retry_on=(RetryableError,))
+            again = (RetryableError, EmbeddingMismatchError)
+            policy = RetryPolicy(**described.retry.model_dump(), retry_on=again)
             self._call = replace(self._call, retry=policy)
         return self._begun
 

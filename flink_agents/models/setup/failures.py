@@ -22,6 +22,15 @@ def may_succeed_again(status: int) -> bool:
     return status in _AGAIN_STATUS or (status >= 500 and status != _NOT_IMPLEMENTED)
 
 
+def text_of(error: BaseException) -> str:
+    """Return what an exception says, as text that can be encoded, even if its ``__str__`` fails."""
+    try:
+        text = str(error)
+    except Exception as failed:
+        text = f"(its text cannot be made: {type(failed).__name__})"
+    return text.encode("utf-8", "replace").decode()
+
+
 def retry_after_of(headers: Mapping[str, str] | None) -> float | None:
     """Seconds for which the headers of an answer ask to be left alone; None if they do not."""
     known = {name.lower(): value for name, value in (headers or {}).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.messages import ModelResponse
 
-from flink_agents.models.setup.failures import may_succeed_again
+from flink_agents.models.setup.failures import may_succeed_again, text_of
 
 _NEVER = (ModelRequestRejectedError, ModelQuotaExceededError, UserError)
 """Failures that each attempt would meet."""
@@ -37,6 +38,15 @@ def may_be_repeated(error: Exception) -> bool:
     return not isinstance(error, _NEVER)
 
 
+def check_recordable(answer: object) -> None:
+    """Check that an answer can be recorded, and be sent again as part of a conversation.
+
+    Raises:
+        Exception: It holds a number that is none, half a character, or too many levels.
+    """
+    json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+
+
 def is_of_a_test(error: Exception) -> bool:
     """True if a request was not sent because a test allows none."""
     # Failures of models derive from that class as well.
@@ -45,10 +55,10 @@ def is_of_a_test(error: Exception) -> bool:
 
 def with_causes(error: BaseException) -> str:
     """What an error says, and what those say that led to it: its own text may be that it failed."""
-    texts = [str(error)]
+    texts = [text_of(error)]
     while (cause := error.__cause__) is not None and len(texts) < _MOST_CAUSES:
         error = cause
-        if (text := str(error)) and not any(text in earlier for earlier in texts):
+        if (text := text_of(error)) and not any(text in earlier for earlier in texts):
             texts.append(text)
     return "; ".join(texts)
 
@@ -67,7 +77,7 @@ def refusal_in(response: ModelResponse) -> str | None:
 
 def refusal_of(error: Exception) -> str | None:
     """The same of an error that says that a filter withheld an answer."""
-    return str(error) if isinstance(error, ContentFilterError) else None
+    return text_of(error) if isinstance(error, ContentFilterError) else None
 
 
 def _reason(details: Mapping[str, Any]) -> str:
@@ -76,4 +86,5 @@ def _reason(details: Mapping[str, Any]) -> str:
         for name in ("refusal", "block_reason", "finish_reason", "safety_ratings")
         if details.get(name)
     ]
-    return "; ".join(said) or "the provider gives no reason"
+    text = "; ".join(said) or "the provider gives no reason"
+    return text.encode("utf-8", "replace").decode()

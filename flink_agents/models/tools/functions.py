@@ -28,6 +28,7 @@ from flink_agents.api.errors import ActionTimeoutError, AgentsError, ToolResultE
 from flink_agents.api.memory import MemoryObject, MemoryScope
 from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import Tool
+from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
 from flink_agents.models.tools.results import told as told_result
 
@@ -92,7 +93,7 @@ class FunctionTool:
         except Exception as error:
             if policy.on_error is OnToolError.FAIL:
                 raise
-            return ToolOutcome("failed", f"{type(error).__name__}: {error}")
+            return ToolOutcome("failed", f"{type(error).__name__}: {text_of(error)}")
         ((kind, content),) = described.items()
         if kind != "unknown":
             return ToolOutcome(kind, content)

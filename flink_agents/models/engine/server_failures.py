@@ -1,0 +1,59 @@
+"""MCP servers that fail in runs of agents of pydantic-ai: failed attempts, and the error after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from flink_agents.api.durable import RetryableError
+from flink_agents.api.errors import MCPServerUnavailableError
+from flink_agents.models.setup.failures import text_of
+from flink_agents.redaction import hide
+
+_NOT_CONNECTED = "Client failed to connect"
+"""How the error of a client begins that did not reach its server."""
+
+_LIBRARIES = frozenset({"fastmcp", "httpcore", "httpx", "httpx2", "mcp", "pydantic_core"})
+"""Packages whose exceptions say that a server failed, or that its answer is odd."""
+
+_MOST_CHARACTERS = 1000
+
+
+class ServerFailedError(RetryableError):
+    """A server was not reached, or gave no answer that can be read. The request can be sent again."""
+
+
+async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -> object:
+    """Await ``body``, which connects to a server if there is no connection yet.
+
+    Args:
+        body: Lists the tools of a toolset, or calls one.
+        reads: True if it lists them. Then it can be repeated, whatever happened.
+
+    Raises:
+        ServerFailedError: The server was not reached, or nobody can read its list.
+    """
+    try:
+        return await body()
+    except Exception as error:
+        if not (_is_unreached(error) or (reads and _is_of_server(error))):
+            raise
+        text = hide(f"{type(error).__name__}: {text_of(error)}")
+        raise ServerFailedError(text[:_MOST_CHARACTERS]) from error
+
+
+def unavailable(name: str, error: ServerFailedError) -> MCPServerUnavailableError:
+    """Return the error of a durable call whose server failed in all attempts."""
+    return MCPServerUnavailableError(
+        f"an MCP server did not answer to {name!r}",
+        expected="a server that is there, and answers in time",
+        found=str(error),
+        fix="look at the server; raise read_timeout of the toolset, or retry of tool_calls",
+    )
+
+
+def _is_of_server(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _LIBRARIES or isinstance(error, TimeoutError)
+
+
+def _is_unreached(error: BaseException) -> bool:
+    return type(error) is RuntimeError and text_of(error).startswith(_NOT_CONNECTED)
