@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-import traceback
 import zlib
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.logs import bounded
 from flink_agents.api.observers import WAITS, ObservedRun, Phase, RunObserver
 from flink_agents.api.tracing import TraceLevel
+from flink_agents.trace.attributes import origin_of, told_of, wait_of, written_of
 from flink_agents.trace.facts import facts_of
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import RUNNING, WAITING, TraceRecord, run_id_of, span_id, trace_of
+from flink_agents.trace.segments import CalledAgent, KnownRun, Segment, called_agents
 from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
-_PACKAGE = str(Path(__file__).parents[1])
-_MOST_ERROR = 500
-_MOST_NAMES = 50
+_CALLS, _CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
 
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases in which a run stands for one that begins later."""
@@ -48,52 +44,6 @@ class TracedSubtask:
     agent: str
     subtask: int
     attempt: int = 0
-
-
-_Path = tuple[Any, ...]
-
-_called: ContextVar[tuple[_CalledAgent, ...]] = ContextVar("called_agents", default=())
-"""The agents whose code runs in this context, the outermost one first."""
-
-
-@dataclass(frozen=True, slots=True)
-class _CalledAgent:
-    """An agent that an action has called, and that has not answered.
-
-    Attributes:
-        name: Its name.
-        path: The path of its span.
-        parent: That of the span which it belongs to.
-        before: How many calls of the run were executed, and replayed, when it was called.
-    """
-
-    name: str
-    path: _Path
-    parent: _Path
-    before: tuple[int, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """What is known of a run between its begin, or its resume, and its end, or its suspension."""
-
-    begun: float
-    told: bool = False
-    executed: int = 0
-    replayed: int = 0
-    dead: bool = False
-    error: dict[str, Any] | None = None
-    waits: dict[str, float] = field(default_factory=dict[str, float])
-    waiting: tuple[str, float] | None = None
-    seen: tuple[Phase, float] | None = None
-    written: dict[str, int] | None = None
-    actions: Counter[str] = field(default_factory=Counter[str])
-    retries: Counter[str] = field(default_factory=Counter[str])
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    agents: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    open: defaultdict[tuple[str, str], deque[tuple[int, float, dict[str, Any], _Path]]] = field(
-        default_factory=lambda: defaultdict(deque)
-    )
 
 
 class TraceRecorder(RunObserver):
@@ -129,7 +79,9 @@ class TraceRecorder(RunObserver):
         self._share = percent
         self._most = most_content
         self._now = now
-        self._segments: dict[ObservedRun, _Segment] = {}
+        self._segments: dict[ObservedRun, Segment] = {}
+        # Only for the writer's thread.
+        self._latest = KnownRun(None, "", "", "", "")
         writer.look = self.look
 
     @property
@@ -151,7 +103,7 @@ class TraceRecorder(RunObserver):
         if segment is None:
             if not self._samples(run):
                 return
-            segment = self._segments[run] = _Segment(self._now())
+            segment = self._segments[run] = Segment(self._now())
         if segment.waiting is not None:
             what, since = segment.waiting
             segment.waits[what] = segment.waits.get(what, 0.0) + self._now() - since
@@ -164,7 +116,7 @@ class TraceRecorder(RunObserver):
         if phase is Phase.COMMITTED:
             self._end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
-            waits = [_wait(one) for one in run.open_waits]
+            waits = [wait_of(one) for one in run.open_waits]
             self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
         elif phase is Phase.FAILED:
             self._end(run, "failed")
@@ -176,7 +128,7 @@ class TraceRecorder(RunObserver):
             segment.dead = segment.dead or dead_letter
             ended_by = getattr(run, "ended_by", None)
             if ended_by is not None:
-                segment.error = _told(ended_by)
+                segment.error = told_of(ended_by)
             number = segment.actions[f"event {event_type}"]
             segment.actions[f"event {event_type}"] += 1
             outcome = "dead-lettered" if dead_letter else "ignored"
@@ -242,7 +194,7 @@ class TraceRecorder(RunObserver):
         """Record an attempt of an action that raised."""
         segment = self._segments.get(run)
         if segment is not None:
-            segment.error = {"action": action, **_told(error)}
+            segment.error = {"action": action, **told_of(error)}
             self._action(run, segment, action, "failed", None, segment.error)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
@@ -261,7 +213,7 @@ class TraceRecorder(RunObserver):
     def _action(
         self,
         run: ObservedRun,
-        segment: _Segment,
+        segment: Segment,
         action: str,
         outcome: str,
         seconds: float | None,
@@ -269,10 +221,10 @@ class TraceRecorder(RunObserver):
     ) -> None:
         number = segment.actions[action]
         segment.actions[action] += 1
-        if self._wants(action, TraceLevel.CALLS):
+        if self._wants(action, _CALLS):
             retries = segment.retries[action]
             more = attributes | ({"attempt": retries + 1} if retries else {})
-            asked = _called.get()
+            asked = called_agents.get()
             # Of a called agent, only failures are told.
             path, parent = ("action", action, number), ()
             if asked:
@@ -287,7 +239,7 @@ class TraceRecorder(RunObserver):
         if segment is not None:
             what = action, function
             attributes: dict[str, Any] = {"again": True} if again else {}
-            asked = _called.get()
+            asked = called_agents.get()
             parent = asked[-1].path if asked else ("action", action, segment.actions[action])
             segment.open[what].append((segment.calls[what], self._now(), attributes, parent))
             segment.calls[what] += 1
@@ -305,12 +257,12 @@ class TraceRecorder(RunObserver):
         """Note the request or the result of a durable call."""
         segment = self._segments.get(run)
         opened = segment.open.get((action, function)) if segment is not None else None
-        if not opened or not self._wants(action, TraceLevel.CALLS):
+        if not opened or not self._wants(action, _CALLS):
             return
         attributes = opened[-1 if what == "request" else 0][2]
         if what == "result" and (facts := facts_of(value, function)):
             attributes |= facts
-        if self._wants(action, TraceLevel.CONTENT):
+        if self._wants(action, _CONTENT):
             attributes[what] = self._content(value)
 
     def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
@@ -319,7 +271,7 @@ class TraceRecorder(RunObserver):
 
     def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
         """Record a durable call that failed for good."""
-        self._call(run, action, function, "failed", _told(error))
+        self._call(run, action, function, "failed", told_of(error))
 
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
         """Note a call that got its recorded outcome: it is recorded already."""
@@ -336,7 +288,7 @@ class TraceRecorder(RunObserver):
         if segment is None or not opened:
             return
         number, begun, more, parent = opened.popleft()
-        if self._wants(action, TraceLevel.CALLS):
+        if self._wants(action, _CALLS):
             path = "call", action, function, number
             kind, target, request = operation_of(function)
             told = {"action": action, **more, **attributes}
@@ -348,7 +300,7 @@ class TraceRecorder(RunObserver):
 
     def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:
         """Note an agent that an action calls."""
-        segment, asked = self._segments.get(run), _called.get()
+        segment, asked = self._segments.get(run), called_agents.get()
         if segment is None:
             return
         parent = asked[-1].path if asked else ("action", action, segment.actions[action])
@@ -356,26 +308,26 @@ class TraceRecorder(RunObserver):
         segment.agents[action, agent] += 1
         before = segment.executed, segment.replayed
         path = "agent", action, agent, number
-        _called.set((*asked, _CalledAgent(agent, path, parent, before)))
+        called_agents.set((*asked, CalledAgent(agent, path, parent, before)))
 
     def agent_answered(
         self, run: ObservedRun, action: str, agent: str, seconds: float, error: BaseException | None
     ) -> None:
         """Record an agent that has answered, or failed."""
-        segment, asked = self._segments.get(run), _called.get()
+        segment, asked = self._segments.get(run), called_agents.get()
         if asked and asked[-1].name == agent:
-            _called.set(asked[:-1])
+            called_agents.set(asked[:-1])
         # One that is cancelled, since its run is suspended or the task attempt ends, has not answered.
         if segment is None or not asked or not (error is None or isinstance(error, Exception)):
             return
         one = asked[-1]
-        if not self._wants(action, TraceLevel.CALLS):
+        if not self._wants(action, _CALLS):
             return
         executed, replayed = segment.executed - one.before[0], segment.replayed - one.before[1]
         again = replayed > 0 and not executed
         attributes = {"action": action, "calls": executed, "replayed": replayed}
         outcome = "ok" if error is None else "failed"
-        more = {} if error is None else _told(error)
+        more = {} if error is None else told_of(error)
         self._put(run, "agent", agent, outcome, one.path, one.parent, attributes | more, seconds, again)
 
     # -- records ----------------------------------------------------------------------
@@ -385,8 +337,8 @@ class TraceRecorder(RunObserver):
             return True
         return zlib.crc32(run.key_text.encode("utf-8", "surrogatepass")) % 100 < self._share
 
-    def _wants(self, action: str, level: TraceLevel) -> bool:
-        return self._levels.get(action, self._level) >= level.rank
+    def _wants(self, action: str, rank: int) -> bool:
+        return self._levels.get(action, self._level) >= rank
 
     def _content(self, value: Any) -> str:
         return bounded(redaction.hide(redaction.hidden(value)), self._most)
@@ -402,15 +354,15 @@ class TraceRecorder(RunObserver):
             attributes |= {"calls": segment.executed, "replayed": segment.replayed}
         if segment.error is not None and outcome != "completed":
             attributes["error"] = segment.error
-        if segment.written and self._level >= TraceLevel.CALLS.rank:
-            attributes["memory"] = _written(segment.written)
+        if segment.written and self._level >= _CALLS:
+            attributes["memory"] = written_of(segment.written)
         if run.identity or self._subtask.job:
             self._run(run, segment, outcome, attributes | (more or {}), path)
 
     def _run(
         self,
         run: ObservedRun,
-        segment: _Segment,
+        segment: Segment,
         outcome: str,
         attributes: dict[str, Any],
         path: Any = (),
@@ -418,9 +370,11 @@ class TraceRecorder(RunObserver):
         now = self._now()
         replayed = segment.replayed > 0 and not segment.executed
         parent = () if path else None
-        made = partial(self._record, run, run.identity, "run", self._subtask.agent, outcome)
+        what = run, run.identity, "run", self._subtask.agent, outcome
         seconds = now - segment.begun
-        self._writer.put(partial(made, tuple(path), parent, attributes, seconds, now, replayed))
+        self._writer.put(
+            partial(self._record, *what, tuple(path), parent, attributes, seconds, now, replayed)
+        )
 
     def _put(
         self,
@@ -434,8 +388,8 @@ class TraceRecorder(RunObserver):
         seconds: float | None = None,
         replayed: bool = False,
     ) -> None:
-        made = partial(self._record, run, run.identity, kind, name, outcome, path, parent or ())
-        self._writer.put(partial(made, attributes, seconds, self._now(), replayed))
+        what = run, run.identity, kind, name, outcome, path, parent or ()
+        self._writer.put(partial(self._record, *what, attributes, seconds, self._now(), replayed))
 
     def _record(
         self,
@@ -452,60 +406,32 @@ class TraceRecorder(RunObserver):
         replayed: bool,
     ) -> TraceRecord:
         """Make a record. Called by the writer's thread."""
-        job, key, number = identity or self._subtask.job, run.key_text, run.sequence_number
-        run_id = run_id_of(job, key, number)
-        context = run.traceparent
+        subtask, context = self._subtask, run.traceparent
+        job, number = identity or subtask.job, run.sequence_number
+        known = self._latest
+        if known.run is not run or known.job != job:
+            # A run has several records, which mostly follow one another.
+            run_id = run_id_of(job, run.key_text, number)
+            known = self._latest = KnownRun(run, job, run_id, span_id(run_id), redaction.hide(run.key_text))
+        run_id = known.run_id
         if kind == "run" and (run.parent or context):
-            attributes = {**attributes, **_origin(run)}
+            attributes = {**attributes, **origin_of(run)}
         return TraceRecord(
             kind,
             name,
             outcome,
             job,
-            self._subtask.agent,
-            self._subtask.subtask,
-            self._subtask.attempt,
-            redaction.hide(key),
+            subtask.agent,
+            subtask.subtask,
+            subtask.attempt,
+            known.key,
             number,
             run_id,
-            span_id(run_id, *path),
-            None if parent is None else span_id(run_id, *parent),
+            span_id(run_id, *path) if path else known.span,
+            None if parent is None else span_id(run_id, *parent) if parent else known.span,
             now,
             seconds,
             replayed,
             attributes,
             trace=trace_of(context),
         )
-
-
-def _origin(run: ObservedRun) -> dict[str, str]:
-    """Return what a run began with: the message, and the span that it continues."""
-    found = {"parent": run.parent, "traceparent": run.traceparent}
-    return {name: redaction.hide(text) for name, text in found.items() if text}
-
-
-def _written(values: Mapping[str, int]) -> dict[str, int]:
-    return {redaction.hide(name): size for name, size in sorted(values.items())[:_MOST_NAMES]}
-
-
-def _wait(wait: Any) -> dict[str, Any]:
-    """Return what would end a wait of a suspended run."""
-    kind = "timer" if wait.name is None else "signal"
-    return {
-        "kind": kind,
-        "name": wait.name,
-        "deadline": wait.deadline,
-        "id": f"{wait.step}|{wait.task}|{wait.nth}",
-    }
-
-
-def _told(error: BaseException) -> dict[str, Any]:
-    """Return an error for people: its class, its text, and the author's line."""
-    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), _MOST_ERROR)}
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        one for one in frames if not one.filename.startswith(_PACKAGE) and "site-packages" not in one.filename
-    ]
-    if own:
-        told["where"] = f"{own[-1].filename}:{own[-1].lineno}"
-    return told

@@ -65,7 +65,7 @@ class JsonlSink:
         """Append records. After an error, the next call begins a new file."""
         try:
             for record in records:
-                line = record.to_json().encode() + b"\n"
+                line = record.to_bytes() + b"\n"
                 file = self._open(len(line))
                 file.write(line)
                 self._size += len(line)

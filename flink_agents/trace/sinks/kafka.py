@@ -49,7 +49,7 @@ class KafkaSink:
         """Send records and wait until the broker has them."""
         producer = self._open()
         sent = [
-            producer.send(self._topic, key=record.run_id.encode(), value=record.to_json().encode())
+            producer.send(self._topic, key=record.run_id.encode(), value=record.to_bytes())
             for record in records
         ]
         producer.flush(self._seconds)

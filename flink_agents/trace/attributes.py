@@ -1,0 +1,50 @@
+"""The attributes of records: where a run comes from, what ends its waits, what it wrote, how it failed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.logs import bounded
+from flink_agents.api.observers import ObservedRun
+
+_PACKAGE = str(Path(__file__).parents[1])
+_MOST_ERROR = 500
+_MOST_NAMES = 50
+
+
+def origin_of(run: ObservedRun) -> dict[str, str]:
+    """Return what a run began with: the message, and the span that it continues."""
+    found = {"parent": run.parent, "traceparent": run.traceparent}
+    return {name: redaction.hide(text) for name, text in found.items() if text}
+
+
+def written_of(values: Mapping[str, int]) -> dict[str, int]:
+    """Return which memory a run wrote: names without secrets, and sizes."""
+    return {redaction.hide(name): size for name, size in sorted(values.items())[:_MOST_NAMES]}
+
+
+def wait_of(wait: Any) -> dict[str, Any]:
+    """Return what would end a wait of a suspended run."""
+    kind = "timer" if wait.name is None else "signal"
+    return {
+        "kind": kind,
+        "name": wait.name,
+        "deadline": wait.deadline,
+        "id": f"{wait.step}|{wait.task}|{wait.nth}",
+    }
+
+
+def told_of(error: BaseException) -> dict[str, Any]:
+    """Return an error for people: its class, its text, and the author's line."""
+    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), _MOST_ERROR)}
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        one for one in frames if not one.filename.startswith(_PACKAGE) and "site-packages" not in one.filename
+    ]
+    if own:
+        told["where"] = f"{own[-1].filename}:{own[-1].lineno}"
+    return told
