@@ -14,12 +14,13 @@ EMPTY = {"name": "tm.out", "size": 0}
 
 
 @contextmanager
-def cluster(log: Callable[[], bytes], answers: Answers | None = None) -> Iterator[str]:
+def cluster(log: Callable[[], bytes], answers: Answers | None = None, port: int = 0) -> Iterator[str]:
     """Serve a cluster with one TaskManager, and give its address.
 
     Args:
         log: Gives the log of the TaskManager.
         answers: Answers by path, beside those about the log.
+        port: Its port; 0 takes a free one.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,7 +44,7 @@ def cluster(log: Callable[[], bytes], answers: Answers | None = None) -> Iterato
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
