@@ -40,7 +40,7 @@ from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes
-from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
@@ -140,11 +140,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
             _announce(error)
             raise
         self._processor = processor
-        if isinstance(processor, HeartbeatProcessor):
-            self._go_fast(processor, subtask.low)
+        if (heartbeat := subtask.heartbeat) is not None:
+            self._go_fast(processor, heartbeat, subtask.low)
             timers = ways.timers
             assert timers is not None
-            self._open_end = OpenEnd(self._end, timers.current_watermark, processor)
+            self._open_end = OpenEnd(self._end, timers.current_watermark, heartbeat)
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
@@ -195,12 +195,12 @@ class ActionExecutionOperator(KeyedProcessFunction):
             identity=None if run is None else run.identity,
         )
 
-    def _go_fast(self, processor: HeartbeatProcessor, low: LowWatermark | None) -> None:
+    def _go_fast(self, processor: AgentProcessor, heartbeat: Heartbeat, low: LowWatermark | None) -> None:
         """Let Flink's calls take the short way to ``processor``."""
         fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
-        beat, report, holds = processor.beat, self._metrics.report_if_due, low is not None
+        beat, report, holds = heartbeat.beat, self._metrics.report_if_due, low is not None
 
         def on_record(key: str, record: Any) -> Any:
             if holds and processor.is_crowded(key):

@@ -8,6 +8,8 @@ So the test kit executes what a job executes.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +33,26 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.harvest import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
-from flink_agents.runtime.operator.key_timers import TimerProcessor
+from flink_agents.runtime.operator.heartbeat import Heartbeat
+from flink_agents.runtime.operator.key_timers import KeyTimers
 from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.requests.key_service import KeyService as KeyRequests
+from flink_agents.runtime.operator.services.event_time import EventTimeService
+from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
+from flink_agents.runtime.operator.services.pruning import PruningService
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.waits.asides import Asides
+from flink_agents.runtime.operator.waits.delayed import Delays
+from flink_agents.runtime.operator.waits.pending_work import PendingWork
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
+from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.keyed_state import KeyedState, Keys
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
 from flink_agents.trace.assembly import recorder_of
 from flink_agents.trace.recorder import TracedSubtask
 
@@ -139,11 +153,13 @@ class Subtask:
         shared: What all of its runs share.
         low: The low watermark; None where outputs need no timestamps.
         processor: Takes inputs and timers.
+        heartbeat: The timer for all keys; None if each key has its own.
     """
 
     shared: RunEnvironment
     low: LowWatermark | None
     processor: AgentProcessor
+    heartbeat: Heartbeat | None
 
 
 def assemble(blueprint: Blueprint, host: Host) -> Subtask:
@@ -185,7 +201,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
             side_streams(agent, config, blueprint.event_time),
             blueprint.watermarks,
         )
-    return Subtask(shared, low, _processor(host, shared, job_id, low, blueprint.end))
+    return _operator(host, shared, job_id, low, blueprint.end)
 
 
 def _journals(
@@ -200,15 +216,81 @@ def _journals(
     return Journals(make(), owner, codec, plan, on_change, make, host.make_pruner(metrics), host.on_call)
 
 
-def _processor(
+def _operator(
     host: Host, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
-) -> AgentProcessor:
+) -> Subtask:
     """What takes inputs and timers: with one timer for all keys, where the host can switch keys by itself."""
-    given = shared, host.state, job_id, host.clock, host.check_cancelled, low
-    if host.outlet is None or host.keys is None:
-        return TimerProcessor(*given, host.keys, end)
-    unpruned: UnprunedKeys | None = None
-    journals = shared.journals
-    if journals is not None and journals.pruner is not None:
-        unpruned = UnprunedKeys(host.state, host.keys, journals.pruner, job_id, journals.key)
-    return HeartbeatProcessor(*given, host.keys, host.outlet(low), unpruned, end)
+    beats = host.outlet is not None and host.keys is not None
+    hooks, forgetting = Hooks(), None
+    if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
+        forgetting = Forgetting(shared, host.state, host.clock)
+    operator = AgentProcessor(
+        shared,
+        host.state,
+        job_id,
+        host.clock,
+        host.check_cancelled,
+        hooks,
+        Head if forgetting is None else forgetting.new_head,
+        math.inf if low is None else low.alive_seconds,
+        deque() if beats else None,
+    )
+    services = key_services(host, shared, job_id, low, forgetting, beats)
+    hooks.resolve(services, KeyService)
+    for service in services:
+        service.attach(operator)
+    if not beats:
+        operator.schedule = KeyTimers(operator, host.clock, host.keys, end)
+        return Subtask(shared, low, operator, None)
+    assert host.outlet is not None and host.keys is not None
+    operator.schedule = heartbeat = Heartbeat(operator, host.clock, host.keys, host.outlet(low), end)
+    return Subtask(shared, low, operator, heartbeat)
+
+
+def key_services(
+    host: Host,
+    shared: RunEnvironment,
+    job_id: str,
+    low: LowWatermark | None,
+    forgetting: Forgetting | None,
+    beats: bool,
+) -> list[KeyService]:
+    """Return the services that the plan and the options use, in the order in which each hook calls them.
+
+    1. Event time: it rejects an input before anything knows of it, and raises the low watermark as far as the
+       inputs before this timer let it.
+    2. The check of restored work: what it finds fails the job before anything is resumed.
+    3. Suspension: runs that are resumed at a time come before delayed events of the same time.
+    4. Delayed events: they begin runs of a key, so the next ones see its actor.
+    5. Late replays, which only need the numbers of runs that have ended.
+    6. Idle keys: a key that a timer gave something to do is not removed by the same timer.
+    7. Pruning: what it does is for any key, and may leave another key current. So it is the last one.
+
+    Args:
+        host: What the subtask runs in.
+        shared: What all runs share.
+        job_id: Identity of the job.
+        low: The low watermark; None if outputs need no timestamps.
+        forgetting: Removes the heads of idle keys; None if they stay.
+        beats: Whether one timer serves all keys.
+    """
+    state, clock, keys = host.state, host.clock, host.keys
+    services: list[KeyService] = []
+    if low is not None:
+        services.append(EventTimeService(shared, state, low))
+    work = PendingWork(shared, state)
+    if work.needed and keys is not None:
+        services.append(work)
+    asides = Asides(shared, state, clock, low)
+    suspended = SuspendedRuns(shared, state, clock, asides)
+    requests = KeyRequests(shared, state, clock)
+    services.append(SuspensionService(shared, state, suspended, asides, requests, HOOKS))
+    services.append(Delays(shared, state, clock, low, keys if beats else None))
+    if (journals := shared.journals) is not None:
+        services.append(Overtaken(shared, clock))
+    if forgetting is not None:
+        services.append(forgetting)
+    if beats and keys is not None and journals is not None and journals.pruner is not None:
+        unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
+        services.append(PruningService(unpruned))
+    return services

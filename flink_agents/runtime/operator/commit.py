@@ -1,7 +1,10 @@
 """Commit: the steps by which a run that has ended takes effect. Nothing else changes state because of a run.
 
+A run has ended if it finished, or if it was *suspended*, so that the inputs behind it wait, or if it was
+*released*: suspended, while the inputs behind it run. The steps are the same for all three.
+
 Until then a run has changed nothing outside of itself but the store, where its durable calls are recorded.
-The steps are the same for a run that began and ended in the call of Flink which took its input (the inline
+They are also the same for a run that began and ended in the call of Flink which took its input (the inline
 path) and for those that the agent loop executed (the harvest of an actor).
 
 **What if the process dies?** Flink takes a checkpoint between two calls of the operator, never inside of one,
@@ -21,20 +24,46 @@ transactions shows at once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.unpruned import UnprunedKeys
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.forgetting import Forgetting
-from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.overtaken import Overtaken
-from flink_agents.runtime.operator.requests.key_service import KeyService
-from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
+from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.memory import write_nodes
+from flink_agents.runtime.state.suspended import Suspension
+
+
+@dataclass(slots=True)
+class Ended:
+    """A run that has ended, or the part of one that has.
+
+    Attributes:
+        run: The run.
+        number: Number of its input in ``pending``; None if it never was there.
+        seq: Sequence number of the run; of a released run, that of the part that has ended.
+        changes: What it changed in short-term memory.
+        suspension: What is left of it; None if it has finished.
+        released: True if its input waits no more, so that others run: it finished or was released.
+        counts: True if its number is used up.
+        replayed: True if records say that a part of it ended here: there may be some of the next part.
+        resumed: True if it was suspended before.
+        resumes: True if it can be resumed at once; set by the service that suspends it.
+    """
+
+    run: Run
+    number: int | None
+    seq: int
+    changes: dict[str, bytes | None]
+    suspension: Suspension | None = None
+    released: bool = True
+    counts: bool = True
+    replayed: bool = False
+    resumed: bool = False
+    resumes: bool = False
 
 
 class Commits:
@@ -45,113 +74,107 @@ class Commits:
     Args:
         shared: What all runs share.
         state: Keyed state.
-        overtaken: Keeps recorded runs in mind whose inputs did not come in time.
-        low: The low watermark; None where outputs need no timestamps.
-        forgetting: Removes heads of keys that have nothing left to do; None where they stay.
-        unpruned: Marks keys whose records are to be pruned; None where nobody finds them again.
-        suspended: Keeps suspended runs and signals in state.
-        delays: Keeps delayed events in state.
+        hooks: What else is done at a commit.
     """
 
-    def __init__(
-        self,
-        shared: RunEnvironment,
-        state: KeyedState,
-        overtaken: Overtaken,
-        low: LowWatermark | None,
-        forgetting: Forgetting | None,
-        unpruned: UnprunedKeys | None,
-        suspended: SuspendedRuns,
-        delays: Delays,
-        requests: KeyService,
-    ) -> None:
-        self._requests = requests
-        self._suspended = suspended
-        self._delays = delays
+    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
         self._shared = shared
         self._state = state
+        self._hooks = hooks
         self._journals = shared.journals
-        self._overtaken = overtaken
-        self._low = low
-        self._forgetting = forgetting
-        self._unpruned = unpruned
+        self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited: neither its input is in state, nor has it a journal."""
-        emission = Emission()
+        hooks, emission = self._hooks, Emission()
         self._memory(run, changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
         if self._journals is not None:
-            self._records(run, head, None)
+            self._records(run, head, None, run.recorded)
         self._number(run.sequence_number, head, None)
         self._head(head, timers)
-        if self._unpruned is not None:
-            self._unpruned.touch(run.key_text)
+        for hook in hooks.committed:
+            hook(head, run.key_text, 0, None)
         run.short_term.committed(changes)
         run.state.commit()
         return emission
 
-    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
-        """Commit all runs that an actor has finished, in the order in which they ran.
+    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> Ended | None:
+        """Commit all runs of an actor that have ended, in the order in which they ran.
 
         Args:
             actor: The actor of the current key.
             emission: Takes what they put out.
             timers: Timers of the key.
+
+        Returns:
+            The last of them if it was suspended or released: the actor runs nothing behind it.
         """
-        if not actor.finished:
-            return
-        head, now = actor.head, clock()
+        # Read first: all runs before it have finished then, and are committed before it.
+        suspended = actor.suspended
+        if not actor.finished and suspended is None:
+            return None
+        head, now, hooks = actor.head, clock(), self._hooks
         marker = head.marker
-        committed: list[Run] = []
+        finished: list[Run] = []
         while actor.finished:
             run, waiting, changes, _ = actor.finished.popleft()
-            committed.append(run)
+            finished.append(run)
             self._memory(run, changes)
             self._input(waiting.number, actor)
-            if run.waits is not None or waiting.suspension is not None:
-                self._suspended.committed(run, waiting.number, head, emission, timers)
-            self._outputs(run, waiting.number, head, emission, timers)
-            self._records(run, head, actor)
+            ended: Ended | None = None
+            if hooks.leaving or hooks.committing:
+                resumed = waiting.suspension is not None
+                ended = Ended(run, waiting.number, waiting.seq, changes, resumed=resumed)
+            self._outputs(run, ended, head, emission, timers)
+            self._records(run, head, actor, run.recorded)
             self._number(waiting.seq, head, actor)
             if head.overtaken or waiting.overtakes:
-                self._overtaken.committed(actor, waiting.seq, waiting.overtakes)
+                self._overtaking(actor, waiting.seq, waiting.overtakes)
             if head.ends:
-                self._requests.ended(run, head)
-                actor.ends = head.ends
+                for hook in hooks.ending:
+                    hook(run, actor)
+            if ended is not None:
+                self._committing(ended, actor, timers, emission)
+        last = None if suspended is None else _suspended(actor, *suspended)
+        if last is not None:
+            self._suspend(last, actor, timers, emission)
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.origins = ()
         self._head(head, timers)
         self._mark(actor, marker)
-        for run in committed:
+        for run in finished:
             run.state.commit(now)
         self._prunable(actor)
+        return last
 
-    def set_aside(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
-        """Commit the part of an actor's last run that has ended; whether the run can go on at once.
+    def _suspend(self, ended: Ended, actor: KeyActor, timers: Timers, emission: Emission) -> None:
+        """Take the same steps with a run that was suspended or released."""
+        run, head = ended.run, actor.head
+        assert ended.suspension is not None and ended.number is not None
+        if ended.released:
+            self._memory(run, ended.changes)
+            self._input(ended.number, actor)
+        self._outputs(run, ended, head, emission, timers)
+        if ended.released:
+            self._records(run, head, actor, run.recorded)
+        elif ended.suspension.recorded:
+            # Its records are needed until it is committed, so that none of them is to be pruned.
+            self._records(run, head, None, True)
+        if ended.counts:
+            # The input of a suspended run waits on: the run keeps its number.
+            self._number(ended.seq if ended.released else ended.seq - 1, head, actor)
+        if actor.overtakes or (head.overtaken and ended.released):
+            self._overtaking(actor, ended.seq, actor.overtakes)
+        self._committing(ended, actor, timers, emission)
 
-        Args:
-            actor: The actor of the current key, whose runs before that one are committed.
-            emission: Takes what the part put out.
-            timers: Timers of the key.
-        """
-        assert actor.suspended is not None and actor.part is not None
-        run, suspension = actor.suspended
-        part, head, marker = actor.part, actor.head, actor.head.marker
-        self._memory(run, part.changes)
-        self._input(part.number, actor)
-        ready = self._suspended.set_aside(run, suspension, head, emission, timers)
-        self._outputs(run, part.number, head, emission, timers)
-        self._records(run, head, actor)
-        if part.counts:
-            self._number(part.seq, head, actor)
-        if head.overtaken or actor.overtakes:
-            self._overtaken.committed(actor, part.seq, actor.overtakes)
-        head.origins = ()
-        self._head(head, timers)
-        self._mark(actor, marker)
-        self._prunable(actor)
-        return ready
+    def _overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
+        for hook in self._hooks.overtaking:
+            hook(actor, seq, overtakes)
+
+    def _committing(self, ended: Ended, actor: KeyActor, timers: Timers, emission: Emission) -> None:
+        for hook in self._hooks.committing:
+            hook(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
         """Say which records of a key the checkpoint does not need that the attempt has begun from."""
@@ -181,22 +204,23 @@ class Commits:
         actor.committed += 1
         actor.head.finish(number, self._is_gone)
 
-    def _outputs(self, run: Run, number: int | None, head: Head, emission: Emission, timers: Timers) -> None:
+    def _outputs(self, run: Run, ended: Ended | None, head: Head, emission: Emission, timers: Timers) -> None:
         """Step 3: collect what the run put out. It does not leave yet. What was sent with a delay stays.
 
         The low watermark learns here that the input holds it no longer, but only a timer raises it.
         """
-        if self._shared.traces_outputs:
+        hooks = self._hooks
+        if self._traces:
             trace_outputs(run, self._shared.agent_name)
         if run.side_outputs:
-            self._delays.keep(run, head, timers)
-        if self._low is None:
-            emission.outputs += run.outputs
-            emission.side_outputs += run.side_outputs
-        else:
-            self._low.commit(run, number, emission)
+            for hook in hooks.sent:
+                hook(run, head, timers)
+        for hook in hooks.leaving:
+            hook(ended or Ended(run, None, run.sequence_number, {}), emission)
+        emission.outputs += run.outputs
+        emission.side_outputs += run.side_outputs
 
-    def _records(self, run: Run, head: Head, actor: KeyActor | None) -> None:
+    def _records(self, run: Run, head: Head, actor: KeyActor | None, recorded: bool) -> None:
         """Step 4: keep in the head where the records of the runs that follow can lie.
 
         The marker was taken when the run ended, so that it lies before all that the next run records,
@@ -206,7 +230,7 @@ class Commits:
         """
         if self._journals is None:
             return
-        if not run.recorded:
+        if not recorded:
             if self._shared.may_record:
                 head.unrecorded = True
             return
@@ -229,8 +253,8 @@ class Commits:
 
     def _head(self, head: Head, timers: Timers) -> None:
         """Step 6: write the head, once for all runs of the call. State has all of them now."""
-        if self._forgetting is not None and not head.has_pending:
-            self._forgetting.settled(head, timers)
+        for hook in self._hooks.settling:
+            hook(head, timers)
         self._state.head.update(head.pack())
 
     def _mark(self, actor: KeyActor, marker: bytes | None) -> None:
@@ -238,10 +262,8 @@ class Commits:
 
         The marker is that of before the commit: it lies before what the runs have recorded.
         """
-        if self._unpruned is not None:
-            self._unpruned.touch(actor.key_text)
-            if actor.unpruned:
-                self._unpruned.committed(actor.head, actor.key_text, marker)
+        for hook in self._hooks.committed:
+            hook(actor.head, actor.key_text, actor.unpruned, marker)
 
     def _prunable(self, actor: KeyActor) -> None:
         """Step 8: say up to which run only a restore asks for records.
@@ -257,3 +279,20 @@ class Commits:
 
     def _is_gone(self, number: int) -> bool:
         return self._state.pending.get(number) is None
+
+
+def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> Ended:
+    """Return what has ended of a run that is left in state."""
+    part = actor.part
+    if part is None:
+        number, seq = suspension.number, suspension.seq
+        return Ended(run, number, seq, {}, suspension, released=False)
+    return Ended(
+        run,
+        part.number,
+        part.seq,
+        part.changes,
+        suspension,
+        counts=part.counts,
+        replayed=part.replayed,
+    )

@@ -17,7 +17,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder, input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.waits.asides import Asides, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
@@ -42,11 +42,13 @@ class Feeder:
     Args:
         shared: What all runs share.
         state: Keyed state.
-        asides: Keeps the runs that are set aside.
+
+    Attributes:
+        released: Suspended runs while other inputs of their keys run; None if there are never any.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, asides: Asides) -> None:
-        self._asides = asides
+    def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
+        self.released: Asides | None = None
         self._codec = shared.codec
         self._state = state
         config = shared.config
@@ -97,6 +99,10 @@ class Feeder:
                 )
         return packed
 
+    def _is_held(self, head: Head) -> bool:
+        """Whether so many runs of a key are set aside that its inputs wait."""
+        return self.released is not None and self.released.is_full(head)
+
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
         if len(actor.queue) >= self._queue_per_key:
             return True
@@ -105,11 +111,11 @@ class Feeder:
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
         # What goes on does not queue behind inputs that have not begun.
-        for number in woken_of(head):
+        for number in woken_of(head) if head.aside else ():
             if number not in actor.woken and not self._is_full(actor, loop):
                 self._submit(actor, number, loop)
         while actor.loaded < head.next_pending and not self._is_full(actor, loop):
-            if self._asides.is_full(head):
+            if self._is_held(head):
                 return
             actor.loaded += 1
             self._submit(actor, actor.loaded - 1, loop)
@@ -127,9 +133,9 @@ class Feeder:
 
     def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> Waiting | None:
         """The run that goes on by a wake-up; None for an input."""
-        if not actor.head.aside:
+        if not actor.head.aside or self.released is None:
             return None
-        waiting = self._asides.waiting(actor.head, number, packed, seq)
+        waiting = self.released.waiting(actor.head, number, packed, seq)
         if waiting is not None:
             actor.woken.add(number)
         return waiting
@@ -174,7 +180,7 @@ class Feeder:
 
     def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Keep the first inputs in memory until it is known which of them runs next."""
-        if woken_of(actor.head) or self._asides.is_full(actor.head):
+        if woken_of(actor.head) or self._is_held(actor.head):
             # A wake-up goes first, and these may have to wait; where runs were recorded, it is as they say.
             return
         while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):
@@ -204,13 +210,13 @@ class Intake:
     Args:
         shared: What all runs share.
         state: Keyed state.
-        low: The low watermark; None where outputs need no timestamps.
+        hooks: Who is told of an input that waits.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, low: LowWatermark | None) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
         self._shared = shared
         self._state = state
-        self._low = low
+        self._hooks = hooks
 
     def packed(self, record: Any, timestamp: int | None) -> bytes:
         """The bytes of an input.
@@ -233,19 +239,10 @@ class Intake:
         except InputRefused:
             return None
 
-    def found(self, head: Head, key_text: str, low: LowWatermark) -> None:
-        """Let the low watermark learn of the inputs and wake-ups of the current key, after a restore."""
-        woken = woken_of(head)
-        for number in woken:
-            low.woken(key_text, number)
-        items = [(number, packed) for number, packed in self._state.pending.items() if number not in woken]
-        codec = self._shared.codec
-        low.found(key_text, ((number, read_input(codec, packed)[1]) for number, packed in items))
-
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of an input into state; they stay there until its run is committed."""
         self._state.pending.put(head.next_pending, packed)
-        if self._low is not None:
-            self._low.stored(key_text, head.next_pending, timestamp)
+        for hook in self._hooks.stored:
+            hook(key_text, head.next_pending, timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())

@@ -13,13 +13,16 @@ store. So a restore finds the identities that its history had, with the head or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
 
 from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
 RUNS_PER_SECOND = 2**20
@@ -32,23 +35,16 @@ ANSWER_MS = 1000
 """When to look for the answer of the store."""
 
 
-class Forgetting:
+class Forgetting(KeyService):
     """Removes heads of keys that have nothing left to do. Only Flink's thread uses it.
 
     Args:
         shared: What all runs share.
         state: Keyed state.
         clock: The wall-clock time in milliseconds.
-        ask: Lets the agent loop execute a coroutine.
     """
 
-    def __init__(
-        self,
-        shared: RunEnvironment,
-        state: KeyedState,
-        clock: Callable[[], int],
-        ask: Callable[[Coroutine[Any, Any, bool]], Future[bool]],
-    ) -> None:
+    def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
         after: timedelta = shared.config.get(AgentOptions.IDLE_KEY_TTL)
         self._after = int(after.total_seconds() * 1000)
         self._slot = max(1, self._after // SLOTS)
@@ -57,25 +53,35 @@ class Forgetting:
         self._metrics = shared.run_metrics
         self._state = state
         self._clock = clock
-        self._ask = ask
         self._asked: dict[str, Future[bool]] = {}
 
     def new_head(self, journal_id: str) -> Head:
         """The head of a key that comes for the first time, or again."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
-    def settled(self, head: Head, timers: Timers) -> None:
-        """Note that all inputs of the current key are committed. The caller writes its head."""
+    def settling(self, head: Head, timers: Timers) -> None:
+        """Note that all inputs of the current key are committed, if they are. The caller writes its head."""
+        if head.has_pending:
+            return
         slot = self._clock() // self._slot
         if head.idle_since != slot:
             head.idle_since = slot
             self._look_at((slot + 1) * self._slot + self._after, timers)
 
-    def busy(self, key_text: str) -> None:
+    def acting(self, actor: KeyActor) -> None:
         """Note that a key has inputs again."""
-        self._asked.pop(key_text, None)
+        self._asked.pop(actor.key_text, None)
 
-    def look(self, head: Head, key_text: str, timers: Timers) -> None:
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Remove the head of the current key if it has no actor, and nothing needs the head any more."""
+        if at >= START or key_text in self.operator.actors:
+            return
+        self.operator.cache.drop(key_text)
+        head = self.operator.heads.read(key_text)
+        if head is not None:
+            self.look_at(head, key_text, timers)
+
+    def look_at(self, head: Head, key_text: str, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if its time has come."""
         now = self._clock()
         if head.has_pending or head.overtaken or head.aside or head.idle_since is None:
@@ -106,7 +112,9 @@ class Forgetting:
             return True
         asked = self._asked.get(key_text)
         if asked is None:
-            self._asked[key_text] = self._ask(self._journals.keeps_records(head.journal_id, key_text))
+            self._asked[key_text] = self.operator.waits.ask(
+                self._journals.keeps_records(head.journal_id, key_text)
+            )
             return None
         if not asked.done():
             return None

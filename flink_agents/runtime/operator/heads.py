@@ -12,6 +12,7 @@ memory, and returns them when it ends.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from flink_agents.api.errors import PlanChangedError
@@ -19,7 +20,6 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs
-from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
@@ -43,17 +43,17 @@ class Heads:
         shared: What all runs share.
         state: Keyed state.
         job_id: Identity that new keys get as their journal id.
-        forgetting: Makes heads of keys that come again; None where none is ever removed.
+        new_head: Makes the head of a key that has none, given the journal id.
     """
 
     def __init__(
-        self, shared: RunEnvironment, state: KeyedState, job_id: str, forgetting: Forgetting | None
+        self, shared: RunEnvironment, state: KeyedState, job_id: str, new_head: Callable[[str], Head]
     ) -> None:
         self._state = state
         self._may_wait = shared.may_wait
         self._job_id = job_id
         self._journals = shared.journals
-        self._forgetting = forgetting
+        self._new_head = new_head
         self._other_jobs = OtherJobs(shared.config, job_id)
 
     def read(self, key_text: str) -> Head | None:
@@ -86,9 +86,7 @@ class Heads:
             Error: As :meth:`read` does.
         """
         found = self.read(key_text)
-        if found is not None:
-            return found
-        return Head(self._job_id) if self._forgetting is None else self._forgetting.new_head(self._job_id)
+        return self._new_head(self._job_id) if found is None else found
 
     def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
         """Whether runs of a key may have been recorded by an earlier attempt.

@@ -21,7 +21,6 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.feeding import Feeder
-from flink_agents.runtime.operator.low_watermark import LowWatermark
 
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ class LoopWaits:
         clock: The wall-clock time in milliseconds.
         feeder: Knows whether the loop has enough to do.
         check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
-        low: The low watermark; None where outputs need no timestamps.
+        most_seconds: How long Flink's thread may wait in one call.
         to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
 
     Attributes:
@@ -51,7 +50,7 @@ class LoopWaits:
         clock: Callable[[], int],
         feeder: Feeder,
         check_cancelled: Callable[[], None],
-        low: LowWatermark | None,
+        most_seconds: float,
         to_look_at: deque[KeyActor] | None,
     ) -> None:
         self._shared = shared
@@ -59,7 +58,7 @@ class LoopWaits:
         self._clock = clock
         self._feeder = feeder
         self._check_cancelled = check_cancelled
-        self._most_seconds = math.inf if low is None else low.alive_seconds
+        self._most_seconds = most_seconds
         self._to_look_at = to_look_at
         self._metrics = shared.run_metrics
         self.made: AgentLoop | None = None

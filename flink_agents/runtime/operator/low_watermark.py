@@ -26,7 +26,6 @@ from flink_agents.api.events import DelayedLineage
 from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import MetricGroup
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import is_held
 from flink_agents.runtime.state.keyed_state import Timers
 
@@ -195,18 +194,16 @@ class LowWatermark:
         if timestamp is not None and timestamp <= self.low:
             self._keys.setdefault(key_text, _Waiting()).passed.add(number)
 
-    def leave(self, run: Run, number: int, emission: Emission) -> None:
-        """Let what a run has put out leave, which is suspended now.
+    def leave(self, run: Run, number: int | None) -> None:
+        """See what a run has put out that is suspended now, and wait for it no longer.
 
         Args:
             run: The run.
             number: Number of its input among those of its key that wait.
-            emission: Takes what leaves.
         """
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number in waiting.passed:
             self._leave_late(run)
-        emission.take_timed(run)
         self.park(run.key_text)
 
     def _leave_late(self, run: Run) -> None:
@@ -222,13 +219,12 @@ class LowWatermark:
             waiting.passed.update(waiting.holding)
             waiting.holding.clear()
 
-    def commit(self, run: Run, number: int | None, emission: Emission) -> None:
-        """Let what an input put out leave, or do with it as with that of a straggler.
+    def commit(self, run: Run, number: int | None) -> None:
+        """See what an input put out, and do with that of a straggler as the policy says.
 
         Args:
             run: The run of the input.
             number: Number of the input among those of its key that wait; None where it never waited.
-            emission: Takes what leaves.
         """
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number is not None:
@@ -244,7 +240,6 @@ class LowWatermark:
                     self._straggle(run)
             if waiting.is_over:
                 del self._keys[run.key_text]
-        emission.take_timed(run)
 
     def _tell(self, run: Run) -> None:
         """Say once what a straggler is and what helps; the others are counted."""

@@ -14,6 +14,7 @@ from flink_agents.api.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 
@@ -23,7 +24,7 @@ MAX_OVERTAKEN = 1000
 """How many runs of a key may wait for their inputs, after others have overtaken them."""
 
 
-class Overtaken:
+class Overtaken(KeyService):
     """Knows the recorded runs whose inputs did not come in time, and gives them up at last.
 
     Args:
@@ -39,13 +40,13 @@ class Overtaken:
         # While nobody took inputs, none could come.
         self._began = clock() // 1000
 
-    def expire(self, head: Head, key_text: str) -> None:
+    def overtaken(self, head: Head, key_text: str) -> None:
         """Give up what has waited for too long, of a key that has no actor."""
         overtaken = head.overtaken
         given_up = [seq for seq in overtaken if self._is_late(overtaken, seq)]
         self._give_up(head, key_text, overtaken, given_up)
 
-    def committed(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
+    def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
         """Note that run ``seq`` was committed, which overtook others.
 
         Args:

@@ -70,14 +70,14 @@ patch(
 patch(
     "commit-mark-of-now",
     "commit:Commits._mark",
-    "self._unpruned.committed(actor.head, actor.key_text, marker)",
-    "self._unpruned.committed(actor.head, actor.key_text, actor.head.marker)",
+    "hook(actor.head, actor.key_text, actor.unpruned, marker)",
+    "hook(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
     "The mark of an unpruned key lies behind the records that are to be pruned.",
 )
 patch(
     "aside-memory-unwritten",
-    "commit:Commits.set_aside",
-    "self._memory(run, part.changes)",
+    "commit:Commits._suspend",
+    "self._memory(run, ended.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
@@ -132,14 +132,14 @@ patch(
 )
 patch(
     "forget-overtaken",
-    "forgetting:Forgetting.look",
+    "forgetting:Forgetting.look_at",
     "head.has_pending or head.overtaken or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
 patch(
     "forget-memory",
-    "forgetting:Forgetting.look",
+    "forgetting:Forgetting.look_at",
     "if any(True for _ in self._state.memory.items()):",
     "if False:",
     "A key is forgotten although it has memory.",
@@ -153,14 +153,14 @@ patch(
 )
 patch(
     "forget-records",
-    "forgetting:Forgetting.look",
+    "forgetting:Forgetting.look_at",
     "elif kept:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
 )
 patch(
     "overtaken-for-ever",
-    "overtaken:Overtaken.committed",
+    "overtaken:Overtaken.overtaking",
     "overtaken.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
@@ -174,9 +174,9 @@ patch(
 )
 patch(
     "resumed-left-alone",
-    "processor:AgentProcessor._wake",
-    "if head.suspended is not None:",
-    "if False:",
+    "waits.suspension:SuspensionService.resuming",
+    "if actor.head.suspended is None:",
+    "if True:",
     "A suspended run is not resumed when its key gets an actor.",
 )
 patch(
@@ -189,7 +189,7 @@ patch(
 patch(
     "kept-beside-actor",
     "processor:AgentProcessor._new_actor",
-    "self._cache.drop(key_text)",
+    "self.cache.drop(key_text)",
     "pass",
     "What is kept of a key in memory stays while its actor changes it.",
 )
@@ -251,7 +251,7 @@ patch(
 )
 patch(
     "delayed-timer-of-first",
-    "waits.delayed:Delays.keep",
+    "waits.delayed:Delays.sent",
     "if first is not None and first != before:",
     "if before is None:",
     "An event that is due before those which wait gets no timer.",
@@ -265,7 +265,7 @@ patch(
 )
 patch(
     "delayed-taken-early",
-    "waits.delaying:AwaitedKeys.take",
+    "waits.delayed:AwaitedKeys.take",
     "if self._keys.get(key_text, (None,))[0] == due:",
     "if key_text in self._keys:",
     "A key whose delayed events were put off is still taken at the old time.",
@@ -286,21 +286,21 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "waits.suspended:SuspendedRuns.park",
-    "head.next_seq = max(head.next_seq, suspension.seq)",
-    "head.next_seq = max(head.next_seq, suspension.seq + 1)",
+    "commit:Commits._suspend",
+    "ended.seq if ended.released else ended.seq - 1",
+    "ended.seq",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "waits.suspended:SuspendedRuns.park",
-    "head.store = journals.store_id",
+    "commit:Commits._suspend",
+    "self._records(run, head, None, True)",
     "pass",
     "The head does not say in which store a suspended run is recorded.",
 )
 patch(
     "suspended-without-timer",
-    "waits.suspended:SuspendedRuns.park",
+    "waits.suspended:SuspendedRuns.suspend",
     "timers.register_processing_time_timer(max(due, self._clock() + 1))",
     "pass",
     "No timer looks at a suspended run when its wait ends.",
@@ -349,15 +349,36 @@ patch(
 )
 patch(
     "signal-unoffered",
-    "waits.waiting_processor:WaitingProcessor._take_signal",
-    "self._waits.loop.suspensions.offer(actor, mail)",
+    "waits.suspension:SuspensionService.receive",
+    "operator.waits.loop.suspensions.offer(actor, mail)",
     "pass",
     "A run that is going on is not offered a signal.",
 )
 patch(
     "suspended-memory-empty",
-    "waits.waiting_processor:WaitingProcessor._park",
-    "self._cache.keep(key_text, actor.head, {}, False, searched=False)",
-    "self._cache.keep(key_text, actor.head, {}, True, searched=False)",
+    "waits.suspension:SuspensionService.after_commit",
+    "operator.cache.keep(key_text, head, {}, False, searched=False)",
+    "operator.cache.keep(key_text, head, {}, True, searched=False)",
     "The memory of a key with a suspended run counts as empty.",
+)
+patch(
+    "services-swapped",
+    "assembly:key_services",
+    "    return services\n",
+    "    services.reverse()\n    return services\n",
+    "The key services are called in the reverse order.",
+)
+patch(
+    "hook-dropped",
+    "services.hooks:Hooks.resolve",
+    "for one in self.services if self._has(one, name)",
+    "for one in self.services[1:] if self._has(one, name)",
+    "The hooks of the first key service are not called.",
+)
+patch(
+    "service-sleeps-on",
+    "services.hooks:Hooks.wake",
+    "service.asleep = frozenset()",
+    "pass",
+    "A key service that was asleep is not woken.",
 )

@@ -63,7 +63,7 @@ def begin() -> Iterator[None]:
 
 def go_when_closing(harness: OperatorHarness) -> None:
     """Let calls end when the attempt is ending."""
-    loops: list[Any] = [subtask.processor._waits.made for subtask in harness._subtasks]
+    loops: list[Any] = [subtask.processor.waits.made for subtask in harness._subtasks]
 
     def wait() -> None:
         until(lambda: all(loop._bridge.over for loop in loops))
@@ -75,7 +75,7 @@ def go_when_closing(harness: OperatorHarness) -> None:
 
 def go_when_over(harness: OperatorHarness) -> None:
     """Let calls end when the grace is over."""
-    loop: Any = harness._subtasks[0].processor._waits.made
+    loop: Any = harness._subtasks[0].processor.waits.made
 
     def wait() -> None:
         until(lambda: loop._durable.in_flight.over)
@@ -227,7 +227,7 @@ def failed_in_commit(harness: OperatorHarness, before: Snapshot) -> None:
         raise OSError("no space left for state")
 
     for subtask in harness._subtasks:
-        subtask.processor._commit = fail  # type: ignore[method-assign]
+        subtask.processor.commit = fail  # type: ignore[method-assign]
     harness.push("idle other")
     with pytest.raises(OSError, match="no space"):
         harness.run_until_idle()

@@ -61,7 +61,7 @@ def push_held(harness: OperatorHarness, records: list[Any]) -> None:
     """Push records of which most have to wait; see that what is in memory stays below the limits."""
     for number, record in enumerate(records):
         harness.push(record)
-        actors = [actor for task in harness._subtasks for actor in task.processor._actors.values()]
+        actors = [actor for task in harness._subtasks for actor in task.processor.actors.values()]
         waiting = [len(actor.cached) + len(actor.queue) for actor in actors]
         assert max(waiting) <= PER_KEY
         # As in any other case, a key that has room for none may have one that runs next.

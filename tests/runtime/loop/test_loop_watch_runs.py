@@ -102,8 +102,8 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "looks":
             # Its task is there, but has not begun: the actor still has the state of its last run.
-            (actor,) = [one for key, one in agent_loop()._actors.items() if key == "squick"]
-            inner = agent_loop()._waits.made
+            (actor,) = [one for key, one in agent_loop().actors.items() if key == "squick"]
+            inner = agent_loop().waits.made
             task = asyncio.create_task(inner._work(actor))
             inner._watch._runs = {task: actor}
             inner._watch._look(actor.state.started + 3600)
@@ -115,7 +115,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             return harness._subtasks[0].processor
 
         harness.push("quick")
-        until(lambda: agent_loop()._actors["squick"].finished and not agent_loop()._waits.made._tasks)
+        until(lambda: agent_loop().actors["squick"].finished and not agent_loop().waits.made._tasks)
         harness.push("looks")
         assert looked.wait(30)
         assert harness.run_metrics["runs_stuck"] == 0

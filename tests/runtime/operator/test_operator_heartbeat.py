@@ -214,14 +214,14 @@ def test_a_key_comes_back_from_the_loop_without_a_timer(agent_harness: MakeHarne
     processor, (listener,) = harness._subtasks[0].processor, harness.observers
     assert isinstance(listener, Listener)
     assert harness.push(("a", "ask")) == []
-    wait_until(processor._actors[encode_key("a")], "is_done")
+    wait_until(processor.actors[encode_key("a")], "is_done")
     assert harness.push(("a", 1)) == ["a", ("a", 1)]
     assert processor.busy_keys == []
     assert harness.push(("a", 2)) == [("a", 2)]
     assert [each for each in listener.told if each[0] == "ended"] == [("ended", "a", "tell", "inline")] * 2
     # From a run that could not end here on, keys stay with the loop until a timer looks.
     assert harness.push(("a", "ask")) == []
-    wait_until(processor._actors[encode_key("a")], "is_done")
+    wait_until(processor.actors[encode_key("a")], "is_done")
     assert harness.push(("a", 3)) == []
     assert harness.run_until_idle() == ["a", ("a", 3)]
 

@@ -112,7 +112,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
         agent, lambda number: number, config=config, forced_serialization=False, auto_run=False
     ) as harness:
         [task] = harness._subtasks
-        waits = task.processor._waits
+        waits = task.processor.waits
         wait, full = waits.wait, []
 
         def spy(*arguments: Any) -> None:

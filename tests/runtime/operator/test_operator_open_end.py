@@ -10,7 +10,7 @@ import pytest
 
 from flink_agents import Agent, Event, EventTime, InputEvent, OutputEvent, action
 from flink_agents.runtime.operator.harvest import START, EndTimes, is_held
-from flink_agents.runtime.operator.heartbeat import HeartbeatProcessor
+from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
@@ -76,7 +76,7 @@ class Quick(Agent):
 
 def _rests(harness: OperatorHarness) -> bool:
     processors = [task.processor for task in harness._subtasks]  # pyright: ignore[reportPrivateUsage]
-    return all(isinstance(one, HeartbeatProcessor) and one.rests for one in processors)
+    return all(isinstance(one.schedule, Heartbeat) and one.schedule.rests for one in processors)
 
 
 def _wait_until_it_rests(harness: OperatorHarness) -> None:

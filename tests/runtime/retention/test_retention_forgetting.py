@@ -18,7 +18,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Host
-from flink_agents.runtime.operator.forgetting import ANSWER_MS
+from flink_agents.runtime.operator.forgetting import ANSWER_MS, Forgetting
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
@@ -108,8 +108,8 @@ class World:
         """Let so much time pass that all keys that can be are forgotten, with their stores' answers."""
         self.harness.advance_time(2 * AFTER)
         for subtask in self.harness._subtasks:
-            forgetting = subtask.processor._forgetting
-            assert forgetting is not None
+            services = subtask.processor.hooks.services
+            [forgetting] = [one for one in services if isinstance(one, Forgetting)]
             wait(forgetting._asked.values(), 30)
         self.harness.advance_time(ANSWER_MS)
 

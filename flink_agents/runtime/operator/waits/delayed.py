@@ -8,7 +8,8 @@ a run which was recorded is found again by the digest of its input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from flink_agents.api.events import DELAYED_TAG
@@ -18,33 +19,62 @@ from flink_agents.api.signals import TimersAtEnd
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import delayed_input
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 
 MOST_AT_ONCE = 100
 """How many events of a key come in by one timer, so that other keys and checkpoints have their turn."""
+
+LEFT_MS = 60_000
+"""How far ahead the timer of events is that stay in state at the end of the input."""
 
 LEFT = "delayed_events_left"
 
 _log = bounded_logger("flink_agents.delayed")
 
 
-class Delays:
+class AwaitedKeys:
+    """The keys for whose delayed events the end of a bounded input waits, in the order of their time."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, tuple[int, Any]] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def note(self, key_text: str, key: Any, due: int | None) -> None:
+        """Note when the first event of a key is due; None where it has none."""
+        if due is None:
+            self._keys.pop(key_text, None)
+        elif self._keys.get(key_text, (None,))[0] != due:
+            self._keys[key_text] = due, key
+            heapq.heappush(self._heap, (due, key_text))
+
+    def take(self, now: int) -> Any:
+        """A key of which an event is due, and which is waited for no longer; None where there is none."""
+        while self._heap and self._heap[0][0] <= now:
+            due, key_text = heapq.heappop(self._heap)
+            if self._keys.get(key_text, (None,))[0] == due:
+                return self._keys.pop(key_text)[1]
+        return None
+
+
+class Delays(KeyService):
     """Keeps delayed events of the current key in state, and lets them come in. Only for Flink's thread.
+
+    It sleeps until a run sends the first delayed event, or state has one, if it can find those.
 
     Args:
         shared: What all runs share.
         state: Keyed state.
         clock: The wall-clock time in milliseconds.
         low: The low watermark; None where outputs need no timestamps.
-        see_the_end: Has a timer fire at the end of a bounded input, for the sake of the current key.
-
-    Attributes:
-        active: Whether any key may have delayed events.
-        skips: Whether all events come in at the end of a bounded input, whether they are due or not.
-        leaves: Whether what is sent with a delay from now on stays in state: the input has ended, and nobody
-            waits for what comes later.
+        keys: The keys of the subtask, if one timer serves all of them; else None.
     """
 
     def __init__(
@@ -53,25 +83,34 @@ class Delays:
         state: KeyedState,
         clock: Callable[[], int],
         low: LowWatermark | None,
-        see_the_end: Callable[[Timers], None],
+        keys: Keys | None,
     ) -> None:
         self._shared = shared
         self._state = state
         self._clock = clock
         self._low = low
-        self._see_the_end = see_the_end
-        self.active = False
-        self.skips = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP
-        self.leaves = False
+        self._keys = keys
+        # Whether all events come in at the end of a bounded input, whether they are due or not.
+        self._skips = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP
+        # Whether what is sent with a delay stays in state: the input has ended, and nobody waits for it.
+        self._leaves = False
+        self._awaited: AwaitedKeys | None = None
+        # Keys whose delayed events have come in since the input has ended.
+        self._skipped: set[str] = set()
+        if keys is not None:
+            self.asleep = frozenset({"fired", "looked", "end_keys", "awaits_keys", "look"})
 
-    def keep(self, run: Run, head: Head, timers: Timers) -> None:
-        """Put what a run sent with a delay into state, out of its side outputs. The caller writes the head.
+    def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
+        """Wake up if any key has delayed events. Their own timers come with the state."""
+        if not self.asleep or timers is None or not (delaying := keys.delaying(1)):
+            return False
+        self.operator.hooks.wake(self)
+        keys.switch(delaying[0])
+        self.operator.schedule.see_the_end(timers)
+        return True
 
-        Args:
-            run: The run, which is committed or suspended now.
-            head: The head of its key.
-            timers: Timers of the key.
-        """
+    def sent(self, run: Run, head: Head, timers: Timers) -> None:
+        """Move what a run sent with a delay from its side outputs into state. The caller writes the head."""
         sent = [cast("list[Any]", value) for tag, value in run.side_outputs if tag == DELAYED_TAG]
         if not sent:
             return
@@ -81,18 +120,135 @@ class Delays:
             packed = self._shared.codec.encode([delayed_input(run, content), run.timestamp])
             first = self._state.delayed.add(due, packed)
         head.delayed_due = first
-        self.active = True
+        if self.asleep:
+            self.operator.hooks.wake(self)
         if first is not None and first != before:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
-        if self.leaves:
+        if self._leaves:
             self._tell(len(sent))
         else:
-            self._see_the_end(timers)
+            self.operator.schedule.see_the_end(timers)
 
-    def is_due(self, head: Head) -> bool:
-        """Whether an event of the current key is to come in."""
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Let delayed events of the current key begin their runs, if they are due."""
+        head = self.operator.head_of(key_text)
+        if head is None or head.delayed_due is None or at >= START:
+            return
+        waits = self.operator.waits
+        if self._leaves:
+            # It stays in state, also for a job that starts from a checkpoint of this time.
+            timers.register_processing_time_timer(max(self._clock(), at) + LEFT_MS)
+        elif not self._is_due(head):
+            if head.delayed_due <= at:
+                # The timer came before its time, by this clock. Flink goes on with timers that are not behind
+                # the one at hand, and would not come to an end.
+                timers.register_processing_time_timer(max(self._clock(), at) + 1)
+        elif key_text not in self.operator.actors and waits.is_full:
+            # As inputs do: they wait until the loop has room, as long as streams behind need no sign.
+            waits.wait_for_a_sign()
+            if waits.is_full:
+                timers.register_processing_time_timer(max(self._clock(), at) + 1)
+            else:
+                self._begin(head, key_text, timers)
+        else:
+            self._begin(head, key_text, timers)
+
+    def keeps_end(self, head: Head) -> bool:
+        """Return True if the end of the input waits for delayed events."""
+        return head.delayed_due is not None and not self._leaves
+
+    # -- the end of a bounded input ---------------------------------------------------
+
+    def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
+        """Find the keys with delayed events: the end of the input waits for these, or lets them come in."""
+        if self._awaited is not None:
+            return
+        self._awaited = AwaitedKeys()
+        if self._skips and not first:
+            # All that was pending has come in before a restart.
+            self._leaves = True
+            return
+        for key in keys.delaying():
+            self._await(keys, key, timers)
+        self._leaves = self._skips
+
+    def awaits_keys(self) -> bool:
+        """Return True if the end of the input waits for delayed events."""
+        return bool(self._awaited)
+
+    def look(self, timers: Timers) -> None:
+        """Let delayed events come in that the end of the input has waited for."""
+        assert self._keys is not None
+        while self._awaited is not None and (key := self._awaited.take(self._clock())) is not None:
+            self._await(self._keys, key, timers)
+
+    def looked(self, key_text: str, key: Any, head: Head) -> None:
+        """Wait for what runs sent that were committed after the end of the input."""
+        if self._awaited is not None and not self._leaves:
+            self._awaited.note(key_text, key, head.delayed_due)
+
+    def _await(self, keys: Keys, key: Any, timers: Timers) -> None:
+        keys.switch(key)
+        key_text = keys.text()
+        assert self._awaited is not None
+        self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
+
+    def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
+        """Let events of the current key come in; return True if the end waits for others."""
+        self._leaves = self._skips
+        if not first or key_text in self._skipped:
+            return False
+        if self._skips:
+            # The actors that are made now have this timer fire again.
+            self._skipped.add(key_text)
+        return self._come_in_at_end(key_text, timers) is not None
+
+    def awaits_key(self, key_text: str) -> bool:
+        """Return True if the end of the input waits for delayed events of the current key."""
+        head = self.operator.head_of(key_text)
+        return head is not None and head.delayed_due is not None and not self._skips
+
+    def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
+        """Let delayed events of the current key come in as the end of a bounded input has it.
+
+        Returns:
+            When the next event is due that is waited for; None where there is none.
+        """
+        head = self.operator.head_of(key_text)
+        if head is None or head.delayed_due is None:
+            return None
+        if self._skips or self._is_due(head):
+            self._begin(head, key_text, timers, early=self._skips)
+        return head.delayed_due
+
+    # -- events that are due ----------------------------------------------------------
+
+    def _is_due(self, head: Head) -> bool:
         due = head.delayed_due
         return due is not None and due <= self._clock()
+
+    def _begin(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
+        """Let events of the current key be inputs, and have them run.
+
+        Args:
+            head: The key's head.
+            key_text: The key.
+            timers: Timers of the key.
+            early: Let all events come in, whether they are due or not.
+        """
+        operator = self.operator
+        operator.waits.check_failure()
+        actor, pending = operator.actors.get(key_text), head.has_pending
+        blocked = actor is None and operator.is_blocked(head)
+        if actor is None and not blocked:
+            operator.heads.mark(head, key_text)
+        self.come_in(head, key_text, timers, early)
+        if actor is not None:
+            operator.feed(actor, timers)
+        elif blocked:
+            operator.blocked(key_text)
+        else:
+            operator.wake(head, key_text, pending, timers)
 
     def come_in(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
         """Let events that are due be inputs of the current key that wait.
@@ -113,13 +269,6 @@ class Delays:
         self._state.head.update(head.pack())
         if head.delayed_due is not None:
             timers.register_processing_time_timer(max(head.delayed_due, self._clock() + 1))
-
-    def look_again(self, head: Head, fired: int, timers: Timers) -> None:
-        """Have a timer fire once more for an event whose timer came before its time, by this clock."""
-        due = head.delayed_due
-        if due is not None and due <= fired:
-            # Flink goes on with timers that are not behind the one at hand, and would not come to an end.
-            timers.register_processing_time_timer(max(self._clock(), fired) + 1)
 
     def _tell(self, count: int) -> None:
         for _ in range(count):

@@ -7,6 +7,9 @@ Only a few keys are checked at a time, so that a large state does not delay the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import PlanChangedError, StateError
 from flink_agents.api.options import AgentOptions
@@ -19,14 +22,15 @@ from flink_agents.runtime.execution.waits.changed_code import (
     no_action_takes,
     unhandled_policy,
 )
+from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
 from flink_agents.runtime.state.suspended import Suspension
 
 _FAIL = (OnError.FAIL, OnError.RETRY)
 
 
-class PendingWork:
+class PendingWork(KeyService):
     """Checks the suspended runs and delayed events of the current key. Only for Flink's thread.
 
     Args:
@@ -45,6 +49,10 @@ class PendingWork:
         policy = OnPlanChange(shared.config.get(AgentOptions.ON_PLAN_CHANGE))
         self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
         self.needed = self._runs or self._events or self._plan is not None
+
+    def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
+        """Return the keys that have delayed events, and those that may have suspended runs."""
+        return [*keys.delaying(), *(waiting if self._shared.may_wait else ())]
 
     def check(self, head: Head, key_text: str) -> None:
         """Check what waits for its time.

@@ -22,11 +22,9 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
-from flink_agents.runtime.operator.emission import Emission, trace_outputs
-from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.overtaken import Overtaken
+from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.asides import Asides
-from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
 from flink_agents.runtime.operator.waits.strays import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -42,10 +40,7 @@ class SuspendedRuns:
         shared: What all runs share.
         state: Keyed state.
         clock: The wall-clock time in milliseconds.
-        low: The low watermark; None where outputs need no timestamps.
-        overtaken: Keeps recorded runs in mind whose inputs did not come in time.
         asides: Keeps the runs that are set aside.
-        delays: Keeps delayed events in state.
     """
 
     def __init__(
@@ -53,10 +48,7 @@ class SuspendedRuns:
         shared: RunEnvironment,
         state: KeyedState,
         clock: Callable[[], int],
-        low: LowWatermark | None,
-        overtaken: Overtaken,
         asides: Asides,
-        delays: Delays,
     ) -> None:
         self._asides = asides
         self._shared = shared
@@ -64,69 +56,47 @@ class SuspendedRuns:
         self._strays = UnmatchedSignals(shared)
         self._state = state
         self._clock = clock
-        self._low = low
-        self._overtaken = overtaken
-        self._delays = delays
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
         self._refusals = Refusals(asides, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     # -- suspended runs ---------------------------------------------------------------
 
-    def park(self, actor: KeyActor, emission: Emission, timers: Timers) -> bool:
-        """Put what is left of an actor's last run into state; whether it can go on at once.
+    def suspend(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> bool:
+        """Put what is left of an actor's last run into state; whether it can be resumed at once.
 
-        The actor is done with: its inputs stay in state.
+        Its inputs stay in state, and wait for its end. The caller writes the head.
 
         Args:
+            ended: The run.
             actor: The actor of the current key, whose runs before that one are committed.
-            emission: Takes what the run has put out.
             timers: Timers of the key.
+            out: Takes unmatched signals.
         """
-        assert actor.suspended is not None
-        run, suspension = actor.suspended
-        head, journals = actor.head, self._shared.journals
+        suspension, head = ended.suspension, actor.head
+        assert suspension is not None
         self._state.pending.suspend(suspension.number, suspension.pack())
-        if self._shared.traces_outputs:
-            trace_outputs(run, self._shared.agent_name)
-        if run.side_outputs:
-            self._delays.keep(run, head, timers)
-        if self._low is None:
-            emission.take(run)
-        else:
-            self._low.leave(run, suspension.number, emission)
-        if head.fresh:
-            head.start(actor.begin)
-        if actor.overtakes:
-            self._overtaken.committed(actor, suspension.seq, actor.overtakes)
-        if suspension.seq not in head.overtaken:
-            head.next_seq = max(head.next_seq, suspension.seq)
-        if journals is not None and suspension.recorded:
-            head.store = journals.store_id
-            if run.journal is not None and run.journal.end is not None:
-                head.marker = run.journal.end
         due = suspension.due
-        box = self._settled(run, head, emission, timers, suspension)
+        box = self._settled(ended.run, head, out, timers, suspension)
         # A signal that a recorded run behind it has taken does not let it go on.
         mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
         ready = any(one.until > self._clock() and _is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
-        head.origins = ()
-        self._state.head.update(head.pack())
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
         return ready or (due is not None and due <= self._clock())
 
-    def set_aside(self, run: Run, suspension: Suspension, head: Head, out: Emission, timers: Timers) -> bool:
-        """Put what is left of a run that is set aside into state; whether a signal lets it go on at once.
+    def release(self, ended: Ended, head: Head, timers: Timers, out: Emission) -> bool:
+        """Put what is left of a released run into state; whether a signal lets it go on at once.
 
         Args:
-            run: The run.
-            suspension: What is left of it.
+            ended: The run.
             head: The head of its key, which the caller writes.
-            out: Takes strays.
             timers: Timers of the key.
+            out: Takes unmatched signals.
         """
+        run, suspension = ended.run, ended.suspension
+        assert suspension is not None
         self._asides.keep(suspension, run.key_text, head, timers)
         if head.suspended is not None and head.suspended[1] == suspension.seq:
             # It was suspended under another policy.

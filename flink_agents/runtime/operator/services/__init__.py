@@ -1,0 +1,1 @@
+"""Key services: what the operator does for a key beyond taking inputs and committing runs."""

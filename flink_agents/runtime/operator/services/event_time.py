@@ -1,0 +1,71 @@
+"""The low watermark as a key service: outputs have timestamps, and no watermark overtakes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.waits.asides import woken_of
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
+from flink_agents.runtime.state.pending import read_input
+
+
+class EventTimeService(KeyService):
+    """Tells the low watermark which inputs wait, and lets outputs leave as it says.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        low: The low watermark.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, low: LowWatermark) -> None:
+        self._codec = shared.codec
+        self._state = state
+        self._low = low
+        self.stored = low.stored
+        self.blocked = low.park
+
+    def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
+        """Note which keys hold the low watermark until their inputs are known."""
+        self._low.restored(waiting)
+        if waiting and timers is not None:
+            self._low.begin(timers)
+        return False
+
+    def arriving(self, timestamp: int | None, timers: Timers) -> None:
+        """Reject a timestamp that no stream downstream could have."""
+        self._low.check(timestamp)
+        self._low.begin(timers)
+
+    def found(self, head: Head | None, key_text: str) -> None:
+        """Learn of the inputs and wake-ups of the current key, after a restore."""
+        if head is None:
+            self._low.found(key_text, ())
+            return
+        woken = woken_of(head)
+        for number in woken:
+            self._low.woken(key_text, number)
+        items = [(number, packed) for number, packed in self._state.pending.items() if number not in woken]
+        inputs = ((number, read_input(self._codec, packed)[1]) for number, packed in items)
+        self._low.found(key_text, inputs)
+
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Raise the low watermark as far as it goes."""
+        if at < START:
+            self._low.look(at, timers, self.operator.is_held_back)
+
+    def leaving(self, ended: Ended, out: Emission) -> None:
+        """Give outputs the timestamp of their input, or treat them as late."""
+        run = ended.run
+        if ended.released:
+            self._low.commit(run, ended.number)
+        else:
+            self._low.leave(run, ended.number)
+        out.timestamps += [run.timestamp] * len(run.outputs)
+        out.side_timestamps += [run.timestamp] * len(run.side_outputs)

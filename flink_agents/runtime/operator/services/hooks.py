@@ -1,0 +1,129 @@
+"""The places at which the operator calls its key services, each found out once.
+
+A hook is a tuple of bound methods, in the order of the services. It is empty if no service implements it, so
+a feature that an agent does not use costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+HOOKS = (
+    "restored",
+    "unchecked",
+    "check",
+    "arriving",
+    "blocks",
+    "blocked",
+    "stored",
+    "rests",
+    "found",
+    "overtaken",
+    "waking",
+    "acting",
+    "resuming",
+    "fired",
+    "sent",
+    "leaving",
+    "overtaking",
+    "ending",
+    "committing",
+    "settling",
+    "committed",
+    "after_commit",
+    "idle",
+    "keeps_end",
+    "beat",
+    "look",
+    "looked",
+    "is_looking",
+    "input_ended",
+    "end_keys",
+    "end_key",
+    "awaits_keys",
+    "awaits_key",
+    "drained",
+)
+"""The names of the hooks, as ``KeyService`` documents them."""
+
+
+class Hooked(Protocol):
+    """A service, as this module sees it."""
+
+    receives: type | None
+    asleep: frozenset[str]
+    receive: Callable[..., Any]
+
+
+class Hooks:
+    """The hooks of one operator. Only Flink's thread uses it.
+
+    Attributes:
+        receivers: Takes records that are not inputs, by their type.
+        services: The services, in the order in which they are called.
+    """
+
+    __slots__ = (*HOOKS, "_base", "receivers", "services")
+
+    receivers: dict[type, Callable[..., Any]]
+    restored: tuple[Callable[..., bool], ...]
+    unchecked: tuple[Callable[..., Iterable[Any]], ...]
+    check: tuple[Callable[..., None], ...]
+    arriving: tuple[Callable[..., None], ...]
+    blocks: tuple[Callable[..., bool], ...]
+    blocked: tuple[Callable[..., None], ...]
+    stored: tuple[Callable[..., None], ...]
+    rests: tuple[Callable[..., bool], ...]
+    found: tuple[Callable[..., None], ...]
+    overtaken: tuple[Callable[..., None], ...]
+    waking: tuple[Callable[..., None], ...]
+    acting: tuple[Callable[..., None], ...]
+    resuming: tuple[Callable[..., None], ...]
+    fired: tuple[Callable[..., None], ...]
+    sent: tuple[Callable[..., None], ...]
+    leaving: tuple[Callable[..., None], ...]
+    overtaking: tuple[Callable[..., None], ...]
+    ending: tuple[Callable[..., None], ...]
+    committing: tuple[Callable[..., None], ...]
+    settling: tuple[Callable[..., None], ...]
+    committed: tuple[Callable[..., None], ...]
+    after_commit: tuple[Callable[..., None], ...]
+    idle: tuple[Callable[..., None], ...]
+    keeps_end: tuple[Callable[..., bool], ...]
+    beat: tuple[Callable[..., None], ...]
+    look: tuple[Callable[..., None], ...]
+    looked: tuple[Callable[..., None], ...]
+    is_looking: tuple[Callable[..., bool], ...]
+    input_ended: tuple[Callable[..., bool], ...]
+    end_keys: tuple[Callable[..., None], ...]
+    end_key: tuple[Callable[..., bool], ...]
+    awaits_keys: tuple[Callable[..., bool], ...]
+    awaits_key: tuple[Callable[..., bool], ...]
+    drained: tuple[Callable[..., None], ...]
+
+    def __init__(self) -> None:
+        self.services: tuple[Hooked, ...] = ()
+        self._base: type = object
+        self.resolve((), object)
+
+    def resolve(self, services: Iterable[Hooked], base: type) -> None:
+        """Find out which service implements which hook.
+
+        Args:
+            services: The services, in the order in which they are called.
+            base: Their base class: a method that a service inherits from it is not called.
+        """
+        self.services, self._base = tuple(services), base
+        self.receivers = {one.receives: one.receive for one in self.services if one.receives is not None}
+        for name in HOOKS:
+            setattr(self, name, tuple(getattr(one, name) for one in self.services if self._has(one, name)))
+
+    def wake(self, service: Hooked) -> None:
+        """Call all hooks of a service from now on, also those that it had left asleep."""
+        service.asleep = frozenset()
+        self.resolve(self.services, self._base)
+
+    def _has(self, service: Hooked, name: str) -> bool:
+        hook = getattr(service, name)
+        return name not in service.asleep and getattr(hook, "__func__", hook) is not getattr(self._base, name)

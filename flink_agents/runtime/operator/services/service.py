@@ -1,0 +1,215 @@
+"""The protocol of a key service: a feature that keeps data per key, or watches what happens to keys.
+
+``assembly.py`` lists the services of an operator in the order in which they are called, with the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
+
+
+class KeyService:
+    """A feature that attaches to the operator. Only Flink's thread calls it, and the key is current.
+
+    A service overrides the hooks that it needs. The operator never calls a hook that no service overrides.
+
+    Attributes:
+        receives: Type of the records that :meth:`receive` takes in place of inputs; None if there are none.
+        asleep: Names of hooks that are not called until :meth:`Hooks.wake` is.
+    """
+
+    receives: type | None = None
+    asleep: frozenset[str] = frozenset()
+    operator: AgentProcessor
+
+    def attach(self, operator: AgentProcessor) -> None:
+        """Learn which operator the service belongs to."""
+        self.operator = operator
+
+    # -- the operator opens -----------------------------------------------------------
+
+    def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
+        """Find what state has for this service; any key may be current.
+
+        Args:
+            keys: The keys of the subtask.
+            waiting: Those that have inputs in state.
+            timers: Timers; None if there is no restored state.
+
+        Returns:
+            True if a timer has to fire for it.
+        """
+        raise NotImplementedError
+
+    def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
+        """Return the restored keys that :meth:`check` has to see."""
+        raise NotImplementedError
+
+    def check(self, head: Head, key_text: str) -> None:
+        """Check whether the present code can continue what a restored key has."""
+        raise NotImplementedError
+
+    # -- inputs -----------------------------------------------------------------------
+
+    def receive(self, key_text: str, record: Any, timers: Timers) -> Emission:
+        """Take a record of the type :attr:`receives`, which is not an input."""
+        return NOTHING
+
+    def arriving(self, timestamp: int | None, timers: Timers) -> None:
+        """See an input before it is taken. An error rejects it, and fails the job."""
+        raise NotImplementedError
+
+    def blocks(self, head: Head) -> bool:
+        """Return True if inputs of a key without an actor have to stay in state for now."""
+        raise NotImplementedError
+
+    def blocked(self, key_text: str) -> None:
+        """Learn that inputs of a key stay in state, maybe for days."""
+        raise NotImplementedError
+
+    def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
+        """Learn that an input was queued in state."""
+        raise NotImplementedError
+
+    def rests(self, head: Head, key_text: str) -> bool:
+        """Return True if a key without an actor gets none now, although inputs of it may be in state."""
+        raise NotImplementedError
+
+    def found(self, head: Head | None, key_text: str) -> None:
+        """Learn that the inputs of a restored key are known; ``head`` is None if none of them waits now."""
+        raise NotImplementedError
+
+    # -- actors -----------------------------------------------------------------------
+
+    def waking(self, head: Head, key_text: str, pending: bool) -> None:
+        """Change the head of a key that is about to get an actor.
+
+        Args:
+            head: The head.
+            key_text: The key.
+            pending: Whether inputs of the key wait in state.
+        """
+        raise NotImplementedError
+
+    def overtaken(self, head: Head, key_text: str) -> None:
+        """See a key that is about to get an actor, and of which recorded runs wait for their inputs."""
+        raise NotImplementedError
+
+    def acting(self, actor: KeyActor) -> None:
+        """Equip a new actor, which has no inputs yet."""
+        raise NotImplementedError
+
+    def resuming(self, actor: KeyActor) -> None:
+        """Give the first runs to an actor whose inputs were in state."""
+        raise NotImplementedError
+
+    def idle(self, actor: KeyActor) -> None:
+        """Learn that an actor was released."""
+        raise NotImplementedError
+
+    def keeps_end(self, head: Head) -> bool:
+        """Return True if the timer at the end of the input stays, although no input of the key waits."""
+        raise NotImplementedError
+
+    # -- timers -----------------------------------------------------------------------
+
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Do what is due for the current key; the timer may be there for something else."""
+        raise NotImplementedError
+
+    def beat(self) -> None:
+        """Do what can be done for any key, each time the timer for all keys fires."""
+        raise NotImplementedError
+
+    def look(self, timers: Timers) -> None:
+        """Do more of what :meth:`is_looking` or :meth:`awaits_keys` tells of."""
+        raise NotImplementedError
+
+    def is_looking(self) -> bool:
+        """Return True if :meth:`look` has something to do soon."""
+        raise NotImplementedError
+
+    def looked(self, key_text: str, key: Any, head: Head) -> None:
+        """Learn that a key was committed by the timer for all keys."""
+        raise NotImplementedError
+
+    # -- commits ----------------------------------------------------------------------
+
+    def sent(self, run: Run, head: Head, timers: Timers) -> None:
+        """Take from the side outputs of a run what does not leave; the head is written later."""
+        raise NotImplementedError
+
+    def leaving(self, ended: Ended, out: Emission) -> None:
+        """See, or change, the outputs of a run that are about to be emitted."""
+        raise NotImplementedError
+
+    def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
+        """Learn that a run ended which overtook recorded ones, or was overtaken.
+
+        Args:
+            actor: The actor of its key.
+            seq: Its sequence number.
+            overtakes: The runs that it was the first to overtake.
+        """
+        raise NotImplementedError
+
+    def ending(self, run: Run, actor: KeyActor) -> None:
+        """Learn that a run is committed of a key with runs that the user wants to end."""
+        raise NotImplementedError
+
+    def committing(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> None:
+        """Change state and head because a run of an actor ended; the head is written later."""
+        raise NotImplementedError
+
+    def settling(self, head: Head, timers: Timers) -> None:
+        """Change a head that is about to be written, once for all runs of a commit."""
+        raise NotImplementedError
+
+    def committed(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
+        """Learn that the head was written.
+
+        Args:
+            head: The head.
+            key_text: The key.
+            runs: How many runs with records were committed since the last time.
+            marker: Where their records begin; None if that is not known.
+        """
+        raise NotImplementedError
+
+    def after_commit(self, actor: KeyActor, last: Ended | None, timers: Timers) -> None:
+        """Continue after the commit of an actor; ``last`` is its last run if that was not finished."""
+        raise NotImplementedError
+
+    # -- the end of a bounded input ---------------------------------------------------
+
+    def input_ended(self) -> bool:
+        """Learn that the input ended; return True if keys with work in state have to be found."""
+        raise NotImplementedError
+
+    def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
+        """Let what waits of all keys begin, or note it; ``first`` is True at the first of the two timers."""
+        raise NotImplementedError
+
+    def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
+        """Do so for the current key; return True if the end of the input waits for it."""
+        raise NotImplementedError
+
+    def awaits_keys(self) -> bool:
+        """Return True if the end of the input waits for something of a key without an actor."""
+        raise NotImplementedError
+
+    def awaits_key(self, key_text: str) -> bool:
+        """Return True if it waits for something of the current key."""
+        raise NotImplementedError
+
+    def drained(self, key_text: str, timers: Timers, out: Emission) -> None:
+        """Clean up the current key: all of its runs have ended, and so has the input."""
+        raise NotImplementedError

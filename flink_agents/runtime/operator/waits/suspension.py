@@ -1,0 +1,287 @@
+"""Suspended runs and signals as a key service: when a run is resumed, and who gets a signal."""
+
+from __future__ import annotations
+
+from flink_agents.api.key_requests import ERASE, PREFIX
+from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor, Unread
+from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.requests.key_service import KeyService as KeyRequests
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.waits.asides import Asides, woken_of
+from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+
+OF_SIGNALS = frozenset({"keeps_end", "ending"})
+"""Hooks for signals to an agent that waits for none; it receives and keeps them."""
+
+
+class SuspensionService(KeyService):
+    """Resumes runs when their time, or a signal, has come.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        suspended: Keeps suspended runs and signals in state.
+        asides: Keeps the runs that are set aside.
+        requests: Takes the signals that are requests about a key.
+        hooks: All hooks, for an agent that never waits.
+    """
+
+    receives = TaggedSignal
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        suspended: SuspendedRuns,
+        asides: Asides,
+        requests: KeyRequests,
+        hooks: tuple[str, ...],
+    ) -> None:
+        self._state = state
+        self._suspended = suspended
+        self._asides = asides
+        self._requests = requests
+        self._open_waits = shared.run_metrics.open_waits
+        self._ending = False
+        if shared.may_wait:
+            shared.run_metrics.add_gauges("waits", self._open_waits.read)
+        else:
+            self.asleep = frozenset(hooks) - OF_SIGNALS
+
+    def attach(self, operator: AgentProcessor) -> None:
+        """Learn which operator the service belongs to."""
+        super().attach(operator)
+        operator.feeder.released = self._asides
+
+    # -- keys without actors ----------------------------------------------------------
+
+    def blocks(self, head: Head) -> bool:
+        """Return True if the inputs of a key without an actor wait for the end of a suspended run."""
+        if head.suspended is not None:
+            return True
+        return bool(head.aside) and self._asides.is_full(head) and not self._asides.has_turn(head)
+
+    def rests(self, head: Head, key_text: str) -> bool:
+        """Return True if a suspended run waits on, or the last of them did."""
+        if self._ending:
+            self._wake_released(head, key_text)
+        rests = self.blocks(head) and not (self._ending or self._suspended.is_due(head))
+        if rests:
+            self._suspended.restored(head, key_text)
+        return rests
+
+    def waking(self, head: Head, key_text: str, pending: bool) -> None:
+        """Wake released runs, if it is time for them."""
+        if head.aside:
+            self._wake_released(head, key_text)
+
+    def _wake_released(self, head: Head, key_text: str) -> None:
+        if self._ending:
+            some = self._asides.wake(head, key_text, lambda one: True)
+        else:
+            may_have = self.operator.heads.may_have_records
+            some = self._asides.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
+        if some:
+            self._state.head.update(head.pack())
+
+    # -- actors -----------------------------------------------------------------------
+
+    def acting(self, actor: KeyActor) -> None:
+        """Give an actor the signals of its key."""
+        actor.mail = self._suspended.mail(actor.head)
+
+    def resuming(self, actor: KeyActor) -> None:
+        """Let the suspended run of an actor's key go on, before all other inputs."""
+        if actor.head.suspended is None:
+            return
+        waiting = self._suspended.resume(actor.head)
+        actor.resumed = waiting.number
+        self._open_waits.resumed(actor.key_text, waiting.run_seq)
+        if actor.order is Unread.UNREAD:
+            actor.resumes = waiting
+            return
+        actor.next_seq = max(actor.next_seq, waiting.seq + 1)
+        self.operator.waits.loop.submit(actor, waiting)
+
+    def idle(self, actor: KeyActor) -> None:
+        """Forget the signals of a key whose actor was released."""
+        self.operator.waits.loop.suspensions.forget(actor)
+
+    def keeps_end(self, head: Head) -> bool:
+        """Return True if the end of the input resumes a run of the key, or discards signals."""
+        return head.mail_expires is not None or bool(head.aside)
+
+    # -- commits ----------------------------------------------------------------------
+
+    def committing(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> None:
+        """Put into state what is left of a run, or remove what was left of one that has finished."""
+        head, suspension = actor.head, ended.suspension
+        if suspension is not None:
+            names = [one.name for one in suspension.waits]
+            self._open_waits.suspended(actor.key_text, suspension.seq, names)
+        if suspension is None:
+            if ended.run.waits is not None or ended.resumed:
+                assert ended.number is not None
+                self._suspended.committed(ended.run, ended.number, head, out, timers)
+        elif not ended.released:
+            ended.resumes = self._suspended.suspend(ended, actor, timers, out)
+        else:
+            if self._ending:
+                self._asides.wake(head, actor.key_text, lambda one: True)
+            ready = self._suspended.release(ended, head, timers, out)
+            # If records have said that the run ends here, there may be some of what it did behind that.
+            if ready or ended.replayed or self._ending:
+                seq = suspension.seq
+                self._asides.wake(head, actor.key_text, lambda one: one.seq == seq)
+            self._asides.wake_due(head, actor.key_text)
+
+    def after_commit(self, actor: KeyActor, last: Ended | None, timers: Timers) -> None:
+        """Release an actor whose last run was suspended, and resume that run if it can be."""
+        head, key_text, operator = actor.head, actor.key_text, self.operator
+        if self._ending and head.aside:
+            self._wake_released(head, key_text)
+        if last is None:
+            return
+        if last.released:
+            resumes = self._asides.has_turn(head) and head.suspended is None
+        else:
+            resumes = last.resumes or self._ending
+        if head.ends and self._hasten(head, key_text):
+            # It was suspended just when the user wanted it to end.
+            self._state.head.update(head.pack())
+            resumes = True
+        operator.waits.loop.withdraw(actor)
+        operator.feeder.drop(actor)
+        operator.waits.loop.suspensions.forget(actor)
+        del operator.actors[key_text]
+        # The timer at the end of a bounded input, which the actor had, stays: it lets the run go on.
+        if resumes:
+            operator.wake(head, key_text, True, timers)
+            return
+        operator.cache.keep(key_text, head, {}, False, searched=False)
+        if head.has_pending:
+            operator.blocked(key_text)
+
+    # -- signals ----------------------------------------------------------------------
+
+    def receive(self, key_text: str, record: TaggedSignal, timers: Timers) -> Emission:
+        """Hand a signal to the run that waits for it, or keep it."""
+        emission, operator = Emission(), self.operator
+        actor, name = operator.actors.get(key_text), record.signal.name
+        if type(name) is str and name.startswith(PREFIX):
+            self._take_request(key_text, record.signal, actor, timers)
+            return emission
+        if actor is not None:
+            operator.waits.check_failure()
+            head = actor.head
+        else:
+            kept = operator.cache.get(key_text)
+            head = kept.head if kept is not None else operator.heads.of(key_text)
+        mail = self._suspended.receive(record.signal, key_text, head, actor, timers, emission)
+        if mail is None:
+            return emission
+        operator.schedule.see_the_end(timers)
+        if actor is not None:
+            operator.waits.loop.suspensions.offer(actor, mail)
+            self._feed_woken(actor, timers)
+        elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
+            operator.wake(head, key_text, True, timers)
+        return emission
+
+    def ending(self, run: Run, actor: KeyActor) -> None:
+        """Remove the mark of a run that was to end."""
+        self._requests.ended(run, actor.head)
+        actor.ends = actor.head.ends
+
+    def _take_request(self, key_text: str, signal: Signal, actor: KeyActor | None, timers: Timers) -> None:
+        """Take a request about the current key, and let a run end that it marks."""
+        operator, head = self.operator, self.operator.head_of(key_text)
+        seq = self._requests.take(signal, key_text, head, actor)
+        if head is None or (seq is None and signal.name != ERASE):
+            return
+        if actor is None:
+            operator.cache.drop(key_text)
+        if seq is not None:
+            self._hasten(head, key_text)
+        self._state.head.update(head.pack())
+        if seq is None:
+            return
+        if actor is not None:
+            actor.ends = head.ends
+            operator.waits.loop.end_run(actor, seq)
+            self._feed_woken(actor, timers)
+        elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
+            operator.waits.check_failure()
+            operator.wake(head, key_text, True, timers)
+
+    def _hasten(self, head: Head, key_text: str) -> bool:
+        """Let the suspended runs of a key resume that are to be ended; whether there are any."""
+        some = self._asides.wake(head, key_text, lambda one: one.seq in head.ends)
+        if head.suspended is not None and head.suspended[1] in head.ends:
+            head.suspended = *head.suspended[:2], 0
+            some = True
+        return some
+
+    def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
+        """Let a suspended run of the current key go on whose time has come, and signals expire."""
+        operator = self.operator
+        head = operator.head_of(key_text) if at < START else None
+        if head is None:
+            return
+        actor = operator.actors.get(key_text)
+        had_signals = head.mail_expires is not None
+        if actor is None and head.aside and self._suspended.expires(head):
+            # A run may have taken what expires now. It goes on, if only to wait again, and its records tell.
+            self._wake_released(head, key_text)
+        self._suspended.expire(key_text, head, actor, at, out, timers)
+        waits = head.mail_expires or head.delayed_due or head.has_pending or head.aside
+        if had_signals and not waits:
+            operator.schedule.ignore_the_end(timers)
+        if head.is_unused:
+            operator.cache.drop(key_text)
+            return
+        if head.aside and (self._asides.wake_due(head, key_text) or (actor is None and woken_of(head))):
+            self._state.head.update(head.pack())
+            if actor is not None:
+                self._feed_woken(actor, timers)
+            elif head.suspended is None:
+                operator.waits.check_failure()
+                operator.wake(head, key_text, True, timers)
+                return
+        elif head.aside:
+            self._asides.look_again(head, at, timers)
+        if actor is None and head.suspended is not None:
+            if self._suspended.is_due(head):
+                operator.waits.check_failure()
+                operator.wake(head, key_text, True, timers)
+            else:
+                self._suspended.look_again(head, at, timers)
+
+    def _feed_woken(self, actor: KeyActor, timers: Timers) -> None:
+        """Let a run of an actor's key go on that was woken."""
+        if actor.suspended is None and any(number not in actor.woken for number in woken_of(actor.head)):
+            self.operator.feed(actor, timers)
+
+    # -- the end of a bounded input ---------------------------------------------------
+
+    def input_ended(self) -> bool:
+        """Let suspended runs go on, and their waits for signals end; return True the first time."""
+        first, self._ending = not self._ending, True
+        if first:
+            self.operator.waits.loop.suspensions.end_of_input()
+        return first
+
+    def drained(self, key_text: str, timers: Timers, out: Emission) -> None:
+        """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
+        head = self.operator.head_of(key_text)
+        if head is not None:
+            self._suspended.end_signals(key_text, head, out, timers)
+            if head.is_unused:
+                self.operator.cache.drop(key_text)

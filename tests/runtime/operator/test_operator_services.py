@@ -1,0 +1,174 @@
+"""Key services: which of them an agent has, in which order they are called, and that each hook is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.testing import OperatorHarness
+
+pytestmark = pytest.mark.own_conditions
+
+UNFORCED: Any = {
+    "forced_replay": False,
+    "forced_restart": False,
+    "forced_serialization": False,
+    "crash": None,
+}
+
+
+class Plain(Agent):
+    @action(InputEvent)
+    def echo(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=event.input)
+
+
+class Sleeper(Agent):
+    @action(InputEvent)
+    async def rest(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await ctx.sleep(timedelta(hours=1))
+        return OutputEvent(output=event.input)
+
+
+class Sender(Agent):
+    @action(InputEvent)
+    def send(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        if event.input == "first":
+            ctx.send_event(InputEvent(input="second"), delay=timedelta(hours=1))
+        return OutputEvent(output=event.input)
+
+
+def harness_of(agent: Agent, beats: bool = True, **config: Any) -> OperatorHarness:
+    return OperatorHarness(agent, lambda one: one, config=config, heartbeat=beats, **UNFORCED)
+
+
+def hooks_of(harness: OperatorHarness) -> Hooks:
+    [task] = harness._subtasks  # pyright: ignore[reportPrivateUsage]
+    return task.processor.hooks
+
+
+def called(hooks: Hooks) -> dict[str, list[str]]:
+    """The hooks that are not empty, with the names of the services that they call."""
+    found = {name: [type(hook.__self__).__name__ for hook in getattr(hooks, name)] for name in HOOKS}
+    return {name: services for name, services in found.items() if services}
+
+
+def test_an_agent_without_features_calls_no_service_for_an_input() -> None:
+    with harness_of(Plain()) as harness:
+        assert called(hooks_of(harness)).keys() & OF_EACH_INPUT == set()
+
+
+OF_EACH_INPUT = {
+    "arriving",
+    "blocks",
+    "stored",
+    "waking",
+    "acting",
+    "resuming",
+    "fired",
+    "leaving",
+    "committing",
+    "settling",
+    "committed",
+    "after_commit",
+    "idle",
+    "beat",
+    "look",
+    "looked",
+}
+
+
+def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
+    config = {
+        "state.idle-key-ttl": timedelta(days=1),
+        "action-state.store": "sqlite",
+        "action-state.sqlite.path": str(tmp_path / "order.db"),
+        "job-identifier": "order",
+    }
+    with harness_of(Sleeper(), beats=False, **config) as harness:
+        names = [type(one).__name__ for one in hooks_of(harness).services]
+        assert names == ["PendingWork", "SuspensionService", "Delays", "Overtaken", "Forgetting"]
+        # A run that is resumed comes before a delayed event of that time, and an idle key goes last.
+        assert called(hooks_of(harness))["fired"] == ["SuspensionService", "Delays", "Forgetting"]
+        assert called(hooks_of(harness))["committing"] == ["SuspensionService"]
+
+
+def test_a_service_wakes_up_when_the_first_key_needs_it() -> None:
+    with harness_of(Sender()) as harness:
+        assert "fired" not in called(hooks_of(harness))
+        assert harness.push("first") == ["first"]
+        assert called(hooks_of(harness))["fired"] == ["Delays"]
+        assert harness.advance_time(timedelta(hours=1)) == ["second"]
+
+
+class Recorder(KeyService):
+    """Takes down which of its hooks are called."""
+
+    receives = bytes
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+
+def recording(name: str) -> Any:
+    def hook(self: Recorder, *arguments: Any) -> Any:
+        self.seen.add(name)
+        return () if name == "unchecked" else False
+
+    return hook
+
+
+for _name in HOOKS:
+    setattr(Recorder, _name, recording(_name))
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
+    """Recorders before the services of each operator that is assembled."""
+    made: list[Recorder] = []
+    resolve = Hooks.resolve
+
+    def with_recorder(self: Hooks, services: Any, base: type) -> None:
+        if base is KeyService and not any(isinstance(one, Recorder) for one in services):
+            made.append(Recorder())
+            services = [made[-1], *services]
+        resolve(self, services, base)
+
+    monkeypatch.setattr(Hooks, "resolve", with_recorder)
+    yield made
+
+
+ONE_TIMER = {"beat", "look", "looked", "is_looking", "end_keys", "awaits_keys"}
+"""Hooks of the schedule with one timer for all keys."""
+
+TIMER_OF_EACH = {"end_key", "awaits_key", "keeps_end"}
+"""Hooks of the schedule with a timer for each key."""
+
+RARE = {"overtaken", "overtaking", "ending"}
+"""Hooks for runs whose inputs come late, and for runs that the user ends; see their own tests."""
+
+
+def test_each_hook_is_called(recorders: list[Recorder]) -> None:
+    for beats, others in ((True, TIMER_OF_EACH), (False, ONE_TIMER)):
+        recorders.clear()
+        with harness_of(Sleeper(), beats, **{"run.inline": False}) as harness:
+            harness.push("slow")
+            harness.push("behind it")
+            harness.signal("slow", "unheard", 1)
+            snapshot = harness.snapshot()
+            harness.restore(snapshot)
+            harness.advance_time(timedelta(hours=1))
+            harness.end_input()
+        for at_end in ("wait", "skip"):
+            with harness_of(Sender(), beats, **{"run.inline": False, "run.timers-at-end": at_end}) as harness:
+                harness.push("first")
+                harness.end_input()
+        seen = set[str]().union(*(one.seen for one in recorders))
+        assert set(HOOKS) - seen <= others | RARE, beats
