@@ -47,13 +47,10 @@ RATES = {
 """Words per 10,000 words of prose: at least, and at most."""
 
 LONGEST_SENTENCE = 35
-USER_WORDS, DESIGN_WORDS, README_LINES = 53_000, 23_700, 140
+USER_WORDS, DESIGN_WORDS, README_LINES = 46_000, 23_300, 140
 """Budgets of all pages together. They only go down: the goal is 35,000 and 20,000 words."""
 
-OLD_PAGES: set[str] = {
-    "docs/design/resume.md",
-    "docs/design/verification.md",
-}
+OLD_PAGES: set[str] = set()
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
 
 NOT_PROSE = {"docs/cli.md", "docs/metrics.md", "docs/performance.md", "docs/design/glossary.md"}

@@ -52,189 +52,157 @@ class AgentOptions(TraceOptions):
     """All options of this package. Iterate with :func:`all_options`."""
 
     JOB_IDENTIFIER = option("job-identifier", str)(
-        "Name of the job that stays the same across submissions. Ids of events and runs derive "
-        "from it. Default: Flink's job id at the first start, kept in state."
+        "Name of the job across submissions; ids of runs and events derive from it. Default: Flink's "
+        "job id at the first start."
     )
     SHORT_TERM_TTL = option("memory.short-term.ttl", timedelta, minimum="1 ms")(
-        "Time after which a short-term memory entry that was not written again is forgotten. Default: never."
+        "Time after which an entry of short-term memory that is not written again expires."
     )
     ON_ERROR = option("actions.on-error", OnError, OnError.FAIL)(
-        "Policy for an action that raises, if neither the action nor its agent has one."
+        "Policy for an action that raises, if neither it nor its agent has one."
     )
     ON_UNHANDLED = option("events.on-unhandled", OnUnhandled, OnUnhandled.FAIL)(
         "Policy for an event that no action accepts, if its agent has none."
     )
-    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)(
-        "How many events one run may emit; a run beyond it fails instead of looping forever."
-    )
+    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)("Most events that one run may emit.")
     CHECK_CODE = option("run.check-code", bool, True)(
-        "Refuse to start on a worker whose modules in memory are not those that the job was built with."
+        "Reject a worker whose loaded modules differ from those of the job."
     )
     INLINE = option("run.inline", bool, True)(
-        "Run def actions at once where nothing of the key is waiting. False stores each input in "
-        "state first and hands it to the agent loop."
+        "Run def actions at once if nothing of the key is waiting; for tests."
     )
     FAST_PATH = option("run.fast-path", bool, True)(
-        "Call the operator, let outputs leave and commit runs by internals of PyFlink, where those found "
-        "are the known ones. False, or others are found: by PyFlink's public API, which is slower."
+        "Use known internals of PyFlink, which is faster than its public API."
     )
     MAX_IN_FLIGHT = option("run.max-in-flight", int, 1000, minimum=1)(
-        "How many actions of a subtask may be executed at a time outside of Flink's thread. One that "
-        "waits for a limit or for its next attempt does not count."
+        "Most actions of a subtask that run at a time on the event loop and in threads."
     )
     POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
-        "How many threads of a subtask execute def actions that block, have a timeout or a limit, or "
-        "belong to a run that had to wait. As many others execute what asyncio.to_thread is given. A thread "
-        "that hangs though the time of its action is over does not count."
+        "Threads of a subtask for def actions that block, have a timeout or a limit, or waited; as "
+        "many for asyncio.to_thread."
     )
     MAY_SUSPEND = option("run.may-suspend", bool)(
-        "True if actions can call ctx.sleep and ctx.wait_for_signal. Default: found by reading their code. "
-        "Runs of such agents keep what they recorded in memory, and none of them begins on Flink's thread."
+        "True if actions can sleep or wait for signals. Default: found by reading their code."
     )
     TIMERS_AT_END = option("run.timers-at-end", TimersAtEnd, TimersAtEnd.WAIT)(
-        "What becomes of runs that sleep, and of delayed events, when a bounded input ends. wait: the job "
-        "ends when they have ended. skip: they end at once."
+        "At the end of a bounded input, wait for sleeping runs and delayed events, or skip the time."
     )
     RUN_DEADLINE = option("run.deadline", timedelta, minimum="1 ms")(
-        "How long a run may take that sleeps or waits for signals, from its begin. Then its waits end with "
-        "an error, and so does each further one. Default: no limit."
+        "Longest time of a run that sleeps or waits; then its waits raise. Default: no limit."
     )
     MAX_SUSPENDED_PER_KEY = option("run.max-suspended-per-key", int, 100, minimum=1)(
-        "How many suspended runs of a key its inputs may overtake, with on_suspend = 'interleave'. Behind so "
-        "many, further inputs wait in state until one of those runs has ended."
+        "With on_suspend = 'interleave': if so many runs of a key are suspended, further inputs wait."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
-        "How many signals of a key may wait for a run that has not asked for them. Others are not delivered."
+        "Most signals of a key that are kept for a run that has not asked for them."
     )
     SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
-        "How long a signal waits for a run, and how long its id is remembered once a run has taken it."
+        "How long a signal waits for a run, and its id is remembered."
     )
     STUCK_AFTER = option("run.stuck-after", timedelta, "5 min", minimum="0 s")(
-        "A run on the agent loop that takes longer is reported in the log, once, with what it waits for. "
-        "0 s: never."
+        "Log a run on the event loop that takes longer, and what it waits for. 0 s: never."
     )
     BLOCKED_AFTER = option("loop.blocked-after", timedelta, "1 s", minimum="0 s")(
-        "Code that keeps the agent loop from turning for longer is reported in the log while it does. "
-        "0 s: never."
+        "Log code that blocks the event loop for longer. 0 s: never."
     )
     QUEUE_PER_KEY = option("queue.max-per-key", int, 100, minimum=1)(
-        "How many waiting inputs of a key are kept in memory; more of them wait in state only."
+        "Waiting inputs of a key that are kept in memory; more wait in state only."
     )
     QUEUE_TOTAL = option("queue.max-total", int, 1000, minimum=1)(
-        "How many inputs of a subtask may wait in memory, besides those that are executed, before "
-        "the subtask takes no more (backpressure)."
+        "Waiting inputs of a subtask in memory before it takes no more (backpressure)."
     )
     ALLOW_PICKLE = option("state.allow-pickle", bool, False)(
-        "Let memory and waiting events hold values of any class, by pickle. Such state cannot "
-        "be read after the class changes, and reading it runs code that the bytes name."
+        "Allow values of any class in state, by pickle: reading them runs code that the bytes name."
     )
     STATE_MODULES = option("state.modules", str)(
-        "Modules, separated by commas, that may be imported to find the classes of values in state and "
-        "in records; a package stands for all modules in it. Modules that the agent's code imports need "
-        "not be named."
+        "Modules or packages, separated by commas, that may be imported to find classes of stored values."
     )
     IDLE_KEY_TTL = option("state.idle-key-ttl", timedelta, minimum="1 s")(
-        "After what time without an input state forgets a key that has no memory. A key that comes again "
-        "has new idempotency keys, event ids and UUIDs. Default: state keeps each key "
-        "for ever, with 30 to 130 bytes."
+        "Time without an input after which state drops a key without memory. It gets new ids if it "
+        "comes again. Default: never."
     )
     CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
-        "What a job says about a chat model in place of its agent: `chat-models.NAME.model`, `.base_url`, "
-        "`.max_concurrency`, `.limits.requests` or any other option of the chat model `NAME`."
+        "Overrides of chat models: `chat-models.NAME.model`, `.base_url`, `.max_concurrency`, "
+        "`.limits.requests` and so on."
     )
     EMBEDDING_MODELS = option("embedding-models", cast("type[dict[str, Any]]", dict))(
-        "What a job says about an embedding model in place of its agent: `embedding-models.NAME.model`, "
-        "`.base_url`, `.max_concurrency` or any other option of the embedding model `NAME`."
+        "Overrides of embedding models: `embedding-models.NAME.model`, `.base_url` and so on."
     )
     SKILLS = option("skills", cast("type[dict[str, Any]]", dict))(
-        "What a job says about skills in place of its agent: `skills.NAME.path`, `.timeout`, "
-        "`.max_concurrency` or any other option of the skills `NAME`."
+        "Overrides of skills: `skills.NAME.path`, `.timeout` and so on."
     )
     VECTOR_STORES = option("vector-stores", cast("type[dict[str, Any]]", dict))(
-        "What a job says about a vector store in place of its agent: `vector-stores.NAME.path`, `.host`, "
-        "`.collection` or any other option of the vector store `NAME`."
+        "Overrides of vector stores: `vector-stores.NAME.path`, `.host`, `.collection` and so on."
     )
     MCP_SERVERS = option("mcp-servers", cast("type[dict[str, Any]]", dict))(
-        "What a job says about an MCP server in place of its agent: `mcp-servers.NAME.url`, `.command`, "
-        "`.timeout` or any other option of the MCP server `NAME`."
+        "Overrides of MCP servers: `mcp-servers.NAME.url`, `.command`, `.timeout` and so on."
     )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
-        "How often a local job with checkpoints restarts before it fails, where Flink's "
-        "configuration names no restart strategy."
+        "How often a local job with checkpoints restarts before it fails."
     )
     RESTART_DELAY = option("local.restart.delay", timedelta, "1 s", minimum="0 s")(
-        "Pause before such a restart."
+        "Time before such a restart."
     )
     RESUME = option("local.resume", Resume, Resume.AUTO)(
-        "Whether a start of a local job resumes the last one if that did not finish. auto: if the job has a "
-        "name and is run from a file, outside of IPython and pytest. require: a job that cannot is an error."
+        "auto: resume a local job that has a name and runs from a file, outside of IPython and "
+        "pytest. require: one that cannot is an error."
     )
-    FRESH = option("local.fresh", bool, False)(
-        "Start a local job over: what earlier starts left in its folder is moved aside."
-    )
+    FRESH = option("local.fresh", bool, False)("Start a local job over, and move its old data aside.")
     JAVA_TRACE = option("local.java-trace", bool, False)(
-        "Print all that Flink says if a local job fails, before the error of the job."
+        "If a local job fails, print Flink's whole text, too."
     )
     STATE_DIR = option("local.state-dir", str)(
-        "Directory of the folders in which local jobs keep what they resume from. "
-        "Default: .flink-agents beside the script."
+        "Directory of the folders of local jobs. Default: .flink-agents beside the script."
     )
     SAVEPOINT = option("local.savepoint", str)(
-        "Directory of a savepoint of another job, for example of a cluster, with which a local job begins. "
-        "Once the job has begun, its own checkpoints count."
+        "Savepoint of another job, such as of a cluster, that a local job starts from."
     )
     CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
-        "Time between checkpoints of a local job that resumes, unless you enable checkpoints yourself."
+        "Time between checkpoints of a local job that resumes, unless you enable them yourself."
     )
     STOP_TIMEOUT = option("local.stop-timeout", timedelta, "60 s", minimum="0 s")(
-        "How long the savepoint may take with which Ctrl-C and SIGTERM stop a local job. Then the job ends "
-        "without one, and the next start resumes from its last checkpoint. 0 s: no savepoint."
+        "Time for the savepoint at Ctrl-C and SIGTERM; then the job ends without one. 0 s: no savepoint."
     )
     ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
-        "What a start of a local job may accept to resume. lost-outputs: that brokers have aborted "
-        "transactions of its outputs. older-journal: that durable steps are made again which an older copy "
-        "of the journal lacks. other-script: that it continues a job run which another script began."
+        "What a start may accept to resume. lost-outputs: aborted transactions. older-journal: steps "
+        "that are made again. other-script: a job run of another script."
     )
 
     # -- durable execution, whatever its store; the options of a store stand with it -----
 
     STORE = option("action-state.store", str)(
-        "Name of the store in which durable calls are recorded: sqlite, kafka, memory, or one that is "
-        "installed. Default: sqlite in a local job that makes such calls; a job on a cluster names one."
+        "Store of the journals: sqlite, kafka, memory, or an installed one. Default in a local job: sqlite."
     )
     ON_MISMATCH = option("action-state.on-mismatch", OnMismatch, OnMismatch.FAIL)(
-        "What happens where a replay asks for another durable call than was recorded. rerun: what the "
-        "execution recorded is void, and it is executed again."
+        "If a replay makes another durable step than was recorded. rerun: drop the records and "
+        "execute the action again."
     )
     REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
-        "How long a recorded run waits for its own input after a restore, before others of its key run."
+        "After a restore, how long a recorded run waits for its input before others of its key run."
     )
     LATE_INPUT_TIMEOUT = option("action-state.late-input-timeout", timedelta, "1 d", minimum="0 s")(
-        "How long a recorded run that others have overtaken is kept for its input, after a restore."
+        "After a restore, how long a recorded run that others have overtaken is kept for its input."
     )
     ON_PLAN_CHANGE = option("action-state.on-plan-change", OnPlanChange, OnPlanChange.CONTINUE_COMPATIBLE)(
-        "What happens where state was written by another plan of the agent. fail: the job fails. "
-        "continue-compatible: it fails only where unfinished work does not fit the new plan."
+        "If the agent's plan changed. continue-compatible: fail only if unfinished work does not fit."
     )
     SHUTDOWN_GRACE = option("action-state.shutdown-grace", timedelta, "3 s", minimum="0 s")(
-        "How long durable calls may continue when an attempt of the job ends in a living process, so that "
-        "they are recorded and not made again. No other call begins then."
+        "How long durable steps may finish when an attempt of the job ends in a running process."
     )
     ON_JOB_CHANGE = option("action-state.on-job-change", OnJobChange, OnJobChange.FAIL)(
-        "What happens where state was written by a job with another job-identifier. fail: the job fails. "
-        "fork: it records in journals of its own. adopt: it continues those of the other job, which "
-        "must have ended."
+        "If state is of another job-identifier. fork: use journals of its own. adopt: continue those "
+        "of the other job, which has ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
-        "When records of durable calls are removed. checkpoints: when all checkpoints that Flink retains "
-        "cover them, which its REST interface says. restore-only: after a restore."
+        "When records are removed. checkpoints: when all retained checkpoints cover them. restore- "
+        "only: after a restore."
     )
     RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
-        "How much longer such records are kept, for debugging."
+        "How much longer such records are kept."
     )
     REST_ADDRESS = option("action-state.rest-address", str)(
-        "Where TaskManagers reach Flink's REST interface, such as jobmanager:8081 or https://host/path. "
-        "Default: what their Flink configuration says."
+        "Flink's REST address for TaskManagers, such as jobmanager:8081. Default: as Flink's "
+        "configuration says."
     )
 
 

@@ -13,41 +13,37 @@ class TraceOptions:
     """What is recorded of runs, and where the records go."""
 
     TRACE_LEVEL = option("trace.level", TraceLevel, TraceLevel.OFF)(
-        "How much is recorded of each run. runs: its begin, its end, its waits. calls: also actions and "
-        "durable calls. content: also their requests and results, redacted."
+        "Amount of records. runs: begin, end, waits. calls: also actions and durable steps. content: "
+        "also requests and results."
     )
     TRACE_LEVELS = option("trace.levels", cast("type[dict[str, Any]]", dict))(
         "Levels of single agents and actions: trace.levels.AGENT and trace.levels.AGENT.ACTION."
     )
     TRACE_SINKS = option("trace.sinks", str, "jsonl")(
-        "Where records go, separated by commas: jsonl, kafka, log, otel, or an installed sink."
+        "Sinks, separated by commas: jsonl, kafka, log, otel, or an installed one."
     )
     TRACE_SAMPLE = option("trace.sample-percent", int, 100, minimum=1)(
-        "The share of keys that is recorded. All runs of a key are recorded, or none."
+        "Share of keys that is recorded, with all of their runs."
     )
     TRACE_CONTENT = option("trace.max-content", int, 4096, minimum=16)(
-        "How many characters of a request or a result are recorded."
+        "Characters of a request or a result that are recorded."
     )
     TRACE_QUEUE = option("trace.queue", int, 10_000, minimum=1)(
-        "How many records of a subtask can wait for the sinks. Further ones are dropped and counted."
+        "Records that can wait for the sinks. Further ones are dropped and counted."
     )
-    TRACE_DIRECTORY = option("trace.directory", str, "flink-agents-trace")(
-        "Directory of the sink jsonl; a relative one is below the working directory of the worker."
-    )
+    TRACE_DIRECTORY = option("trace.directory", str, "flink-agents-trace")("Directory of the sink jsonl.")
     TRACE_FILE_MB = option("trace.file-size-mb", int, 16, minimum=1)(
-        "Size in MiB at which the sink jsonl begins a new file."
+        "Size in MiB at which the sink jsonl starts a new file."
     )
     TRACE_FILE_AGE = option("trace.file-age", timedelta, "1 h", minimum="1 s")(
-        "Age at which the sink jsonl begins a new file."
+        "Age at which the sink jsonl starts a new file."
     )
     TRACE_TOTAL_MB = option("trace.total-size-mb", int, 256, minimum=2)(
-        "How many MiB the files of a subtask may hold. The oldest files are removed."
+        "MiB of all files of a subtask; the oldest are removed."
     )
-    TRACE_KAFKA_SERVERS = option("trace.kafka.bootstrap-servers", str)(
-        "Brokers of the sink kafka, separated by commas."
-    )
+    TRACE_KAFKA_SERVERS = option("trace.kafka.bootstrap-servers", str)("Brokers of the sink kafka.")
     TRACE_KAFKA_TOPIC = option("trace.kafka.topic", str, "flink-agents-trace")("Topic of the sink kafka.")
     TRACE_OTLP_ENDPOINT = option("trace.otlp-endpoint", str)(
-        "Address to which the sink otel posts traces, such as http://localhost:4318/v1/traces. Default: what "
-        "OTEL_EXPORTER_OTLP_ENDPOINT says."
+        "Address of the sink otel, such as http://localhost:4318/v1/traces. Default: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT."
     )
