@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.cluster.flink_rest import ClusterJob
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
 SCRIPT = Path(watched_job.__file__)
+ALERTS = Path(__file__).parents[2] / "docs" / "alerts.yml"
 REPORTER = "metrics.reporter.prometheus"
 HERE = "flink_taskmanager_job_task_operator_flink_agents_Watched_"
 
@@ -66,9 +69,10 @@ def test_metrics_are_read_back_by_the_reporter(cluster: FlinkCluster, job: Clust
             found = scraped(port)
         except OSError:
             return False
-        return found.get("runtime_runs_stuck", 0) >= 1 and found.get("runtime_waits_suspended", 0) >= 1
+        wanted = ("runtime_runs_stuck", "runtime_waits_suspended", "runtime_events_dead_lettered")
+        return all(found.get(name, 0) >= 1 for name in wanted)
 
-    cluster.wait_for("a stuck run among the metrics", stuck, job)
+    cluster.wait_for("a stuck run, and one that was ended, among the metrics", stuck, job)
     found = scraped(port)
     for one in METRICS:
         if one.always:
@@ -77,7 +81,40 @@ def test_metrics_are_read_back_by_the_reporter(cluster: FlinkCluster, job: Clust
             assert one.kind == METER or name in found, f"{name} is not among {sorted(found)}"
     assert found["runtime_events"] > 0 and found["runtime_waits_signal"] == 1
     assert found["runtime_events_dead_lettered"] == 1
-    assert found["runtime_dead_letters_ValueError_act"] == 1
+    assert found["runtime_dead_letters_RunEndedError_"] == 1
+
+
+def test_a_real_prometheus_reads_them(
+    cluster: FlinkCluster, job: ClusterJob, port: str, tmp_path: Path
+) -> None:
+    """That is Debian's package ``prometheus``. If it is missing, the test above reads the reporter."""
+    command = shutil.which("prometheus")
+    if command is None:
+        pytest.skip("no prometheus: apt-get install prometheus")
+    (tmp_path / "prometheus.yml").write_text(
+        f"global: {{scrape_interval: 1s}}\nrule_files: ['{ALERTS}']\n"
+        f"scrape_configs: [{{job_name: flink, static_configs: [{{targets: ['localhost:{port}']}}]}}]\n"
+    )
+    (own,) = free_ports(1)
+    where = [f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    with subprocess.Popen([command, *where, f"--web.listen-address=127.0.0.1:{own}"]) as process:
+        try:
+
+            def value() -> float:
+                query = f"http://127.0.0.1:{own}/api/v1/query?query={HERE}runtime_events"
+                try:
+                    with urllib.request.urlopen(query, timeout=30) as answer:
+                        found = json.load(answer)["data"]["result"]
+                except OSError:
+                    return 0.0
+                return float(found[0]["value"][1]) if found else 0.0
+
+            cluster.wait_for("Prometheus to have the events", lambda: value() > 0, job)
+            with urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/rules", timeout=30) as answer:
+                (group,) = json.load(answer)["data"]["groups"]
+            assert len(group["rules"]) >= 5
+        finally:
+            process.terminate()
 
 
 def test_the_logs_answer_without_a_trace(cluster: FlinkCluster, job: ClusterJob) -> None:

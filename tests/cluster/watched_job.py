@@ -13,27 +13,26 @@ from typing import Any
 from pyflink.common import WatermarkStrategy
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
-from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OnError, OutputEvent, action
-from flink_agents.api.key_requests import inspect_request
+from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
+from flink_agents.api.key_requests import end_request, inspect_request
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.trace.records import run_id_of
 
 FOREVER = 2**60
+JOB = "watched-job"
 
 
 class Watched(Agent):
-    """Handles numbers, which are the keys."""
-
-    on_error = OnError.DEAD_LETTER
+    """Handles numbers, which are the keys. An error would fail the job: no policy makes dead letters."""
 
     @action(InputEvent)
     async def act(self, event: InputEvent, ctx: Any) -> Any:
         number = event.input
         ctx.short_term_memory.set("seen", number)
-        if number == 1:
+        if number in (1, 3):
             await ctx.wait_for_signal("never")
         if number == 2:
             await asyncio.Event().wait()
-        if number == 3:
-            raise ValueError("three is no good")
         return OutputEvent(output=number)
 
 
@@ -45,9 +44,11 @@ def slowly(number: int) -> int:
 
 
 def ask(number: int) -> Any:
-    """Ask about the keys 1 and 2 in turns."""
+    """Ask about the keys 1 and 2 in turns, and end the run of key 3."""
     time.sleep(0.5)
-    return inspect_request(1 + number % 2)
+    if number % 3 == 2:
+        return end_request(3, run_id_of(JOB, encode_key(3), 0), "enough")
+    return inspect_request(1 + number % 3)
 
 
 def build(env: AgentsExecutionEnvironment) -> None:
@@ -61,7 +62,7 @@ def build(env: AgentsExecutionEnvironment) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["FLINK_AGENTS_RUN_STUCK_AFTER"] = "1 s"
+    os.environ |= {"FLINK_AGENTS_RUN_STUCK_AFTER": "1 s", "FLINK_AGENTS_JOB_IDENTIFIER": JOB}
     environment: Any = AgentsExecutionEnvironment.get_execution_environment()
     build(environment)
     environment.execute("watched")

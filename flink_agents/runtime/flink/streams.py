@@ -45,7 +45,7 @@ from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
-from flink_agents.runtime.operator.assembly import side_streams
+from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.harvest import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
 from flink_agents.trace.assembly import check_trace_options
@@ -125,8 +125,13 @@ class FlinkAgentInput(AgentInput):
         if lineage:
             output_type = Types.PICKLED_BYTE_ARRAY()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
+        # More than the policies say: a run that somebody ends is a dead letter, too.
+        all_types = (
+            dict.fromkeys(emitted_tags(bound, self._job.config, event_time), Types.PICKLED_BYTE_ARRAY())
+            | side_types
+        )
         store = StoreChoice.of(self._job.config, bound, self._job.is_local)
-        stream = self._operator(plan, code, event_time, side_types, output_type, store, observers, lineage)
+        stream = self._operator(plan, code, event_time, all_types, output_type, store, observers, lineage)
         if parallelism is not None:
             stream = stream.set_parallelism(parallelism)
         if max_parallelism is not None:
@@ -136,7 +141,7 @@ class FlinkAgentInput(AgentInput):
         applied.kept = _kept(plan, bound, store, self._job)
         applied.asks, applied.answered = bound.asks or asks_for_approvals(resolved), self._signals
         self._job.register(applied)
-        return FlinkAgentStream(self._job, applied, bound, side_types)
+        return FlinkAgentStream(self._job, applied, bound, all_types)
 
     def _operator(
         self,
@@ -154,9 +159,6 @@ class FlinkAgentInput(AgentInput):
         if event_time.holds:
             watermarks, output_type = flink_compat.can_have_watermarks(source), envelope_type()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
-        if self._signals:
-            # A run that somebody ends is a dead letter, whatever the policy is.
-            side_types = {DEAD_LETTER_TAG: Types.PICKLED_BYTE_ARRAY(), **side_types}
         operator = ActionExecutionOperator(
             plan,
             code,

@@ -107,6 +107,17 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
     return tags
 
 
+def emitted_tags(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
+    """Tags of all that an agent's operator can emit beside its outputs: the side outputs, and dead letters.
+
+    A run that somebody ends is a dead letter, whatever the policies are.
+    """
+    tags = side_streams(agent, config, event_time)
+    if UNMATCHED_SIGNALS_TAG in tags and DEAD_LETTER_TAG not in tags:
+        tags.append(DEAD_LETTER_TAG)
+    return tags
+
+
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """What a subtask runs in: Flink, or the test kit.
@@ -198,7 +209,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
             blueprint.event_time,
             metrics.group,
             host.clock,
-            side_streams(agent, config, blueprint.event_time),
+            emitted_tags(agent, config, blueprint.event_time),
             blueprint.watermarks,
         )
     return _operator(host, shared, job_id, low, blueprint.end)

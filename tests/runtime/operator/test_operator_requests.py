@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext, RunObserver
+from flink_agents import (
+    Agent,
+    EventTime,
+    InputEvent,
+    OnError,
+    OutputEvent,
+    RetryPolicy,
+    RunnerContext,
+    RunObserver,
+)
 from flink_agents.api.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
 from flink_agents.testing import OperatorHarness
+from flink_agents.trace.answers import inspected
 from tests.suite.tables import each
 
 WAIT_SECONDS = 30
@@ -130,13 +141,26 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
         assert len(harness.dead_letters) == 1
 
 
-@each("what", ["hang", "call", "task", "stubborn", "fail"])
+@each(
+    "what, words",
+    [
+        ("hang", ["is running in action act at"]),
+        ("call", ["waits for durable call", "never"]),
+        ("task", ["the signal 'paid'"]),
+        ("stubborn", ["is running in action act at"]),
+        ("fail", ["a pause before attempt 2", "not now"]),
+    ],
+)
 @pytest.mark.own_conditions
-def test_a_run_that_is_executed_ends_where_it_is(what: str) -> None:
+def test_a_run_that_is_executed_ends_where_it_is(what: str, words: list[str]) -> None:
     with harness_of(acting(OnError.FAIL), **LIVE) as harness:
         harness.push_all([what, "behind"])
         assert BEGUN.wait(WAIT_SECONDS)
+        while what == "fail" and not harness.retries_waiting:
+            time.sleep(0.001)
         harness.signal("k", INSPECT, id="i")
+        told = "\n".join(inspected(ANSWERS[-1]))
+        assert [word for word in [*words, "1 input(s) of the key"] if word not in told] == [], told
         run = ANSWERS[-1]["run"]["run"]
         harness.signal("k", END_RUN, {"run": run, "reason": "enough"}, id="e")
         assert ANSWERS[-1]["outcome"] == "accepted"
@@ -220,3 +244,53 @@ def test_the_answer_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
         asked(harness, INSPECT)
     lines = [one.getMessage() for one in caplog.records if one.name == "flink_agents.requests"]
     assert lines and lines[-1].startswith(REPLY_MARK) and '"what":"inspect"' in lines[-1]
+
+
+@pytest.mark.own_conditions
+def test_a_run_in_a_thread_ends_though_its_thread_goes_on() -> None:
+    leave = threading.Event()
+
+    def block(event: Any, ctx: RunnerContext) -> Any:
+        ctx.short_term_memory.set("seen", event.input)
+        if event.input == "block":
+            BEGUN.set()
+            assert leave.wait(WAIT_SECONDS)
+            ctx.short_term_memory.set("late", True)
+        return OutputEvent(output=event.input)
+
+    agent = Agent(name="blocking").add_action("block", [InputEvent], block, blocking=True)
+    config = {"run.may-suspend": True}
+    with harness_of(agent, config=config, **LIVE) as harness:
+        harness.push_all(["block", "behind"])
+        assert BEGUN.wait(WAIT_SECONDS)
+        harness.signal("k", INSPECT, id="i")
+        harness.signal("k", END_RUN, {"run": ANSWERS[-1]["run"]["run"]}, id="e")
+        leave.set()
+        harness.run_until_idle()
+        assert [one.record for one in harness.dead_letters] == ["block"]
+        assert harness.outputs == ["behind"] and harness.memory("k") == {"seen": "behind"}
+
+
+@each("late", ["emit", "drop", "side"])
+def test_a_run_ends_where_event_time_is_held(late: str) -> None:
+    event_time = EventTime.hold_watermarks(late=late)
+    with harness_of(acting(OnError.FAIL), event_time=event_time) as harness:
+        harness.push("wait", 1000)
+        harness.push("behind", 2000)
+        harness.watermark(1500)
+        run = asked(harness, INSPECT)["suspended"]["run"]
+        assert asked(harness, END_RUN, {"run": run})["outcome"] == "ended"
+        harness.watermark(3000)
+        assert [one.record for one in harness.dead_letters] == ["wait"]
+        assert harness.outputs == [("behind", 1)]
+
+
+def test_a_key_of_an_agent_that_waits_for_nothing_can_be_asked() -> None:
+    async def plain(event: Any, ctx: RunnerContext) -> Any:
+        ctx.short_term_memory.set("x", 1)
+        return OutputEvent(output=event.input)
+
+    agent = Agent(name="plain").add_action("plain", [InputEvent], plain)
+    with harness_of(agent, config={"run.may-suspend": True}) as harness:
+        harness.push(1)
+        assert asked(harness, INSPECT)["memory"] and asked(harness, ERASE)["outcome"] == "erased"
