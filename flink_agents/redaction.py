@@ -1,8 +1,8 @@
-"""Keeps secrets out of texts: those that this process has read, and the values of authenticating headers.
+"""Redacts secrets in strings: those that this process has read, and the values of authentication headers.
 
-It belongs to no layer and imports nothing of the package. Connections tell it what they have read, and all
-that writes exceptions, records and logs asks it. A secret is hidden in each form in which texts carry it: as
-it is, escaped for JSON, Python or an address, and in base64.
+It belongs to no layer and imports nothing of the package. Connections register the secrets that they read,
+and all code that writes exceptions, records and logs uses it. It hides a secret in each form that a string
+can have: as it is, escaped for JSON, Python or a URL, and in base64.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 SHORTEST = 6
-"""A value that is shorter occurs in texts by chance, and is not a secret worth the name."""
+"""A shorter value occurs in strings by accident, and is not much of a secret."""
 
 SHORTEST_VARIABLE = 12
-"""How long the value of a variable is at least that is hidden because of the variable's name."""
+"""The minimum length of a variable's value that is hidden because of the variable's name."""
 
 HIDDEN = "***"
 
 _DEEPEST = 12
-"""How deep values are looked for in lists and dicts."""
+"""How deep lists and dicts are searched."""
 
 _NAMED_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 
@@ -41,7 +41,7 @@ _HEADER_NAMES = (
     r"|ocp-apim-subscription-key|x-functions-key|set-cookie|cookie"
 )
 _HEADER_WORDS = ("authorization", "-key", "-token", "cookie")
-"""One of them is in each name of a header that authenticates."""
+"""Each name of an authentication header contains one of these words."""
 
 _HEADER_NAME = re.compile(rf"(?i){_HEADER_NAMES}")
 
@@ -55,7 +55,7 @@ _USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]+@"
 
 
 class _Known:
-    """The secrets of the process. Readers take no lock: each change makes a new pattern."""
+    """The secrets of the process. Reading needs no lock: each change makes a new pattern."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class _Known:
                 self._compile()
 
     def look_at_variables(self) -> None:
-        """Take the values of variables whose names say that they are secrets."""
+        """Add the values of environment variables whose names say that they are secrets."""
         with self._lock:
             found = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
             if found != self._variables:
@@ -89,7 +89,7 @@ class _Known:
     def _compile(self) -> None:
         values = self._values | self._variables
         self.forms = frozenset(form for value in values for form in forms_of(value))
-        # No escape changes letters and digits: a text without them needs no pattern, which takes longer.
+        # No escape changes letters and digits: a string without them needs no pattern, which takes longer.
         runs = (max(re.findall("[A-Za-z0-9]+", value) or [""], key=len) for value in values)
         self.anchors = (*runs, *self.forms)
         longest_first = sorted(values, key=len, reverse=True)
@@ -110,7 +110,7 @@ def _is_secret_variable(name: str, value: str) -> bool:
 
 
 def _pattern_of(secret: str) -> str:
-    """Return a pattern of a secret, however often its characters are escaped, and in whatever mixture."""
+    """Return a pattern of a secret with any mixture of escapes."""
     return "".join(map(_pattern_of_character, secret))
 
 
@@ -134,9 +134,9 @@ def _pattern_of_character(one: str) -> str:
 
 
 def forms_of(secret: str) -> set[str]:
-    """Return the texts that stand for a secret: itself, and as encodings write it.
+    """Return the strings that a secret can appear as: itself, and its encodings.
 
-    In base64 it looks different by what stands before it: that of ``user:secret`` has another one.
+    In base64, it depends on the characters before it: ``user:secret`` encodes it differently.
     """
     data = secret.encode("utf-8", "surrogatepass")
     found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
@@ -146,7 +146,7 @@ def forms_of(secret: str) -> set[str]:
     if len(data) >= SHORTEST + 2:
         for before in range(3):
             coded = base64.b64encode(b"\0" * before + data).decode()
-            # The first characters depend on what stands before, and the last ones on what follows.
+            # The first characters depend on what comes before, and the last ones on what follows.
             start = (0, 2, 3)[before]
             end = len(coded) if (before + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
             found |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
@@ -154,13 +154,13 @@ def forms_of(secret: str) -> set[str]:
 
 
 def know(*values: object) -> None:
-    """Keep ``values`` out of texts from here on, as far as they are strings that are long enough."""
+    """Hide ``values`` in strings from now on, as far as they are strings that are long enough."""
     arm()
     _known.add(one for value in values if isinstance(value, str) for one in _parts(value))
 
 
 def _parts(value: str) -> Iterator[str]:
-    """A secret, and what of a header's value is one: texts may show it without its scheme."""
+    """Return a secret, and the secret part of a header's value: strings may show it without its scheme."""
     yield value.strip()
     scheme, space, rest = value.strip().partition(" ")
     if space and scheme.isalpha() and len(scheme) < 16 and " " not in rest:
@@ -168,10 +168,10 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def know_headers(headers: Any) -> None:
-    """Keep the values of headers such as ``Authorization`` out of strings; skip what is not a mapping."""
+    """Hide the values of headers such as ``Authorization`` in strings; ignores what is not a mapping."""
     try:
         items = list(headers.items())
-    except BaseException:  # whatever foreign objects do
+    except BaseException:  # Whatever foreign objects raise.
         return
     for name, value in items:
         if is_secret_name(name):
@@ -179,7 +179,7 @@ def know_headers(headers: Any) -> None:
 
 
 def is_secret_name(name: object) -> bool:
-    """Return True if ``name`` is that of a header which authenticates, such as ``Authorization``."""
+    """Return True if ``name`` is that of an authentication header, such as ``Authorization``."""
     text = name.decode("latin-1") if isinstance(name, bytes) else name
     return isinstance(text, str) and _HEADER_NAME.fullmatch(text.replace("_", "-")) is not None
 
@@ -190,19 +190,19 @@ def forget_all() -> None:
 
 
 def look_at_variables() -> None:
-    """Look again which environment variables hold secrets."""
+    """Check again which environment variables hold secrets."""
     _known.look_at_variables()
 
 
 def knows_any() -> bool:
-    """Return True if there is a secret that could be hidden."""
+    """Return True if there is a secret to hide."""
     return _known.pattern is not None
 
 
 def hide(text: object) -> str:
-    """Return ``text`` with three asterisks in place of each secret, and of authenticating headers."""
+    """Return ``text`` with three asterisks in place of each known secret and authentication header."""
     shown = hide_known(str(text))
-    # Most texts have no such word, and to search for a pattern takes a hundred times as long as for a word.
+    # Most strings have no such word, and searching for a pattern takes a hundred times as long.
     lower = shown.lower()
     if any(word in lower for word in _HEADER_WORDS):
         shown = _HEADER.sub(rf"\1\2\3{HIDDEN}", shown)
@@ -222,12 +222,12 @@ def hide_known(text: str) -> str:
 
 
 def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
-    """Return a part of a text without secrets, and without the pieces of secrets at which it was cut.
+    """Return a part of a string without secrets, and without pieces of secrets at its cut ends.
 
     Args:
         text: The part.
-        start: It was cut at its start.
-        end: It was cut at its end.
+        start: True if it was cut at its start.
+        end: True if it was cut at its end.
     """
     hidden = hide(text)
     for form in _known.forms:
@@ -240,23 +240,23 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
 
 
 def holds(text: str) -> bool:
-    """Return True if a secret that this process knows stands in ``text``."""
+    """Return True if ``text`` contains a secret that this process knows."""
     return hide_known(text) != text
 
 
 def shows(text: str) -> bool:
-    """Return True if a secret stands in ``text``."""
+    """Return True if ``text`` contains a secret."""
     return hide(text) != text
 
 
 def hidden(value: Any, known_only: bool = False) -> Any:
-    """Return ``value`` without secrets: of strings, bytes, and lists, tuples, sets and dicts of these.
+    """Return ``value`` without secrets: strings, bytes, and lists, tuples, sets and dicts of these.
 
-    What has none is returned as it is.
+    A value without secrets is returned as it is.
 
     Args:
         value: The value.
-        known_only: Leave out what only looks like the value of an authenticating header.
+        known_only: True to ignore what only looks like the value of an authentication header.
     """
     if known_only and _known.pattern is None:
         return value
@@ -295,7 +295,7 @@ def _hidden(value: Any, known_only: bool, depth: int) -> Any:
 
 
 def arm() -> None:
-    """Let no logger of this process show a secret, from here on."""
+    """Hide secrets in all loggers of this process from now on."""
     if not _known.armed:
         _known.armed = True
         _known.look_at_variables()
@@ -313,7 +313,7 @@ def _records(made: Any) -> Any:
 
 
 def _clean(record: logging.LogRecord) -> None:
-    """Take secrets out of a record, whoever formats it later."""
+    """Remove secrets from a log record, whichever handler formats it later."""
     try:
         text = record.getMessage()
         if shows(text):
@@ -322,8 +322,8 @@ def _clean(record: logging.LogRecord) -> None:
             trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
             if shows(trace):
                 record.exc_text = hide(trace)
-                # Formatters of foreign libraries make a text of their own.
+                # Formatters of other libraries build their own message.
                 record.exc_info = (Exception, Exception(hide(str(record.exc_info[1]))), None)
     except Exception:
-        # What cannot be formatted is the matter of the handler, as ever.
+        # A record that cannot be formatted is left to the handler, as usual.
         return

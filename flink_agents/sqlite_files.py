@@ -1,10 +1,10 @@
-"""Opens files of SQLite that several processes share, makes new ones, and refuses those of others.
+"""Opens SQLite files that several processes share, creates new ones, and rejects files of other programs.
 
 It belongs to no layer and imports nothing of the package: the store of durable calls and the vector store
-have such a file each, with a schema and errors of their own.
+each have such a file, with a schema and errors of their own.
 
-A file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. A new one is for its
-owner only; SQLite gives the files beside it the same mode.
+A file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. Only the owner can
+access a new file; SQLite gives the files next to it the same mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 E = TypeVar("E", bound=Exception)
 
 SMALLEST_BYTES = 512
-"""A database has a page, at least, and this is the smallest one."""
+"""A database has at least one page, and this is the smallest one."""
 
 _making = threading.Lock()
 
@@ -36,16 +36,16 @@ class FileKind(Generic[E]):
     """A kind of file.
 
     Attributes:
-        name: What such a file is called, behind "the".
-        other_name: What a corrupt file may be, instead: "no" and a noun.
-        application_id: What SQLite's header has to say.
+        name: The name of such a file in messages, after "the".
+        other_name: What a corrupt file may be instead, for messages: "no" and a noun.
+        application_id: The application id in SQLite's header.
         version: Version of the schema, SQLite's ``user_version``.
-        schema: Statements that make the tables, ``meta`` among them.
-        connect: Connects to a file; statements commit by themselves.
+        schema: Statements that create the tables, ``meta`` among them.
+        connect: Connects to a file; statements commit automatically.
         at_first: Statements for an empty file, before there are tables.
         at_each: Statements for each connection.
-        format_error: Makes an error from a message, ``expected``, ``found`` and ``fix``: the file is of no
-            such kind.
+        format_error: Makes an error from a message, ``expected``, ``found`` and ``fix``: the file is not of
+            this kind.
         unavailable_error: Makes an error in the same way: the file cannot be used.
         fix_corrupt: What to do about a corrupt file.
     """
@@ -63,16 +63,16 @@ class FileKind(Generic[E]):
     fix_corrupt: str
 
     def open(self, path: Path, busy_seconds: float) -> sqlite3.Connection:
-        """Return a connection to the file at ``path``, which is made if it is missing.
+        """Return a connection to the file at ``path``, which is created if it is missing.
 
-        Several processes may make it at once.
+        Several processes may create it at once.
 
         Args:
-            path: The file; its directories are made.
-            busy_seconds: How long to wait for others that make the file.
+            path: The file; its directories are created.
+            busy_seconds: How long to wait for other processes that create the file.
 
         Raises:
-            Exception: What ``format_error`` or ``unavailable_error`` makes.
+            Exception: The result of ``format_error`` or ``unavailable_error``.
         """
         deadline = time.monotonic() + busy_seconds
         while True:
@@ -86,7 +86,7 @@ class FileKind(Generic[E]):
                 time.sleep(random.uniform(0.005, 0.02))
 
     def translated(self, error: BaseException, path: Path) -> E:
-        """Return the error of this kind for one of SQLite's, or of the file system."""
+        """Return the error of this kind for an error of SQLite or of the file system."""
         code = getattr(error, "sqlite_errorcode", None)
         text = str(error)
         if (
@@ -102,7 +102,7 @@ class FileKind(Generic[E]):
         )
 
     def corrupt(self, path: Path, found: str) -> E:
-        """Return the error about a file that is not as it was written."""
+        """Return the error about a corrupt file."""
         return self.format_error(
             f"the file {path} is corrupt, or {self.other_name}", found=found, fix=self.fix_corrupt
         )
@@ -128,7 +128,7 @@ class FileKind(Generic[E]):
         return connection
 
     def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Return True if the file is empty; what is neither that nor ours is refused before it is changed."""
+        """Return True if the file is empty; another program's file is rejected before it is changed."""
         connection.execute("BEGIN")
         application_id, version, tables = _identity(connection)
         connection.execute("COMMIT")
@@ -153,7 +153,7 @@ class FileKind(Generic[E]):
         for statement in (*self.at_first, "PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE"):
             connection.execute(statement)
         try:
-            if _identity(connection)[2] == 0:  # otherwise another process was faster
+            if _identity(connection)[2] == 0:  # Otherwise another process was faster.
                 for statement in self.schema:
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (str(uuid.uuid4()),))
@@ -166,21 +166,21 @@ class FileKind(Generic[E]):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Return True if another connection holds a lock, so that trying again may help."""
-    code: Any = getattr(error, "sqlite_errorcode", None)  # What Python itself raises has only the text.
+    """Return True if another connection holds a lock, so that a retry may succeed."""
+    code: Any = getattr(error, "sqlite_errorcode", None)  # Python's own errors only have a message.
     if code is None:
         return isinstance(error, sqlite3.OperationalError) and "is locked" in str(error)
     return code & 0xFF in _BUSY
 
 
 def begin(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: float) -> None:
-    """Begin a transaction that writes.
+    """Begin a write transaction.
 
     SQLite's own way of waiting sleeps up to 100 ms at a time, while a commit takes about one.
 
     Args:
         connection: A connection outside of transactions.
-        busy_seconds: How long to wait for others that write.
+        busy_seconds: How long to wait for other writers.
         usual_seconds: How long other statements of the connection wait.
     """
     deadline = time.monotonic() + busy_seconds
@@ -199,9 +199,9 @@ def begin(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: fl
 
 
 def _make_private(path: Path) -> None:
-    """Make an empty file that only its owner can read, with its directories, unless it is there.
+    """Create an empty file that only its owner can read, with its directories, unless it exists.
 
-    Whoever connects to the file comes through here before, so that nobody has it open when it is closed;
+    Every process that connects to the file calls this first, so no connection is open when it is closed;
     :func:`_check_header` says what that would do.
     """
     with _making:
@@ -214,9 +214,9 @@ def _make_private(path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a file that SQLite would overwrite, because it is too short to be a database.
+    """Reject a file that SQLite would overwrite, because it is too short to be a database.
 
-    It must not be opened for that. Whoever closes a file gives up all POSIX locks that the process has
+    It must not be opened for that. Closing a file releases all POSIX locks of the process
     on it, those of SQLite's other connections included; then another process, believing to be the
     last user, removes the log that they write to (https://sqlite.org/howtocorrupt.html, 2.2).
     """
@@ -225,7 +225,7 @@ def _check_header(path: Path) -> None:
 
 
 def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return application, version and number of tables, while nobody makes tables."""
+    """Return application id, version and number of tables, while no other connection creates tables."""
     return (
         connection.execute("PRAGMA application_id").fetchone()[0],
         connection.execute("PRAGMA user_version").fetchone()[0],

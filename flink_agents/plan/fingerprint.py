@@ -1,11 +1,11 @@
 """The parts of a plan that recovery depends on, and their fingerprint.
 
-Covered are: format version, agent name and class, configuration, context class, side outputs, output type,
+It covers: format version, agent name and class, configuration, context class, side outputs, output type,
 policies; of each action its name, triggers, function, conditions, policy and configuration; the classes of
 the events that trigger actions; of each resource its name, type, function and descriptor.
 
-Left out is what may change freely: where code stands and what it does, source texts, ``def`` or
-``async def``, what inputs do behind a suspended run, retries, timeouts and limits, what actions emit, the
+It leaves out everything that you can change freely: the position and the body of code, source texts, ``def``
+or ``async def``, ``on_suspend``, retries, timeouts and limits, emitted events, the
 wording of prompts, descriptions and schemas of tools, and any order (of actions, triggers, resources and
 mapping keys).
 """
@@ -18,17 +18,17 @@ from collections.abc import Mapping
 from typing import Any
 
 _FIRST_NAMES = {"chat_model": "chat_model_setup", "embedding_model": "embedding_model_setup"}
-"""Kinds that were renamed, and what fingerprints call them: those of recorded runs have to stay equal."""
+"""Renamed kinds, with their names in fingerprints: those of recorded runs have to stay equal."""
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Return 64 hexadecimal digits that identify what :func:`recovery_parts` gave."""
+    """Return 64 hexadecimal digits that identify the result of :func:`recovery_parts`."""
     covered = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(covered.encode("ascii")).hexdigest()
 
 
 def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a plan's JSON values recovery depends on, by name."""
+    """Return the parts of a plan's JSON that recovery depends on, by name."""
     triggers = {
         kind for action in plan["actions"] for kind in (*action["trigger_classes"], *action["trigger_types"])
     }

@@ -1,6 +1,6 @@
-"""``AgentPlan``: what an agent is, as data.
+"""``AgentPlan``: an agent as data.
 
-A plan is frozen, names code instead of holding it, and goes through JSON unchanged. Workers
+A plan is frozen, names code instead of holding it, and survives a round trip through JSON. Workers
 make the running agent from it (see ``binding``); recovery compares its fingerprint.
 """
 
@@ -35,8 +35,8 @@ class RetryPlan(RetryTimes):
     """A retry policy, with exceptions as ``module:qualname``.
 
     Attributes:
-        retry_on: Exceptions that are tried again; None for the default.
-        non_retryable: Exceptions that never are.
+        retry_on: Exceptions to retry; None for the default.
+        non_retryable: Exceptions that are never retried.
     """
 
     retry_on: tuple[str, ...] | None = None
@@ -97,7 +97,7 @@ class ConditionPlan(Frozen):
 
     Attributes:
         function: Its name.
-        text: Its source if it is a lambda, for people.
+        text: Its source if it is a lambda, for display.
     """
 
     function: FunctionRef
@@ -108,7 +108,7 @@ class ConditionPlan(Frozen):
 
 
 class Named(Frozen):
-    """A part of a plan with a name, unique among its like."""
+    """A part of a plan with a name that is unique among parts of its kind."""
 
     name: str
 
@@ -118,17 +118,17 @@ class ActionPlan(PlainSettings, Named):
 
     Attributes:
         trigger_classes: Type strings of the event classes that trigger it, subclasses included.
-        trigger_types: Type strings that trigger it by name: only events of that very type match.
+        trigger_types: Type strings that trigger it by name: only events of exactly that type match.
         function: Its code.
         kind: How the function belongs to the agent.
         is_async: True if it is a coroutine function or an asynchronous generator.
         when: Condition on the event, or None.
-        config: What it reads as ``ctx.action_config``; JSON values.
-        emits: Type strings of the events that its code names or its author declares, sorted.
+        config: The value of ``ctx.action_config``; JSON.
+        emits: Type strings of the events that its code names or ``emits=`` declares, sorted.
         tags: Tags of the side outputs that its code names, sorted.
-        retry: When and how often it is tried again; None for the agent's.
-        calls: What its code calls durably, as far as names show it, sorted; for people.
-        clients: Clients that its code uses, as far as names show it, sorted; for people.
+        retry: Its retry policy; None for the agent's.
+        calls: The durable steps of its code, as far as they have names, sorted; for display.
+        clients: The clients that its code uses, as far as they have names, sorted; for display.
     """
 
     trigger_classes: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class ActionPlan(PlainSettings, Named):
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Plans of agents without them stay as older versions wrote them. A class has one serializer,
-        # so this one also does what that of the settings does.
+        # so this one also does the work of the settings' serializer.
         written = super()._write(handler)
         return {name: value for name, value in written.items() if name not in ("calls", "clients") or value}
 
@@ -162,7 +162,7 @@ class DescriptorPlan(Frozen):
 
     Attributes:
         clazz: The class as ``module:qualname``; empty if its provider needs none.
-        arguments: Its constructor arguments; JSON values.
+        arguments: Its constructor arguments; JSON.
     """
 
     clazz: str = ""
@@ -170,7 +170,7 @@ class DescriptorPlan(Frozen):
 
 
 class ResourcePlan(ToolLimits, Named):
-    """A resource; limits are those of a tool. Of a source of tools, the plan says whether it may ask.
+    """A resource; limits are a tool's. The plan also says if a source of tools may need approvals.
 
     Attributes:
         type: Its kind.
@@ -178,7 +178,7 @@ class ResourcePlan(ToolLimits, Named):
         kind: How that function belongs to the agent.
         descriptor: Class and arguments, for kinds that have them.
         prompt: The prompt, for prompts.
-        description: What a tool does.
+        description: The description of a tool.
         parameters: JSON schema of a tool's arguments.
         references: Resources that the arguments name.
     """
@@ -194,20 +194,20 @@ class ResourcePlan(ToolLimits, Named):
 
 
 class AgentPlan(Frozen):
-    """An agent as data. See the module's text.
+    """An agent as data; see the module.
 
     Attributes:
         format_version: Version of this format.
         name: Name of the agent; scopes its memory.
         agent_class: Its class; None for a builder.
-        configuration: Constructor arguments that were passed; JSON values.
+        configuration: The passed constructor arguments; JSON.
         context_class: Its ``RunnerContext`` subclass, or None.
-        side_outputs: Tags and the types of their values as texts.
-        output_type: Type of the outputs as text, or None for any.
-        on_error: Policy for actions that raise and have none of their own.
+        side_outputs: Tags and the types of their values as strings.
+        output_type: Type of the outputs as a string, or None for any.
+        on_error: Policy for failed actions that have no policy of their own.
         on_unhandled: Policy for events that no action accepts.
-        on_suspend: What inputs do behind a suspended run of their key.
-        retry: When and how often actions are tried again that have no policy of their own.
+        on_suspend: What happens to inputs that arrive while a run of their key is suspended.
+        retry: Retry policy for actions that have none of their own.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
         resources: Resources in the order of declaration.
@@ -267,14 +267,14 @@ class AgentPlan(Frozen):
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "the plan") -> AgentPlan:
-        """Return the plan that ``text`` holds.
+        """Return the plan in a JSON string.
 
         Args:
-            text: What :meth:`to_json` gave.
-            source: Where the text is from, for errors.
+            text: The result of :meth:`to_json`.
+            source: The origin of ``text``, for errors.
 
         Raises:
-            PlanFormatError: The text is not a plan of a known version.
+            PlanFormatError: ``text`` is not a plan of a known version.
         """
         try:
             return cls.model_validate_json(text)
@@ -292,17 +292,17 @@ class AgentPlan(Frozen):
 
     @classmethod
     def schema(cls) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the JSON schema of plans, as ``plan.schema.json`` has it."""
+        """Return the JSON schema of plans, as in ``plan.schema.json``."""
         return cls.model_json_schema()
 
     @property
     def fingerprint(self) -> str:
-        """64 hexadecimal digits, equal where one plan can continue the work of the other.
+        """64 hexadecimal digits; if two plans have the same, one can continue the work of the other.
 
-        The module ``fingerprint`` says what it covers.
+        The module ``fingerprint`` describes what it covers.
         """
         return fingerprint(self.recovery_parts())
 
     def recovery_parts(self) -> dict[str, Any]:
-        """Return what :attr:`fingerprint` covers, as JSON values by name: compare two to see a change."""
+        """Return the parts that :attr:`fingerprint` covers, as JSON by name: compare two to see a change."""
         return recovery_parts(self.model_dump(mode="json"))

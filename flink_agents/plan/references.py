@@ -1,4 +1,4 @@
-"""Code and types as names in a plan, and back."""
+"""Converts code and types to names in a plan, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flink_agents.api.errors import FunctionReferenceError
 
 
 class Frozen(BaseModel):
-    """A part of a plan: it does not change, and has the fields of its format and no others."""
+    """A part of a plan: it is immutable, and has exactly the fields of its format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,7 +36,7 @@ class FunctionRef(Frozen):
 
     @classmethod
     def of(cls, target: Any) -> FunctionRef:
-        """Return the reference to ``target``; one without a name of its own gets one in brackets."""
+        """Return the reference to ``target``; without a name of its own, it gets one in brackets."""
         if isinstance(target, functools.partial):
             inner = cls.of(target.func)
             return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")
@@ -49,10 +49,10 @@ class FunctionRef(Frozen):
 
     @classmethod
     def parse(cls, text: str) -> FunctionRef:
-        """Return the reference written as ``module:qualname``.
+        """Parse a reference of the form ``module:qualname``.
 
         Raises:
-            FunctionReferenceError: It is not written so.
+            FunctionReferenceError: It does not have that form.
         """
         module, separator, qualname = text.partition(":")
         if not (separator and module and qualname):
@@ -70,10 +70,10 @@ class FunctionRef(Frozen):
         return "<" not in self.qualname
 
     def resolve(self) -> Any:
-        """Import what the reference names.
+        """Import the object that the reference names.
 
         Raises:
-            FunctionReferenceError: That is not possible; the text says why.
+            FunctionReferenceError: The import fails; the message says why.
         """
         if not self.importable:
             raise FunctionReferenceError(
@@ -107,7 +107,7 @@ class FunctionRef(Frozen):
 
 
 def type_text(declared: Any) -> str:
-    """Return ``declared`` as text: ``module:qualname`` of a class, a built-in's name, else its repr."""
+    """Return ``declared`` as a string: ``module:qualname`` of a class, a built-in's name, else its repr."""
     if declared is None or declared is type(None):
         return "None"
     if inspect.isclass(declared) and not getattr(declared, "__args__", None):
@@ -118,10 +118,10 @@ def type_text(declared: Any) -> str:
 
 
 def type_from_text(text: str) -> Any:
-    """Return the type that :func:`type_text` wrote.
+    """Return the type for a string that :func:`type_text` made.
 
     Raises:
-        FunctionReferenceError: The class cannot be imported, or the text is not a plain class.
+        FunctionReferenceError: The class cannot be imported, or the string is not a plain class.
     """
     if text == "None":
         return None

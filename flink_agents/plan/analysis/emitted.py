@@ -1,8 +1,8 @@
-"""Finds the events that an action really emits by its source: the edges of a plan's graph.
+"""Finds the events that an action emits by reading its source: the edges of a plan's graph.
 
-``reading`` finds what *may* be emitted, so that no event is missed when a plan is checked. Here each mention
-is weighed: a class that is only compared against is not an event, nor is one that is content of another
-event; and a name behind a dot is looked for where that object's class can have it, not in every class.
+``reading`` finds what *may* be emitted, so that the check of a plan misses no event. This module judges each
+mention: a class that is only compared with is not emitted, nor is an event that is content of another
+event; and an attribute is looked up only in classes that its object can have, not in every class.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from flink_agents.plan.analysis.reading import (
 )
 
 _UNKNOWN = object()
-"""Stands for a value that only an execution gives."""
+"""A value that is only known when the code runs."""
 
 _ANY_EVENT = (Event, InputEvent, NamedEvent)
-"""Classes that say nothing about what is emitted."""
+"""Classes that do not say which event is emitted."""
 
 
 def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
-    """Return what an action emits.
+    """Return the events that an action emits.
 
     Args:
         function: The action.
@@ -60,13 +60,13 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Read
 
 
 def _declared(function: FunctionType) -> set[type[Event]] | None:
-    """Return what the return annotation says; None if it leaves something open."""
+    """Return the classes in the return annotation; None if it leaves something open."""
     if "return" not in function.__annotations__:
         return None
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
     try:
         waiting = [get_type_hints(alone, function.__globals__)["return"]]
-    except Exception:  # what only type checkers see
+    except Exception:  # A name that only type checkers see.
         return None
     found: set[type[Event]] = set()
     while waiting:
@@ -81,11 +81,11 @@ def _declared(function: FunctionType) -> set[type[Event]] | None:
 
 
 class _EmissionReader(Reader):
-    """Follows an action as :class:`Reader` does, and weighs each mention.
+    """Follows an action as :class:`Reader` does, and judges each mention.
 
     Attributes:
-        sends: True if events may leave by another way than by being returned.
-        returned: Classes that the action itself makes where it returns or yields.
+        sends: True if the action may emit events other than by returning them.
+        returned: Classes that the action instantiates in its return and yield statements.
     """
 
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
@@ -93,7 +93,7 @@ class _EmissionReader(Reader):
         self.sends = False
         self.returned: set[type[Event]] = set()
         self._passed = False
-        # Attributes of parameters, until each owner that may be meant has been asked for them.
+        # Attributes of parameters, until each possible owner was searched for them.
         self._asked: dict[tuple[str, str, FunctionType | None], None] = {}
         self._answered: set[tuple[int, tuple[str, str, FunctionType | None]]] = set()
         self._root = plain_function(function)
@@ -125,7 +125,7 @@ class _EmissionReader(Reader):
             self.reading.certain.update(one for one in values if one is not None)
 
     def _note_calls(self, mentions: Mentions, scope: _Scope) -> None:
-        """Note which functions are called durably, and with which clients."""
+        """Note which functions are called as durable steps, and which clients are used."""
         self.reading.clients.update(mentions.clients)
         self.reading.calls.update(f"model {name}" for name in mentions.models)
         for mention in mentions.durable:
@@ -137,7 +137,7 @@ class _EmissionReader(Reader):
                 self.reading.calls.add((mention.root, *mention.attributes)[-1])
 
     def _roles(self, function: FunctionType) -> dict[str, str]:
-        """Return which parameters are the object itself, the event and the context."""
+        """Return which parameters are the instance, the event and the context."""
         names = parameters_of(function)
         roles = {name: name for name in names[:1] if name in ("self", "cls")}
         rest = [name for name in names if name not in roles]
@@ -159,7 +159,7 @@ class _EmissionReader(Reader):
             if roles.get(name) == "ctx":
                 self.sends = True
             elif roles.get(name) in ("self", "cls"):
-                # The object may be anything's object from here on.
+                # From here on, the object may belong to anything.
                 self._passed = True
 
     def _take_mention(
@@ -191,7 +191,7 @@ class _EmissionReader(Reader):
         return super()._try_attributes() or len(self._answered) > before
 
     def _walk(self, value: Any, mention: Mention) -> None:
-        """Take what a mention leads to, as far as it can be followed without an execution."""
+        """Read what a mention leads to, as far as it can be followed without running code."""
         for number, name in enumerate(mention.attributes):
             if value is _UNKNOWN or value is None:
                 self._names.update(dict.fromkeys(mention.attributes[number:]))
@@ -210,13 +210,13 @@ class _EmissionReader(Reader):
             self._take(value)
 
     def _reaches(self, owner: Any) -> bool:
-        """Return True if an object of unknown class may be ``owner``."""
+        """Return True if ``owner`` may be the class of an unknown object."""
         kind = owner if isinstance(owner, type) else type(owner)
         return self._passed or not issubclass(kind, Agent)
 
 
 class _Scope:
-    """The values that the names of a function stand for.
+    """The values of the names in a function.
 
     Args:
         function: The function.
@@ -229,12 +229,12 @@ class _Scope:
         self._imports: dict[str, tuple[str, str | None, int]] = {}
 
     def bind(self, mentions: Mentions) -> None:
-        """Take over what the function binds itself."""
+        """Add the names that the function assigns itself."""
         self._bound = mentions.bound - mentions.imports.keys()
         self._imports = mentions.imports
 
     def value_of(self, name: str) -> Any:
-        """Return what a name stands for, or ``_UNKNOWN``."""
+        """Return the value of a name, or ``_UNKNOWN``."""
         if name in self._imports:
             return self._imported(*self._imports[name])
         if name in self._bound:
@@ -244,19 +244,19 @@ class _Scope:
         return self._globals.get(name)
 
     def event_of(self, mention: Mention) -> type[Event] | None:
-        """Return the class of events that a mention is, or None."""
+        """Return the event class that a mention names, or None."""
         value = self.found(mention)
         return value if isinstance(value, type) and issubclass(value, Event) else None
 
     def found(self, mention: Mention) -> Any:
-        """Return what a mention stands for; None or ``_UNKNOWN`` where only an execution shows it."""
+        """Return the value of a mention; None or ``_UNKNOWN`` if it is only known when the code runs."""
         value = self.value_of(mention.root)
         for name in mention.attributes:
             value = None if value is _UNKNOWN or value is None else attribute_of(value, name)
         return value
 
     def names_event(self, mention: Mention) -> bool:
-        """Return True if a mention is a class of events, or a method of one."""
+        """Return True if a mention is an event class, or a method of one."""
         return any(
             self.event_of(mention._replace(attributes=mention.attributes[:number])) is not None
             for number in range(len(mention.attributes) + 1)
@@ -277,7 +277,7 @@ class _Scope:
 
 
 def _plays(owner: Any, role: str, function: FunctionType | None) -> bool:
-    """Return True if a parameter in that role may be ``owner``: of a method, what has the method."""
+    """Return True if a parameter in that role may be ``owner``; for ``self``, if ``owner`` has the method."""
     kind = owner if isinstance(owner, type) else type(owner)
     if role not in ("self", "super"):
         return issubclass(kind, RunnerContext if role == "ctx" else Event)

@@ -14,7 +14,7 @@ from flink_agents.plan.analysis.source import functions_in
 
 
 def called(function: Callable[..., Any]) -> Any:
-    """Return the function whose code runs when ``function`` is called: of an object its ``__call__``."""
+    """Return the function that runs when ``function`` is called; for a callable object, its ``__call__``."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -39,7 +39,7 @@ def is_async_generator(function: Callable[..., Any]) -> bool:
 
 
 def lambda_text(function: Callable[..., Any]) -> str | None:
-    """Return the source of a lambda in one line; None of another function, or where it cannot be told."""
+    """Return the source of a lambda in one line; None if it is another function or the source is unknown."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_name != "<lambda>":
         return None

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from types import CodeType
 
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-"""Every second byte of code is an instruction. ``dis`` reads them slowly, and few codes import."""
+"""The opcode of an import. Every second byte of code is an opcode; ``dis`` reads them slowly."""
 
 
 def imports_of(code: CodeType, package: str | None) -> Iterator[str]:
-    """Yield the names of the modules that a code object imports; not those of the functions inside of it.
+    """Yield the names of the modules that a code object imports, but not those of inner functions.
 
     Args:
         code: The code object.

@@ -1,7 +1,7 @@
-"""Finds the names in a function's source that it hands on, apart from those it only looks at.
+"""Finds the names in a function's source that it passes on, apart from names that it only inspects.
 
-A class behind ``isinstance``, in a comparison, a pattern, an annotation or a ``cast`` is looked at. What is
-given to the constructor of an event, to memory or to a side output is content, and no event of its own.
+A class in ``isinstance``, a comparison, a pattern, an annotation or a ``cast`` is only inspected. Arguments
+of an event's constructor, of memory and of side outputs are content, and not events of their own.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from flink_agents.api.identity import IdentityCache
 from flink_agents.plan.analysis.source import AnyFunction, node_of
 
 _FIRST_ONLY = frozenset({"isinstance", "issubclass", "hasattr", "getattr"})
-"""Functions of which only the first argument is handed on."""
+"""Functions that pass on only their first argument."""
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async"})
 
 _SENDS = _DURABLE | {"send_event"}
-"""Methods of the context whose arguments are more than content."""
+"""Context methods whose arguments are more than content."""
 
 
 class Mention(NamedTuple):
-    """A name with attributes behind it, as in ``shop.events.OrderPaid``.
+    """A name with its attributes, as in ``shop.events.OrderPaid``.
 
     Attributes:
         root: The name.
-        attributes: What stands behind it.
+        attributes: Its attributes.
         called: True if it is called.
     """
 
@@ -40,21 +40,21 @@ class Mention(NamedTuple):
 
 @dataclass
 class Mentions:
-    """The names and texts that a function mentions.
+    """The names and strings that a function mentions.
 
     Attributes:
-        found: What it hands on or calls.
-        texts: Text constants that it hands on.
+        found: Names that it passes on or calls.
+        texts: String constants that it passes on.
         tags: Side outputs that it writes to.
-        durable: Functions that it calls durably, as far as they have names.
-        models: Chat models that it talks with, which it does durably.
-        clients: Clients that it asks for.
-        returned: What is called for what it returns or yields.
-        sent: What it calls itself, outside of inner functions, for what it returns, yields or sends.
-        bound: Names that it binds itself, its parameters among them.
+        durable: Functions that it calls as durable steps, as far as they have names.
+        models: Chat models that it uses; their requests are durable steps.
+        clients: Clients that it uses.
+        returned: Callables whose results it returns or yields.
+        sent: Callables that it calls itself, outside of inner functions, to return, yield or send the result.
+        bound: Names that it assigns itself, its parameters among them.
         imports: Names that it imports, with the module and the name in it, if any.
-        loose: Names that are handed on as they are, not only for an attribute.
-        unrooted: Attributes of what has no name.
+        loose: Names that it passes on whole, not only for an attribute.
+        unrooted: Attributes of expressions that are not names.
     """
 
     found: list[Mention] = field(default_factory=list[Mention])
@@ -76,14 +76,14 @@ class Mentions:
 def mentions_of(
     function: FunctionType, context: Iterable[str], is_event: Callable[[Mention], bool]
 ) -> Mentions | None:
-    """Return what a function mentions; None if its source is not to be had.
+    """Return the mentions of a function; None if its source is not available.
 
-    What is found is shared by all who ask, and must not be changed.
+    The result is shared by all callers, and must not be changed.
 
     Args:
         function: The function.
         context: Names of its parameters that are the context.
-        is_event: True if a mention is a class of events; asked again for what was found before.
+        is_event: Returns True if a mention is an event class; called again for earlier mentions.
     """
     names = frozenset(context)
     readings = _READINGS.get(function.__code__)
@@ -102,7 +102,7 @@ def mentions_of(
 
 
 class _Asked:
-    """Answers whether mentions are classes of events, and keeps the answers."""
+    """Answers whether mentions are event classes, and caches the answers."""
 
     def __init__(self, is_event: Callable[[Mention], bool]) -> None:
         self.answers: dict[Mention, bool] = {}
@@ -115,12 +115,12 @@ class _Asked:
 
 
 class _CodeReading(NamedTuple):
-    """What a code object mentions, and what else that depends on: globals and closures can change.
+    """The mentions of a code object and the conditions for them: globals and closures can change.
 
     Attributes:
         context: Names of parameters that are the context.
-        answers: Which mentions are classes of events.
-        mentions: What was found.
+        answers: Which mentions are event classes.
+        mentions: The result.
     """
 
     context: frozenset[str]
@@ -128,25 +128,25 @@ class _CodeReading(NamedTuple):
     mentions: Mentions
 
     def holds(self, context: frozenset[str], is_event: Callable[[Mention], bool]) -> bool:
-        """Return True if a reading with these answers would find the same."""
+        """Return True if another reading with the present globals would give the same result."""
         return context == self.context and all(
             is_event(mention) is answer for mention, answer in self.answers.items()
         )
 
 
 _MAX_READINGS = 4
-"""How many readings of one code object are kept: one function can be an action and be called by others."""
+"""How many readings of one code object are cached: a function can be an action and also be called."""
 
 _READINGS: IdentityCache[tuple[_CodeReading, ...]] = IdentityCache()
 
 
 def parameters_of(function: FunctionType) -> tuple[str, ...]:
-    """Return the names of the parameters that take positional arguments."""
+    """Return the names of the positional parameters."""
     return function.__code__.co_varnames[: function.__code__.co_argcount]
 
 
 class _Visitor(ast.NodeVisitor):
-    """Collects what is handed on; ``_content`` is set inside of what is only looked at, or content."""
+    """Collects mentions; ``_content`` is set inside of code that only inspects names, or of content."""
 
     def __init__(self, context: frozenset[str], is_event: Callable[[Mention], bool]) -> None:
         self.mentions = Mentions()
@@ -214,16 +214,16 @@ class _Visitor(ast.NodeVisitor):
                 self._note_sent(node.args[0])
         of_context = chain is not None and chain.root in self._context and name not in _SENDS
         if chain is not None and (of_context or self._is_event(chain)):
-            # A text by which an event without class is named is not a content.
+            # A string that names an event without a class is not content.
             self._visit_content(handed, texts=not of_context)
         else:
             self._visit_all(handed)
 
     def _note_use(self, method: str, first: ast.expr) -> None:
-        """Note what a method of the context is used for, as its first argument says."""
+        """Note the use of a context method by its first argument."""
         if method in _DURABLE:
             if isinstance(first, ast.Call) and first.args:
-                # DurableCallable(charge, ...), if it is needed.
+                # DurableCallable(charge, ...), if that is used.
                 self._note_client_setting(first)
                 first = first.args[0]
             found = _chain(first)
@@ -253,7 +253,7 @@ class _Visitor(ast.NodeVisitor):
             if isinstance(node, ast.Constant) and texts and not before and isinstance(node.value, str):
                 self.mentions.texts.add(node.value)
             elif isinstance(node, ast.Name | ast.Attribute) and texts and not before:
-                # The text may be a constant with a name: what it is shows when it is looked up.
+                # The string may be a named constant: the lookup shows its value.
                 self._content = False
                 self.mentions.found.extend(filter(None, [_chain(node)]))
                 self._content = True
@@ -261,7 +261,7 @@ class _Visitor(ast.NodeVisitor):
                 self.visit(node)
         self._content = before
 
-    # -- what is only looked at -------------------------------------------------------
+    # -- names that are only inspected ------------------------------------------------
 
     def visit_Compare(self, node: ast.Compare) -> None:
         self._visit_content([node.left, *node.comparators])
@@ -308,7 +308,7 @@ class _Visitor(ast.NodeVisitor):
         self._visit_all(nodes)
         self._inner -= 1
 
-    # -- what is returned -------------------------------------------------------------
+    # -- return values ----------------------------------------------------------------
 
     def visit_Return(self, node: ast.Return) -> None:
         self._note_returned(node.value)
@@ -346,7 +346,7 @@ class _Visitor(ast.NodeVisitor):
 
 
 def _chain(node: ast.AST) -> Mention | None:
-    """Return a name with attributes, as a mention; ``super()`` is the object itself."""
+    """Return a name with attributes as a mention; ``super()`` is the instance itself."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)

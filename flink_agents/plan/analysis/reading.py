@@ -1,11 +1,11 @@
-"""Finds by reading which events a function can emit, without running it.
+"""Finds the events that a function can emit by reading its code, without running it.
 
-A function names what it emits: event classes it loads, texts that are type strings, its return
-annotation, and the same in the functions it uses. Functions are followed through globals,
+A function names the events that it emits: the event classes it loads, strings that are type strings, its
+return annotation, and the same in the functions it uses. The reader follows functions through globals,
 closures, modules, and the methods of classes and objects they mention, as far as the code is
 the project's own: the standard library, installed packages and this package are not read.
 
-What is found is what *may* be emitted; a class that is only compared against counts too.
+The result is what *may* be emitted; a class that is only compared with counts too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_FUNCTIONS = 2000
 _PACKAGE = "flink_agents"
 _INSTALLED = ("site-packages", "dist-packages")
 
-# As tuples: what is read is asked for them a million times, and a union would be made each time.
+# As tuples: they are used a million times, and a union would be created each time.
 _COLLECTIONS = (dict, list, tuple, set, frozenset)
 _PLAIN_VALUES = (int, float, complex, bytes)
 _METHODS = (staticmethod, classmethod)
@@ -39,12 +39,12 @@ class Reading:
 
     Attributes:
         events: Event classes that are named.
-        texts: Text constants, among which type strings may be.
-        tags: Side outputs that are written to, as far as their tags stand in the code.
-        calls: Functions that are called durably, and chat models, for people.
+        texts: String constants, which may be type strings.
+        tags: Side outputs that are written to, as far as the code has their tags as literals.
+        calls: Functions that are durable steps, and chat models, for display.
         clients: Clients that are used.
-        certain: Event classes that an action makes itself to return, yield or send them.
-        opaque: Some function cannot be read, so nothing is known for certain.
+        certain: Event classes that an action instantiates itself to return, yield or send.
+        opaque: True if some function cannot be read, so the result may be incomplete.
     """
 
     events: set[type[Event]] = field(default_factory=set)
@@ -66,10 +66,10 @@ class Reading:
 
 
 def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
-    """Return what ``function`` can emit.
+    """Return the events that ``function`` can emit.
 
     Args:
-        function: The function to begin with.
+        function: The function to start with.
         owners: Classes, objects and modules whose methods it may call by attribute: the
             agent's class, for example.
     """
@@ -83,7 +83,7 @@ def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
 
 
 def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> list[Any]:
-    """Return the classes and objects that ``function``, such as a constructor that keeps them, mentions."""
+    """Return the classes and objects that ``function`` mentions, such as those that a constructor stores."""
     reader = Reader(function, owners)
     plain = plain_function(function)
     if plain is not None:
@@ -92,21 +92,21 @@ def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) ->
 
 
 class Reader:
-    """Follows functions to what they lead to, and collects what they name.
+    """Follows functions to the code that they use, and collects what they name.
 
     Args:
-        function: The function to begin with.
+        function: The function to start with.
         owners: Classes, objects and modules whose methods may be called by attribute.
 
     Attributes:
-        reading: What was found.
-        owners: All owners that turned up.
+        reading: The result.
+        owners: All owners that were found.
     """
 
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
         self.reading = Reading()
         self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
-        # An agent that is put together has this package's class. That does not make its code the user's.
+        # A builder's agent has this package's class. That does not make its code the user's.
         self._home = {_top(owner) for owner in self.owners.values()} - {_PACKAGE} | {_top(function)}
         self._seen: set[int] = set()
         self._names: dict[str, None] = {}
@@ -115,7 +115,7 @@ class Reader:
         self._own_packages: dict[str, bool] = {}
 
     def follow(self, function: FunctionType) -> None:
-        """Read ``function`` and, until nothing new turns up, what it leads to."""
+        """Read ``function`` and all code that it leads to."""
         self._read_function(function)
         while self._try_attributes():
             pass
@@ -143,7 +143,7 @@ class Reader:
             self._names.setdefault(name)
             if name in names:
                 self._take(names[name])
-        # Only what the function imports: an attribute may have the name of any module that is loaded.
+        # Only modules that the function imports: an attribute may have the name of any loaded module.
         for module in imports_of(code, names.get("__package__")):
             self._take(sys.modules.get(module))
         for constant in code.co_consts:
@@ -153,7 +153,7 @@ class Reader:
                 self._take(constant)
 
     def _try_attributes(self) -> bool:
-        """Look up every name that was loaded in every owner; true where one was new."""
+        """Look up every loaded name in every owner; returns True if one is new."""
         before = len(self._tried)
         for owner in list(self.owners.values()):
             # An owner has few of the names.
@@ -168,7 +168,7 @@ class Reader:
         return len(self._tried) > before
 
     def _reaches(self, owner: Any) -> bool:
-        """Return True if a name that was loaded may be an attribute of ``owner``."""
+        """Return True if a loaded name may be an attribute of ``owner``."""
         return True
 
     def _take(self, value: Any, depth: int = 2) -> None:
@@ -219,7 +219,7 @@ def _top(value: Any) -> str:
 
 
 def plain_function(value: Any) -> FunctionType | None:
-    """Return the Python function behind ``value``, or None."""
+    """Return the Python function in ``value``, or None."""
     for _ in range(20):
         if isinstance(value, FunctionType):
             inner = getattr(value, "__wrapped__", None)
@@ -243,7 +243,7 @@ def plain_function(value: Any) -> FunctionType | None:
 
 
 def holder_of(value: Any) -> tuple[Any, ...]:
-    """Return what a bound method or a callable object reaches as ``self``; nothing of a function."""
+    """Return the object that a bound method or a callable object has as ``self``; None for a function."""
     while isinstance(value, functools.partial):
         value = value.func
     if inspect.ismethod(value):
@@ -259,13 +259,13 @@ def closure_of(function: FunctionType) -> dict[str, Any]:
         try:
             found[name] = cell.cell_contents
         except ValueError:
-            # A cell that is not filled yet.
+            # A cell without a value yet.
             continue
     return found
 
 
 def names_of(owner: Any) -> set[str]:
-    """Return the names under which ``owner`` may have something; runs no code of its."""
+    """Return the possible attribute names of ``owner``, without running its code."""
     kinds = [*inspect.getmro(type(owner)), *(inspect.getmro(owner) if isinstance(owner, type) else ())]
     found = {name for kind in kinds for name in vars(kind)}
     try:
@@ -276,7 +276,7 @@ def names_of(owner: Any) -> set[str]:
 
 
 def attribute_of(owner: Any, name: str) -> Any:
-    """Return what ``owner`` has under a name, as it stands there; None if it has nothing."""
+    """Return an attribute of ``owner`` without running its descriptor; None if there is none."""
     try:
         return inspect.getattr_static(owner, name)
     except AttributeError:
@@ -284,28 +284,28 @@ def attribute_of(owner: Any, name: str) -> Any:
 
 
 def definitions_of(owner: Any, name: str) -> list[Any]:
-    """Return what ``owner`` has under a name, and what that overrides: ``super()`` leads there."""
+    """Return an attribute of ``owner`` and the ones that it overrides: ``super()`` leads there."""
     found = [attribute_of(owner, name)]
     kind = owner if isinstance(owner, type) else type(owner)
     return found + [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
 
 
 def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
-    """Return the classes of events that the return annotation of ``function`` names."""
+    """Return the event classes in the return annotation of ``function``."""
     if "return" not in function.__annotations__:
         return
     said = function.__annotations__["return"]
     found = function.__globals__.get(said) if isinstance(said, str) else said
     if isinstance(found, type) or said in (None, "None"):
-        # By far the most are a name or nothing, for which no expression has to be evaluated.
+        # Most annotations are a name or absent, and need no evaluation.
         if isinstance(found, type) and issubclass(found, Event):
             yield found
         return
-    # Alone: annotations of parameters may name what only type checkers see.
+    # Only this one: annotations of parameters may have names that only type checkers see.
     alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
     try:
         waiting = [get_type_hints(alone, function.__globals__)["return"]]
-    except Exception:  # this one may as well
+    except Exception:  # This one may have such a name as well.
         return
     while waiting:
         one = waiting.pop()

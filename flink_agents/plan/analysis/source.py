@@ -1,8 +1,8 @@
 """Finds the syntax tree of a function in its source file.
 
-A file is parsed once for all functions in it, and the tree of a function is looked for once for each code
-object. A code object never changes: what a module defines when it is reloaded, or a notebook when a cell is
-run again, is new code, whose source is read again. A file that changes leaves code that is loaded what it
+A file is parsed once for all functions in it, and the tree of a function is searched once for each code
+object. A code object never changes: a reloaded module or a notebook cell that runs again makes
+new code objects, whose source is read again. If a file changes, code that is loaded stays as it
 was.
 """
 
@@ -19,7 +19,7 @@ AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def node_of(function: FunctionType) -> AnyFunction | None:
-    """Return the syntax tree of a function; None if its source is not to be had, or not for certain."""
+    """Return the syntax tree of a function; None if its source is not available or not certain."""
     code = function.__code__
     known = _NODES.get(code)
     if known is not None:
@@ -30,7 +30,7 @@ def node_of(function: FunctionType) -> AnyFunction | None:
         return None
     names = _arguments(code)
     fitting = [one for one in nodes if _name(one) == code.co_name and _parameters(one) == names]
-    # Of several lambdas on a line, nothing is claimed.
+    # If a line has several lambdas, it is unknown which one this is.
     return _NODES.put(code, fitting[0]) if len(fitting) == 1 else None
 
 
@@ -39,7 +39,7 @@ _NODES: IdentityCache[AnyFunction] = IdentityCache()
 
 @functools.lru_cache(maxsize=16)
 def functions_in(source: str) -> dict[int, list[AnyFunction]]:
-    """Return the functions that stand in a source text, by their first lines; it is shared."""
+    """Return the functions in a source string, by their first lines; the result is shared."""
     found: dict[int, list[AnyFunction]] = {}
     for one in ast.walk(ast.parse(source)):
         if isinstance(one, AnyFunction):

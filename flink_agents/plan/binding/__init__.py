@@ -1,1 +1,1 @@
-"""From a plan to an agent that can run."""
+"""Turns a plan into an agent that can run."""

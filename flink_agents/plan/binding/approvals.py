@@ -1,4 +1,4 @@
-"""Lets an action begin when somebody has approved it."""
+"""Makes an action wait for an approval before it starts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Call = Callable[[Event, RunnerContext], Any]
 
 
 def with_approval(name: str, call: Call, settings: ActionSettings, tells: bool) -> Call:
-    """Return what calls an action when somebody has approved it.
+    """Return a function that waits for an approval, and then calls an action.
 
     Args:
         name: Name of the action.
-        call: The action, which is ``async def``.
+        call: The action, an ``async def`` function.
         settings: Its settings.
-        tells: True if an action of the agent takes the event that tells of a denial.
+        tells: True if an action of the agent takes the event that reports a denial.
     """
     needed, seconds = settings.needs_approval, settings.approval_timeout
 

@@ -1,7 +1,8 @@
-"""Finds the agents that an agent asks, as far as its code names them where it asks.
+"""Finds the sub-agents of an agent, as far as its code names them in the call.
 
-An agent is asked where a function calls ``ctx.call_agent`` or one of its kin and names an agent: a global, an
-attribute of the asking agent, a name around the function, or what a collection of these holds.
+An agent is a sub-agent if a function calls ``ctx.call_agent`` or a similar method and names the agent: a
+global, an attribute of the calling agent, a variable of an enclosing function, or an item of a collection of
+these.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.declarations import actions_of, resources_of
 
 _MAX_FOLLOWED = 1000
-"""How many functions of one agent are looked at."""
+"""How many functions of one agent are read at most."""
 
 _MAX_WRAPPED = 10
-"""How many methods and partial functions may stand around a function: stand-ins of tests have no end."""
+"""How many methods and partial functions may wrap a function: test doubles can be nested endlessly."""
 
 
 def asks_for_approvals(agent: Agent) -> bool:
-    """Return True if somebody has to approve what an agent does that ``agent`` asks, at any depth.
+    """Return True if a sub-agent of ``agent`` needs approvals, at any depth.
 
-    Its requests are those of the asking agent, by whose streams they leave and are answered.
+    Its requests belong to the calling agent, whose streams emit and answer them.
     """
     ahead = [agent]
-    # What was seen is kept, so that its identity is that of no other object.
+    # Visited objects are kept alive, so that no other object gets the same id().
     seen: dict[int, Any] = {}
     while ahead:
         for asked in _asked_by(ahead.pop()):
@@ -42,8 +43,8 @@ def asks_for_approvals(agent: Agent) -> bool:
             try:
                 instance = instance_of(asked)
                 plan = compile_agent(instance)
-            except Exception:  # what the user's code raises
-                # The action that asks is told what is wrong, unless it gives arguments that the class needs.
+            except Exception:  # Whatever the user's code raises.
+                # The calling action gets the error, unless it passes arguments that the class needs.
                 if _has_marks(asked):
                     return True
                 continue
@@ -54,7 +55,7 @@ def asks_for_approvals(agent: Agent) -> bool:
 
 
 def _asked_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
-    """Yield the agents that the code of an agent asks."""
+    """Yield the sub-agents that the code of an agent names."""
     declared = [one.function for one in (*actions_of(agent), *resources_of(agent))]
     added = [getattr(one.value, "func", None) for one in resources_of(agent)]
     ahead: list[Any] = [*declared, *added]
@@ -79,7 +80,7 @@ def _globals_of(code: CodeType) -> set[str]:
 
 
 def _attributes(agent: Agent, names: Set[str]) -> Iterator[Any]:
-    """Yield what an agent and its class have under some names."""
+    """Yield attributes of an agent and its class."""
     own = vars(agent)
     for name in names:
         if name in own:
@@ -88,7 +89,7 @@ def _attributes(agent: Agent, names: Set[str]) -> Iterator[Any]:
 
 
 def _plain(function: Any) -> FunctionType | None:
-    """The function with code that something callable stands for, or None."""
+    """Return the function in a callable, or None."""
     if isinstance(function, property):
         function = function.fget
     for _ in range(_MAX_WRAPPED):
@@ -106,7 +107,7 @@ def _is_agent(value: Any) -> bool:
 
 
 def _has_marks(agent: Agent | type[Agent]) -> bool:
-    """Return True if an action or a tool of a class is marked: somebody has to approve it."""
+    """Return True if an action or a tool of a class is declared with an approval."""
     kind = agent if isinstance(agent, type) else type(agent)
     members = [_plain(member) for base in kind.__mro__ for member in vars(base).values()]
     marks = [getattr(one, name, None) for one in members if one for name in (ACTION_MARK, RESOURCE_MARK)]

@@ -1,4 +1,4 @@
-"""Makes a running agent from a plan: functions found, instance made, actions callable."""
+"""Makes a running agent from a plan: finds functions, creates the instance, binds actions."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class BoundAction:
 
     Attributes:
         name: Its name.
-        call: Takes the event and the context; the instance is bound already.
-        is_async: A coroutine function or an asynchronous generator.
-        is_generator: A generator: it yields events.
-        is_async_generator: An asynchronous generator.
+        call: Takes the event and the context; it is bound to the instance.
+        is_async: True for a coroutine function or an asynchronous generator.
+        is_generator: True for a generator, which yields events.
+        is_async_generator: True for an asynchronous generator.
         trigger_classes: Classes whose instances, subclasses included, trigger it.
-        trigger_types: Type strings that trigger it where ``event.event_type`` equals one.
-        settings: When and how it is executed, as its author said.
-        config: What it reads as ``ctx.action_config``.
-        where: Its place, ``file:line in name``.
+        trigger_types: Type strings that trigger it if ``event.event_type`` equals one.
+        settings: When and how it is executed, as declared.
+        config: The value of ``ctx.action_config``.
+        where: Its position, ``file:line in name``.
         function: The plain function, for error displays.
-        off_thread: True if it must not even begin on Flink's thread: a ``def`` action that
+        off_thread: True if it must not even start on Flink's thread: a ``def`` action that
             blocks, has a timeout, has limits or makes durable calls.
-        journalled: True if it makes durable calls, or may, as far as that is known.
+        journalled: True if it makes durable calls, or may make some, as far as that is known.
     """
 
     name: str
@@ -87,7 +87,7 @@ class BoundAction:
         return self.journalled or self.is_async or self.off_thread
 
     def make_calls(self) -> None:
-        """Note that it makes durable calls."""
+        """Note that the action makes durable calls."""
         self.journalled = True
         self.off_thread = self.off_thread or not self.is_async
 
@@ -103,7 +103,7 @@ class BoundAgent:
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the Python types of their values.
         output_type: Python type of its outputs; None for any.
-        on_error: Policy for actions that raise and have none of their own.
+        on_error: Policy for failed actions that have no policy of their own.
         on_unhandled: Policy for events that no action accepts.
         event_types: Event classes that the agent knows, by type string.
         retry: Retry policy for actions that have none of their own, or None.
@@ -130,12 +130,12 @@ class BoundAgent:
 
     @property
     def asks(self) -> bool:
-        """True if somebody has to approve an action or a tool, as far as the plan says."""
+        """True if an action or a tool needs an approval, as far as the plan shows."""
         return any(one.needs_approval for one in (*self.plan.actions, *self.plan.resources))
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of its tools and clients, also of those that its class does not name."""
+        """The functions of the agent's tools and clients, also of those that its class does not name."""
         return tuple(self._functions.values())
 
     def modules(self) -> set[str]:
@@ -148,11 +148,11 @@ class BoundAgent:
         return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
 
     def resource(self, name: str, type: ResourceType | str) -> Any:
-        """Return the resource of that name, as its provider makes it.
+        """Return the resource with that name, as its provider makes it.
 
         Raises:
-            ResourceNotFoundError: The agent has none of that name and type.
-            ResourceUnavailableError: Nothing that is installed provides its kind.
+            ResourceNotFoundError: The agent has no resource of that name and type.
+            ResourceUnavailableError: No installed provider supports its kind.
         """
         try:
             kind = check_resource_type(type)
@@ -168,13 +168,13 @@ class BoundAgent:
         return self._made[kind, name]
 
     def check_cluster(self, config: Configuration) -> None:
-        """Let the providers of resources refuse what cannot serve the hosts of a real cluster.
+        """Let the providers of resources reject resources that cannot work on a real cluster.
 
         Args:
             config: The options of the job.
 
         Raises:
-            AgentsError: One does.
+            AgentsError: A provider rejects one.
         """
         for one in self.plan.resources:
             provider = provider_of(one.type)
@@ -182,7 +182,7 @@ class BoundAgent:
                 provider.check_cluster(one.name, one.descriptor.arguments, config)
 
     def check_worker(self, config: Configuration) -> None:
-        """Look whether this process has what the resources need: providers, modules, secrets.
+        """Check that this process has what the resources need: providers, modules, secrets.
 
         Args:
             config: The options of the job.
@@ -216,7 +216,7 @@ class BoundAgent:
         )
 
     def _named_code(self, value: Any) -> Any:
-        """Return a name, or arguments with names, with the objects that came with the job."""
+        """Return a name, or arguments with names, resolved to the objects that came with the job."""
         if isinstance(value, str):
             return NamedCode(value, self._named[value]) if value in self._named else value
         if isinstance(value, dict) and self._named:
@@ -233,20 +233,20 @@ class BoundAgent:
             try:
                 provider = provider_of(kind)
             except ResourceUnavailableError:
-                # An action that asks for such a resource is told.
+                # The action that uses such a resource gets the error.
                 continue
             if provider is not None:
                 provider.load()
 
     def made_resources(self) -> list[Any]:
-        """The resources that were made, the latest first."""
+        """The resources that were made, the newest first."""
         return list(reversed(self._made.values()))
 
     def client(self, name: str) -> Callable[[], Any]:
         """Return the function that opens the client ``name``.
 
         Raises:
-            ResourceNotFoundError: The agent has none of that name.
+            ResourceNotFoundError: The agent has no client of that name.
         """
         if name not in self.clients:
             raise self._not_found(name, ResourceType.CLIENT)
@@ -283,12 +283,12 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         code: Its code. Default: everything is imported by the names in the plan.
 
     Raises:
-        FunctionReferenceError: A function or class of the plan is not to be found.
-        AgentConfigurationError: The constructor does not take the plan's configuration.
-        LiteralSecretError: A plan that was loaded holds a secret.
+        FunctionReferenceError: A function or class of the plan cannot be found.
+        AgentConfigurationError: The constructor does not accept the plan's configuration.
+        LiteralSecretError: A loaded plan holds a secret.
     """
     if code is None:
-        # It was loaded from somewhere: compile_agent has not seen it.
+        # The plan was loaded from a file: compile_agent has not checked it.
         check_plan(plan)
     agent_class = _agent_class(plan, code)
     instance = make_instance(agent_class, plan.configuration, code.parameter_types if code else None)
@@ -307,7 +307,7 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         output_type = type_from_text(plan.output_type) if plan.output_type else None
     denied = ApprovalDeniedEvent.EVENT_TYPE
     tells = any(denied in one.triggers for one in plan.actions)
-    # The constructor may have had it as an argument, which no plan holds.
+    # The constructor may have received it as an argument, which no plan holds.
     instance.output_type = output_type
     tools = code.tools.values() if code is not None else resources_of(instance)
     declared = {one.name: one.settings.needs_approval for one in tools if one.type is ResourceType.TOOL}
@@ -380,12 +380,12 @@ def _bind_action(
 
 
 def _retry(planned: RetryPlan | None, policy: RetryPolicy | None) -> RetryPolicy | None:
-    """Return the policy of the code, whose exceptions may have no name; else that of the plan."""
+    """Return the policy of the code, whose exceptions may have no name; else the policy of the plan."""
     return policy or (planned.policy() if planned is not None else None)
 
 
 def _where(function: Any, instance: Agent) -> str:
-    """Where the user wrote an action; of one that a class of this package has, the user's class."""
+    """Return the user's line of an action; for an action of this package, the user's class."""
     code, kind = getattr(inspect.unwrap(unwrap(function)), "__code__", None), type(instance)
     if code is None or is_users_code(code) or kind.__module__.startswith("flink_agents."):
         return place_of(function)
@@ -395,7 +395,7 @@ def _where(function: Any, instance: Agent) -> str:
 def _code_of(
     action: ActionPlan, instance: Agent, code: AgentCode | None
 ) -> tuple[Callable[..., Any], ActionSettings]:
-    """Return the plain function of an action, and its settings in the plan with the agent's code."""
+    """Return the plain function of an action, and its plan settings with the agent's code."""
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
@@ -421,11 +421,11 @@ def _settings(
 
 
 def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
-    """Return whether somebody has to approve, or the function that tells.
+    """Return whether an approval is needed, or the function that decides.
 
     Args:
         one: The action or tool.
-        declared: What the code says, by name, if it is at hand.
+        declared: The setting in the code, by name, if it is available.
     """
     if not isinstance(one.needs_approval, str):
         return one.needs_approval
@@ -438,7 +438,7 @@ def _condition(when: ConditionPlan | None, name: str, instance: Agent) -> Callab
     if when is None:
         return None
     if not when.function.importable:
-        # A lambda has no name, but the class that declares the action still has it.
+        # A lambda has no name, but the class that declares the action still holds it.
         for declared in actions_of(instance):
             if declared.name == name:
                 return declared.mark.settings.when
@@ -472,7 +472,7 @@ def _function_of(resource: ResourcePlan, instance: Agent, code: AgentCode | None
 
 
 def _with_annotations(function: Callable[..., Any], hints: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a copy of ``function`` whose annotations are types, not names that it might not know."""
+    """Return a copy of ``function`` whose annotations are types, not names that may be unknown there."""
     if not isinstance(function, FunctionType) or inspect.unwrap(function) is not function:
         return function
     code, names, name = function.__code__, function.__globals__, function.__name__

@@ -1,4 +1,4 @@
-"""Provides the kinds of resources that this package has: tools, prompts and clients."""
+"""Provides the resource kinds of this package: tools, prompts and clients."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ToolProvider(ResourceProvider):
 
 
 class PromptProvider(ResourceProvider):
-    """Gives prompts as they were declared."""
+    """Returns prompts as they were declared."""
 
     @override
     def provide(self, declared: DeclaredResource) -> Prompt | None:
         prompt = declared.prompt
         if prompt is None:
             return None
-        # The plan is the user's own, but what pydantic reads out of its JSON counts as data.
+        # The plan is the user's own, but values that Pydantic reads from its JSON count as data.
         messages = [ChatMessage(role=one.role, content=one.content) for one in prompt.messages]
         return Prompt(messages=tuple(messages), mcp=prompt.mcp)
 
 
 class ClientProvider(ResourceProvider):
-    """Says how a client is had: it lives on the agent loop, which opens it and closes it."""
+    """Describes a client: the agent loop opens and closes it."""
 
     @override
     def provide(self, declared: DeclaredResource) -> Any:

@@ -1,4 +1,4 @@
-"""Finds out from its code what an agent will need."""
+"""Finds out from an agent's code what the agent will need at run time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
-"""How much code is looked at for one action."""
+"""How many pieces of code are read for one action at most."""
 
 _LIBRARIES = (
     *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -36,20 +36,20 @@ _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
 """Methods of the context that make durable calls."""
 
 ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced", "as_tool"})
-"""Methods by which code hands over to other agents, whose durable calls are its own."""
+"""Methods with which code calls other agents; their durable calls count as its own."""
 
 _WAITS = frozenset({"sleep", "wait_for_signal", "request_approval"})
-"""Methods of the context that wait for what outlasts an execution. Modules have functions of these names."""
+"""Context methods whose waits outlast an execution. Modules have functions of these names, too."""
 
 _MEMORY = frozenset({"short_term_memory", "conversation", "long_term_memory"})
-"""Methods of the context that give memory."""
+"""Context methods that return memory."""
 
 OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 
 _DATA = frozenset({str, bytes, int, float, bool, type(None)})
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
-"""Actions of this package, all of which make some."""
+"""Actions of this package that make durable calls."""
 
 _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
     ResourceType.EMBEDDING_MODEL: frozenset({"embed"}),
@@ -57,14 +57,14 @@ _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
     ResourceType.LONG_TERM_MEMORY: frozenset({"long_term_memory"}),
     ResourceType.MCP_SERVER: frozenset({"mcp_server", "prompt"}),
 }
-"""Methods of the context that make durable calls, by the resource without which they make none.
+"""Context methods that make durable calls, by the resource that they need for that.
 
-Their names are common: code of an agent that has no such resource means something else by them.
+Their names are common: in an agent without such a resource, they mean something else.
 """
 
 
 def _durable_names(agent: BoundAgent) -> frozenset[str]:
-    """Names by which code of the agent makes durable calls."""
+    """Return the names by which code of the agent makes durable calls."""
     kinds = {one.type for one in agent.plan.resources}
     return _DURABLE.union(*(names for kind, names in _OF_RESOURCES.items() if kind in kinds))
 
@@ -75,16 +75,16 @@ def makes_durable_calls(agent: BoundAgent) -> bool:
 
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
-    """Return True if any code of the user's that the actions lead to may make durable calls."""
+    """Return True if any user code that the actions lead to may make durable calls."""
     if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
         return True
     return any(_may_make_calls(one.function, agent) for one in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
-    """Note which actions make durable calls, and which may make some by other code of the user's.
+    """Note which actions make durable calls, and which may make some through other user code.
 
-    The former never begin on Flink's thread, where they could not end. The latter get copies of events.
+    The former never start on Flink's thread, where they could not end. The latter get copies of events.
     """
     for action in agent.actions:
         if _makes_calls(action.function, agent):
@@ -94,8 +94,8 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Return True if any code of the user's that an action leads to names a durable call."""
-    # Agents that are asked have resources of their own.
+    """Return True if any user code that an action leads to names a durable call."""
+    # Sub-agents have resources of their own.
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
     def names_call(function: FunctionType) -> bool:
@@ -110,14 +110,15 @@ def _leads_to(
     wanted: Callable[[FunctionType], bool],
     known: Callable[[Any], bool] | None = None,
 ) -> bool:
-    """Return True if an action leads to something ``known``, or to code of the user's that is ``wanted``.
+    """Return True if an action leads to something ``known``, or to user code that is ``wanted``.
 
-    Whatever the code names is followed, through modules, classes and objects, but not into libraries. What a
-    module makes is not known before it is imported; this does not import it, and takes it to be wanted.
+    The search follows whatever the code names, through modules, classes and objects, but not into libraries.
+    The content of a module is unknown before its import; this does not import it, and assumes that it is
+    wanted.
     """
     own = vars(agent.instance).values()
     ahead: list[Any] = [action, type(agent.instance), *own, *agent.functions]
-    # What was looked into is kept, so that its identity is that of no other object.
+    # Visited objects are kept alive, so that no other object gets the same id().
     opened: dict[int, Any] = {}
     seen: set[int] = set()
     while ahead and len(seen) < _MAX_FOLLOWED:
@@ -143,14 +144,14 @@ def _leads_to(
 
 
 def _inside(found: Any) -> Iterator[Any]:
-    """Yield what may be called by way of ``found``; of a collection no data, of which there may be much."""
+    """Yield what may be called through ``found``; data in a collection is skipped, as there may be much."""
     if isinstance(found, Agent):
         yield from (one.function for one in (*actions_of(found), *resources_of(found)))
     elif isinstance(found, property):
         yield from (found.fget, found.fset, found.fdel)
     elif isinstance(found, FunctionType):
         yield from (found.__defaults__, found.__kwdefaults__)
-        # Functions of libraries are not read, but may call what they were made with.
+        # Functions of libraries are not read, but may call their arguments.
         yield from _cells(found)
     yield inspect.getattr_static(found, "__wrapped__", None)
     yield from (one for one in _contents(found) if type(one) not in _DATA)
@@ -162,12 +163,12 @@ def _asks(function: Callable[..., Any]) -> bool:
 
 
 def named_by(names: Set[str], function: FunctionType, of_modules: Set[str] | None = None) -> Iterator[Any]:
-    """Yield what the code of a function names: globals, imports, what they have under a name, closures.
+    """Yield the objects that a function's code names: globals, imports, their attributes, closures.
 
     Args:
         names: The names.
         function: The function.
-        of_modules: The names of what modules may have. Default: ``names``.
+        of_modules: The names to look up in modules. Default: ``names``.
     """
     ahead = [*map(function.__globals__.get, names), *map(sys.modules.get, _imports(function))]
     modules: set[str] = set()
@@ -181,14 +182,14 @@ def named_by(names: Set[str], function: FunctionType, of_modules: Set[str] | Non
 
 
 def _imports(function: FunctionType) -> Iterator[str]:
-    """Yield the names of the modules that the code of a function imports as it runs."""
+    """Yield the names of the modules that a function's code imports as it runs."""
     package = function.__globals__.get("__package__")
     for code in _codes(function.__code__):
         yield from imports_of(code, package)
 
 
 def _imports_unseen_code(function: FunctionType) -> bool:
-    """Return True if a function imports, as it runs, code of the user's that was not imported so far."""
+    """Return True if a function imports, as it runs, user code that is not imported yet."""
     return any(_is_unseen(name) for name in _imports(function) if name not in sys.modules)
 
 
@@ -203,7 +204,7 @@ def _is_unseen(module: str) -> bool:
 
 
 def _is_authors(found: Any) -> bool:
-    """Return True if a function, class or module belongs neither to a library nor to this package."""
+    """Return True if a function, class or module is the user's, not of a library or of this package."""
     if isinstance(found, FunctionType):
         file = found.__code__.co_filename
     else:
@@ -213,7 +214,7 @@ def _is_authors(found: Any) -> bool:
         loaded = sys.modules.get(module)
         file = getattr(loaded, "__file__", None) or ""
         if not file:
-            # A package without __init__ has places instead.
+            # A package without __init__ has several locations instead.
             return not all(map(_is_in_library, getattr(loaded, "__path__", None) or [""]))
     return not _is_in_library(file)
 
@@ -230,7 +231,7 @@ def keeps_state(agent: BoundAgent) -> bool:
 def _keeps(function: FunctionType) -> bool:
     if not _MEMORY.isdisjoint(names_in(function.__code__)):
         return True
-    # The names of keyword arguments are constants of the code.
+    # The names of keyword arguments are constants of the code object.
     constants = (constant for code in _codes(function.__code__) for constant in code.co_consts)
     return any(isinstance(constant, tuple) and "delay" in constant for constant in constants)
 
@@ -243,7 +244,7 @@ def may_wait(agent: BoundAgent) -> bool:
 
 
 def _known_to_wait(value: Any) -> bool:
-    """Return True if an object waits, as a library says, or an agent asks for approvals."""
+    """Return True if an object declares that it waits, or an agent needs approvals."""
     if isinstance(value, Agent):
         settings = [one.mark.settings for one in actions_of(value)]
         return any(one.needs_approval for one in settings + [one.settings for one in resources_of(value)])
@@ -251,7 +252,7 @@ def _known_to_wait(value: Any) -> bool:
 
 
 def _waits(function: FunctionType) -> bool:
-    """Return True if a function needs an approval, or calls a method that waits of anything but a module."""
+    """Return True if a function needs an approval, or calls a waiting method of anything but a module."""
     marks = [getattr(function, name, None) for name in (ACTION_MARK, RESOURCE_MARK)]
     if any(isinstance(one, ActionMark | ResourceMark) and one.settings.needs_approval for one in marks):
         return True
@@ -287,13 +288,13 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     """Return True if the code of an action names a durable call.
 
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
-    of the same modules. A call that is made by other code is not seen here.
+    of the same modules. Calls that other code makes are not seen here.
     """
     if str(FunctionRef.of(action)) in _BUILT_IN:
         return True
     durable = _durable_names(agent)
     kinds = [type(agent.instance), *filter(None, [agent.context_class])]
-    # Looking for a name is slow, and classes have few of those that code names.
+    # Looking a name up is slow, and classes have few of the names in code.
     owners = [(kind, names_of(kind)) for kind in kinds]
     attributes = vars(agent.instance)
     ahead: list[Any] = [inspect.unwrap(action)]
@@ -317,7 +318,7 @@ def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
 
 
 def with_contents(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield ``values``, and what those of them hold that are collections."""
+    """Yield ``values``, and the items of those that are collections."""
     for value in values:
         yield value
         yield from _contents(value)
@@ -330,7 +331,7 @@ def _contents(value: Any) -> Iterable[Any]:
 
 
 def names_in(code: CodeType) -> frozenset[str]:
-    """Return the names of globals and attributes in code, and in the functions that it makes."""
+    """Return the names of globals and attributes in code, and in its inner functions."""
     known = _NAMES.get(code)
     return (
         _NAMES.put(code, frozenset().union(*(one.co_names for one in _codes(code))))
@@ -342,18 +343,18 @@ def names_in(code: CodeType) -> frozenset[str]:
 _NAMES: IdentityCache[frozenset[str]] = IdentityCache()
 
 Owners = Iterable[tuple[type, set[str]]]
-"""Classes, each with all names that it has something under."""
+"""Classes, each with all its attribute names."""
 
 
 def _members(names: frozenset[str], owners: Owners) -> Iterator[Any]:
-    """Yield what classes have under some of ``names``."""
+    """Yield the attributes of classes with some names."""
     for owner, known in owners:
         for name in names & known:
             yield inspect.getattr_static(owner, name, None)
 
 
 def _functions(names: frozenset[str], function: FunctionType, owners: Owners) -> Iterator[Any]:
-    """Yield functions of the module, methods of the agent and closures that ``names`` may mean."""
+    """Yield the functions of the module, methods of the agent and closures that ``names`` may mean."""
     for found in (*map(function.__globals__.get, names), *_members(names, owners)):
         if getattr(found, "__module__", None) == function.__module__:
             yield inspect.unwrap(found) if callable(found) else found
@@ -361,9 +362,9 @@ def _functions(names: frozenset[str], function: FunctionType, owners: Owners) ->
 
 
 def _cells(function: FunctionType) -> Iterator[Any]:
-    """Yield what a function has from the functions around it."""
+    """Yield the values that a function has from enclosing functions."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
         except ValueError:
-            continue  # a name that has no value yet
+            continue  # A name without a value yet.

@@ -1,1 +1,1 @@
-"""From an agent, as its author wrote it, to its plan."""
+"""Compiles an agent to its plan."""

@@ -1,7 +1,7 @@
-"""Checks what an action's annotations say of the event, the context and the result.
+"""Checks an action's annotations of the event, the context and the result.
 
-Only what is certainly wrong is refused: annotations that cannot be resolved, protocols and type variables say
-nothing here.
+Only certain mistakes are rejected: annotations that cannot be resolved, protocols and type variables are
+accepted.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _YIELDING = (
     set,
     frozenset,
 )
-"""Types whose parts are what an action returns or yields."""
+"""Types whose arguments are the types that an action returns or yields."""
 
 _HOLDERS = (list, tuple, set, frozenset, collections.abc.Iterator, collections.abc.AsyncIterator)
 
 
 def check_annotations(action: ActionDeclaration, context_class: type[RunnerContext] | None) -> None:
-    """Check that the annotations of an action fit what it is called with, and what it may return.
+    """Check that the annotations of an action fit its arguments and its possible results.
 
     Args:
-        action: The action, whose signature fits.
+        action: The action; its signature is valid.
         context_class: The agent's own context class.
 
     Raises:
-        ActionSignatureError: One does not.
+        ActionSignatureError: An annotation does not fit.
     """
     function: Any = plain_function(action.function)
     if function is None:
@@ -97,14 +97,14 @@ def _trigger_classes(action: ActionDeclaration) -> Iterator[type[Event]]:
 
 
 def _hint(function: Callable[..., Any], name: str) -> Any:
-    """Return what a parameter is annotated as, or the result; ``Any`` if that is not known."""
+    """Return the annotation of a parameter or of the result; ``Any`` if it is unknown."""
     annotations: dict[str, Any] = getattr(function, "__annotations__", {})
     if name not in annotations:
         return Any
     alone = SimpleNamespace(__annotations__={name: annotations[name]})
     try:
         return typing.get_type_hints(alone, getattr(function, "__globals__", None))[name]
-    except Exception:  # what only type checkers see, or a class of an outer function
+    except Exception:  # A name that only type checkers see, or a class of an enclosing function.
         return Any
 
 
@@ -117,14 +117,14 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 
 def _classes(annotation: Any) -> Iterator[type]:
-    """Yield the classes that an annotation names; none if it leaves something open."""
+    """Yield the classes in an annotation; none if it leaves something open."""
     members = list(_members(annotation))
     if all(_is_plain_class(one) for one in members):
         yield from members
 
 
 def _results(annotation: Any) -> Iterator[type]:
-    """Yield the classes of what an action returns or yields, as far as they are known."""
+    """Yield the classes that an action returns or yields, as far as they are known."""
     for one in _members(annotation):
         origin, arguments = get_origin(one), get_args(one)
         if origin in _YIELDING and arguments:

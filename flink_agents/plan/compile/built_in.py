@@ -1,4 +1,4 @@
-"""Adds the actions of this package that an agent needs for the events which it emits."""
+"""Adds the actions of this package that an agent needs for the events that it emits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flink_agents.plan.references import FunctionRef
 
 
 def needed_actions(own: Sequence[ActionDeclaration], emissions: Emissions) -> list[ActionDeclaration]:
-    """Return the actions of this package that an agent needs besides its own.
+    """Return the actions of this package that an agent needs in addition to its own.
 
     Args:
         own: The actions that the user declared.
         emissions: The events that these can emit.
 
     Raises:
-        FunctionReferenceError: What such an action needs is not installed.
+        FunctionReferenceError: A package that such an action needs is not installed.
     """
     triggers = {type_of(trigger) for action in own for trigger in action.mark.triggers}
     emitted = emissions.together()

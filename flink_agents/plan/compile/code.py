@@ -1,4 +1,4 @@
-"""``AgentCode``: what workers need of an agent besides its plan, in a form that pickles.
+"""``AgentCode``: the code of an agent that workers need besides its plan, in a form that can be pickled.
 
 A plan names code; a class of the main script cannot be imported by that name on a worker, and
 functions that were added to an agent may have no name at all. ``AgentCode`` carries the objects
@@ -35,7 +35,7 @@ class AgentCode:
         clients: Functions of its clients, by name, as declared.
         retry: Its retry policy, or None.
         annotations: Types of the tools' parameters, by tool: a function that is pickled by
-            value loses the names that its textual annotations mention.
+            value loses the names in its string annotations.
         parameter_types: Types of the constructor's parameters, for the same reason.
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the types of their values.
@@ -62,10 +62,10 @@ class AgentCode:
         """Return the code of an agent.
 
         Args:
-            agent: An instance, a class without required arguments, or an agent that was read already.
+            agent: An instance, a class without required arguments, or a declared agent.
 
         Raises:
-            AgentDefinitionError: Its actions or resources are not declared correctly.
+            AgentDefinitionError: Its actions or resources are declared incorrectly.
         """
         declared = agent if isinstance(agent, DeclaredAgent) else DeclaredAgent.of(agent)
         instance = declared.instance

@@ -1,4 +1,4 @@
-"""``compile_agent``: from an agent class, instance or builder to its plan."""
+"""``compile_agent``: compiles an agent class, instance or builder to its plan."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from flink_agents.plan.model import (
 from flink_agents.plan.references import FunctionRef, type_text
 
 _TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
-"""Kinds of resources whose descriptions say which of their tools somebody has to approve."""
+"""Kinds of resources whose descriptions say which of their tools need approvals."""
 
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
@@ -68,20 +68,20 @@ def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentP
         name: Name of the agent. Default: its ``agent_name``, else the class name.
 
     Raises:
-        AgentDefinitionError: The agent cannot work; the text names file, line, class and method.
+        AgentDefinitionError: The agent is invalid; the message names file, line, class and method.
     """
     return _plan_of(DeclaredAgent.of(agent), name)
 
 
 def compile_with_code(agent: Agent | type[Agent], name: str | None = None) -> tuple[AgentPlan, AgentCode]:
-    """Return the plan of ``agent``, and its code, which are both made of one reading.
+    """Return the plan and the code of ``agent``, both from one reading.
 
     Args:
         agent: As for :func:`compile_agent`.
-        name: As there.
+        name: As for :func:`compile_agent`.
 
     Raises:
-        AgentDefinitionError: The agent cannot work.
+        AgentDefinitionError: The agent is invalid.
     """
     declared = DeclaredAgent.of(agent)
     plan = _plan_of(declared, name)
@@ -162,7 +162,7 @@ def _action_plans(actions: Iterable[ActionDeclaration], emissions: Emissions) ->
 
 
 def _named(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the name of the function that tells whether somebody has to approve."""
+    """Return the settings with the name of the function that decides about approvals."""
     needed = settings["needs_approval"]
     return {**settings, "needs_approval": str(FunctionRef.of(needed)) if callable(needed) else needed}
 
@@ -229,7 +229,7 @@ def _resource_plan(resource: ResourceDeclaration, agent: Agent) -> ResourcePlan:
 
 
 def _asks_people(kind: ResourceType, arguments: Mapping[str, Any]) -> bool:
-    """Return True if somebody may have to approve what a resource does."""
+    """Return True if a resource may need approvals."""
     if kind is ResourceType.CHAT_MODEL:
         return arguments.get("on_unknown_outcome") == "ask"
     return kind in _TOOL_SOURCES and bool(arguments.get("needs_approval"))

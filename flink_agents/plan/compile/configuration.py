@@ -1,4 +1,4 @@
-"""Constructor arguments of an agent as JSON, and an instance made from them again."""
+"""Converts the constructor arguments of an agent to JSON, and makes an instance from them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def instance_of(agent: Agent | type[Agent]) -> Agent:
     """Return ``agent`` itself, or an instance of the class ``agent``.
 
     Raises:
-        AgentDefinitionError: It is neither.
+        AgentDefinitionError: ``agent`` is neither.
         AgentConfigurationError: The class needs arguments.
     """
     if isinstance(agent, Agent):
@@ -53,7 +53,7 @@ def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
     try:
         hints = get_type_hints(constructor, include_extras=True)
     except NameError:
-        # Names that only type checkers import: those parameters have to be plain JSON.
+        # Names that only type checkers import: these parameters have to be plain JSON.
         hints = {}
     parameters = list(inspect.signature(constructor).parameters)[1:]
     return {name: hints.get(name, Any) for name in parameters}
@@ -62,10 +62,10 @@ def parameter_types(agent_class: type[Agent]) -> dict[str, Any]:
 def configuration_of(agent: Agent) -> dict[str, Any]:
     """Return the constructor arguments of ``agent`` as JSON values, by parameter.
 
-    Only what was passed is written; defaults stay in the code.
+    Only passed arguments are included; defaults stay in the code.
 
     Raises:
-        AgentConfigurationError: One does not come back from JSON as it was.
+        AgentConfigurationError: A value does not survive the round trip through JSON.
     """
     agent_class = type(agent)
     if agent_class.__init__ is Agent.__init__:
@@ -82,15 +82,15 @@ def configuration_of(agent: Agent) -> dict[str, Any]:
 def make_instance(
     agent_class: type[A], configuration: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> A:
-    """Return an instance made from ``configuration``, its arguments with the types of the constructor.
+    """Return an instance made from ``configuration``, with arguments of the constructor's types.
 
     Args:
         agent_class: The class.
-        configuration: What :func:`configuration_of` gave.
-        types: What :func:`parameter_types` gave, if that was asked in another process.
+        configuration: The result of :func:`configuration_of`.
+        types: The result of :func:`parameter_types`, if it comes from another process.
 
     Raises:
-        AgentConfigurationError: The constructor does not take these arguments.
+        AgentConfigurationError: The constructor does not accept these arguments.
     """
     if agent_class.__init__ is Agent.__init__:
         return agent_class()
@@ -110,7 +110,7 @@ def make_instance(
     bound = inspect.BoundArguments(signature, arguments)  # pyright: ignore[reportArgumentType]
     try:
         return agent_class(*bound.args[1:], **bound.kwargs)
-    except Exception as error:  # whatever the constructor objects to
+    except Exception as error:  # Whatever the constructor raises.
         raise AgentConfigurationError(
             f"{agent_class.__name__} cannot be constructed from its configuration",
             expected=f"{agent_class.__name__}{signature}",
@@ -121,7 +121,7 @@ def make_instance(
 
 
 def json_or_reason(value: Any) -> tuple[Any, str | None]:
-    """Return ``value`` as JSON, and why that is not ``value`` itself (None if it is)."""
+    """Return ``value`` as JSON, and the reason why that differs from ``value`` (None if it does not)."""
     try:
         written = to_jsonable_python(value)
         json.dumps(written, allow_nan=False, ensure_ascii=False).encode()
@@ -131,7 +131,7 @@ def json_or_reason(value: Any) -> tuple[Any, str | None]:
 
 
 def is_plain_json(value: Any) -> bool:
-    """Return True if ``value`` consists of exactly the types that JSON gives back."""
+    """Return True if ``value`` consists of exactly the types that JSON returns."""
     if type(value) is dict:
         return all(type(key) is str and is_plain_json(item) for key, item in value.items())
     if type(value) is list:
@@ -186,5 +186,5 @@ def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> 
 def _same(restored: Any, value: Any) -> bool:
     try:
         return bool(restored == value)
-    except Exception:  # whatever a foreign __eq__ raises: equality is not shown
+    except Exception:  # Whatever a foreign __eq__ raises: the values do not count as equal.
         return False

@@ -1,8 +1,8 @@
-"""Reads what an agent's author declared: actions and resources, wherever they come from.
+"""Reads the actions and resources that an agent declares.
 
 Actions of a class come first, base classes before subclasses and each in the order of
-definition; what was added to the instance follows. A method that overrides an action without
-``@action`` keeps the triggers and its place; ``None`` in its stead removes the action.
+definition; actions added to the instance follow. A method that overrides an action without
+``@action`` keeps its triggers and its position; ``None`` in its place removes the action.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from flink_agents.plan.model import Kind
 
 @dataclass(frozen=True)
 class ActionDeclaration:
-    """An action as its author wrote it.
+    """An action as you declared it.
 
     Attributes:
         name: Its name in the agent.
-        mark: What was said about it.
+        mark: The arguments of its declaration.
         function: The plain function.
         kind: How it belongs to the agent.
-        place: Where it is declared, if that is not where its function stands.
+        place: Where it is declared, if that differs from where its function is.
     """
 
     name: str
@@ -45,23 +45,23 @@ class ActionDeclaration:
 
     @property
     def where(self) -> str:
-        """The place of the declaration."""
+        """The position of the declaration."""
         return self.place or place_of(self.function)
 
 
 @dataclass(frozen=True)
 class ResourceDeclaration:
-    """A resource as its author wrote it.
+    """A resource as you declared it.
 
     Attributes:
         name: Its name in the agent.
         type: Its kind.
         function: The plain function that is the tool or returns the resource, or None.
         kind: How that function belongs to the agent.
-        value: The resource itself where it was added as an object.
+        value: The resource itself, if it was added as an object.
         title: Name of a tool that was added as ``Tool``.
         description: Description of such a tool.
-        place: Where it is declared, if that is not where its function stands.
+        place: Where it is declared, if that differs from where its function is.
         settings: Limits of a tool.
     """
 
@@ -77,7 +77,7 @@ class ResourceDeclaration:
 
     @property
     def where(self) -> str:
-        """The place of the declaration."""
+        """The position of the declaration."""
         return self.place or place_of(self.function)
 
 
@@ -85,7 +85,7 @@ def actions_of(agent: Agent) -> list[ActionDeclaration]:
     """Return the actions of the agent's class and those added to the agent.
 
     Raises:
-        DuplicateNameError: Two have one name.
+        DuplicateNameError: Two have the same name.
         ActionSignatureError: One is a class method.
     """
     found = [
@@ -105,7 +105,7 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
     """Return the resources of the agent's class and those added to the agent.
 
     Raises:
-        DuplicateNameError: Two of one type have one name.
+        DuplicateNameError: Two of one type have the same name.
         ActionSignatureError: One is a class method.
     """
     found = [
@@ -152,7 +152,7 @@ def _added_resource(name: str, kind: ResourceType, value: Any, place: str) -> Re
 
 
 def _tools(agent_class: type[Agent]) -> dict[str, Tool]:
-    """The ``Tool`` objects that the class ends up with, by the names of their attributes."""
+    """Return the ``Tool`` objects of the class, by the names of their attributes."""
     members: dict[str, Any] = {}
     for owner in reversed(agent_class.__mro__):
         members |= vars(owner)
@@ -160,7 +160,7 @@ def _tools(agent_class: type[Agent]) -> dict[str, Tool]:
 
 
 def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, mark and member of each marked member that the class ends up with."""
+    """Yield name, mark and member of each declared member of the class."""
     marks: dict[str, ActionMark | ResourceMark] = {}
     members: dict[str, Any] = {}
     for owner in reversed(agent_class.__mro__):

@@ -1,4 +1,4 @@
-"""``DeclaredAgent``: what an agent declares and what its code emits, read once for all that is made of it."""
+"""``DeclaredAgent``: an agent's declarations and emitted events, read once for all that is made of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from flink_agents.plan.compile.events import Emissions, emissions_of
 
 @dataclass(frozen=True)
 class DeclaredAgent:
-    """An agent and what was read of it.
+    """An agent with its declarations.
 
     Attributes:
         instance: The agent.
-        actions: The actions that the user declared, and behind them those of this package.
+        actions: The actions that the user declared, and after them those of this package.
         resources: Its resources.
         emissions: The events that its actions can emit.
     """
@@ -37,8 +37,8 @@ class DeclaredAgent:
         """Read an agent, given as an instance or as a class without required arguments.
 
         Raises:
-            AgentDefinitionError: Its actions or resources are not declared correctly.
-            FunctionReferenceError: What an action of this package needs is not installed.
+            AgentDefinitionError: Its actions or resources are declared incorrectly.
+            FunctionReferenceError: A package that an action of this package needs is not installed.
         """
         instance = instance_of(agent)
         own = actions_of(instance)

@@ -27,7 +27,7 @@ def type_of(trigger: Trigger) -> str:
 
 
 def is_exact(trigger: Trigger) -> bool:
-    """Return True if the trigger is a type string that only events of that very type match."""
+    """Return True if the trigger is a type string that only matches events of exactly that type."""
     return isinstance(trigger, str) and trigger not in BUILT_IN
 
 
@@ -36,10 +36,10 @@ class Emissions:
     """The events that an agent's actions can emit.
 
     Attributes:
-        by_action: What each action names or declares, so that it may emit it.
-        shown: What the code of each action shows that it emits, and what it declares.
-        anywhere: What the constructor of the agent names, so that any action might emit it.
-        declared: Type strings and classes that ``emits=`` names, by action.
+        by_action: The events that each action names or declares, and so may emit.
+        shown: The events that each action's code shows it to emit, and those it declares.
+        anywhere: The events that the agent's constructor names; any action may emit them.
+        declared: Type strings and classes in ``emits=``, by action.
         owners: Classes and objects whose methods any action may call.
     """
 
@@ -50,7 +50,7 @@ class Emissions:
     owners: Sequence[Any] = ()
 
     def with_actions(self, actions: Iterable[ActionDeclaration]) -> Emissions:
-        """Read the code of more actions of the agent; returns what these emit besides."""
+        """Read the code of more actions of the agent; returns the emissions including theirs."""
         by_action, shown, declared = dict(self.by_action), dict(self.shown), dict(self.declared)
         for action in actions:
             by_action[action.name] = read(action.function, self.owners)
@@ -62,7 +62,7 @@ class Emissions:
         return replace(self, by_action=by_action, shown=shown, declared=declared)
 
     def together(self) -> Reading:
-        """Return what all actions can emit."""
+        """Return the events that all actions together can emit."""
         found = Reading()
         found.update(self.anywhere)
         for reading in self.by_action.values():
@@ -107,7 +107,7 @@ def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaratio
 
 
 def emitted_types(reading: Reading, interesting: Iterable[str]) -> tuple[str, ...]:
-    """Return the type strings of the classes that ``reading`` shows, and its ``interesting`` texts."""
+    """Return the type strings of the classes that ``reading`` shows, and its ``interesting`` strings."""
     classes = {one.EVENT_TYPE for one in reading.events if one not in (Event, InputEvent, NamedEvent)}
     return tuple(sorted(classes | (reading.texts & set(interesting) - set(BUILT_IN))))
 

@@ -1,8 +1,8 @@
-"""Finds secrets that are written out in what describes a resource: the plan holds it, and so do its copies.
+"""Finds literal secrets in the description of a resource: the plan, and each copy of it, would hold them.
 
 A value is rejected because of its name (``api_key``, ``Authorization``, ``--token``), or because it looks
-like a credential (``sk-...``, a private key, a password in an address). A reference takes its place,
-``{"env": "NAME"}`` or ``{"file": "PATH"}``. A value that is rejected by mistake is written as
+like a credential (``sk-...``, a private key, a password in a URL). Write a reference instead,
+``{"env": "NAME"}`` or ``{"file": "PATH"}``. If a value is rejected by mistake, write it as
 ``{"public": "..."}``.
 """
 
@@ -18,13 +18,13 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan.model import AgentPlan
 
 REFERENCES = ({"env"}, {"file"}, {"public"})
-"""Keys of what is not a literal."""
+"""Keys of references and of public values."""
 
 _FREE = ("headers", "env", "environment", "args", "options", "settings", "arguments")
-"""Fields that hold whatever a service takes, secrets among it."""
+"""Fields that hold arbitrary arguments of a service, secrets among them."""
 
 _PROSE = frozenset({"instructions", "description", "prompt", "router", "needs_approval", "tools", "skills"})
-"""Fields that hold texts and names of the user."""
+"""Fields that hold the user's prose and names."""
 
 _KEYS = (
     "api|access|secret|secret_access|private|auth|account|subscription|functions?|service|encryption|signing"
@@ -39,12 +39,12 @@ _LOOSE_NAME = re.compile(
     r"(?:^|_)(?:key|passwd|passphrase|pwd|pat|auth|signature|cookie|dsn)$"
     r"|(?:apikey|token|secret|password|credentials?|authorization)$"
 )
-"""Of headers and variables, whose names are the service's."""
+"""Fields of headers and variables, whose names the service decides."""
 
 _HARMLESS = re.compile(
     r"(?i)|true|false|none|null|yes|no|on|off|\d{1,5}|\$\{?\w+\}?|basic|bearer|oauth2?|\*+"
 )
-"""Values that are no secret, whatever their name is."""
+"""Values that are never secret, whatever their name is."""
 
 _LOOKS = re.compile(
     r"""(?x)
@@ -69,19 +69,19 @@ _FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 _ASSIGNED = re.compile(r"([A-Za-z_][\w-]*)(?:=|:\s+)(.+)", re.DOTALL)
 
 Found = tuple[str, str]
-"""The place of a secret, and why it is taken for one."""
+"""The place of a secret, and the reason why it counts as one."""
 
 
 def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
     """Reject a description that holds a secret.
 
     Args:
-        what: What is described, for the error.
+        what: The described resource, for the error.
         arguments: Its description, as JSON.
         where: The user's line.
 
     Raises:
-        LiteralSecretError: It holds one. The error does not show it.
+        LiteralSecretError: It holds one. The error does not show the secret.
     """
     for place, why in literal_secrets(arguments):
         raise LiteralSecretError(
@@ -94,13 +94,13 @@ def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
 
 
 def check_options(config: Configuration) -> None:
-    """Reject options of a job that hold a secret: the job graph has all options, and so do its copies.
+    """Reject job options that hold a secret: the job graph, and each copy of it, has all options.
 
     Args:
         config: The options.
 
     Raises:
-        LiteralSecretError: One holds a secret. The error does not show it.
+        LiteralSecretError: An option holds a secret. The error does not show the secret.
     """
     for option in _OF_RESOURCES:
         said: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def check_options(config: Configuration) -> None:
         for name, arguments in said.items():
             at, described = f"{option.key}.{name}", arguments
             if not isinstance(arguments, dict):
-                # A variable of the environment names resource and field in one: ANALYST_API_KEY.
+                # An environment variable's name combines resource and field: ANALYST_API_KEY.
                 described = {"env": {name: arguments}}
             for place, why in literal_secrets(described):
                 at = f"{at}.{place}" if described is arguments else at
@@ -132,7 +132,7 @@ _OF_RESOURCES = (
 
 
 def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Put a value where its path leads; what stands on the way and is not a dict gives way."""
+    """Put a value at its path; replaces whatever is in the way and is not a dict."""
     *outer, last = path
     for part in outer:
         inner = into.get(part)
@@ -143,10 +143,10 @@ def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def check_plan(plan: AgentPlan) -> None:
-    """Reject a plan that holds a secret, wherever it was written.
+    """Reject a plan that holds a secret anywhere.
 
     Args:
-        plan: The plan, as it was loaded.
+        plan: The loaded plan.
 
     Raises:
         LiteralSecretError: It holds one.
@@ -157,7 +157,7 @@ def check_plan(plan: AgentPlan) -> None:
 
 
 def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield the place of each value in a description that is a secret, and why."""
+    """Yield the place of each secret in a description, and the reason why it counts as one."""
     for field, value in arguments.items():
         if field in _PROSE:
             continue
@@ -173,7 +173,7 @@ def literal_secrets(arguments: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
-    """Yield the secrets in a dict or a list, and in what is inside of it."""
+    """Yield the secrets in a dict or a list, and in everything inside it."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             at = f"{place}.{name}"
@@ -198,7 +198,7 @@ def _inside(value: Any, place: str, loose: bool) -> Iterator[Found]:
 
 
 def _in_args(args: Sequence[Any]) -> Iterator[Found]:
-    """Yield the secrets among the arguments of a program."""
+    """Yield the secrets among the command-line arguments of a program."""
     flag: str | None = None
     for number, one in enumerate(args):
         named, flag = flag, None
@@ -220,12 +220,12 @@ def _in_args(args: Sequence[Any]) -> Iterator[Found]:
 
 
 def _in_text(text: str, place: str, opaque: bool = True) -> Iterator[Found]:
-    """Yield a text that looks like a secret, or holds one.
+    """Yield a string that looks like a secret, or holds one.
 
     Args:
-        text: The text.
-        place: Where it stands.
-        opaque: Long random characters count as a secret.
+        text: The string.
+        place: Its place in the description.
+        opaque: True if long random characters count as a secret.
     """
     if _LOOKS.search(text) is not None:
         yield place, "looks like one"
@@ -243,7 +243,7 @@ def _has_credentials(address: str) -> bool:
         return False
     user, _, _ = parts.netloc.rpartition("@")
     if user and not re.fullmatch(r"\$\{?\w+\}?", user):
-        # A name alone may be a token; git@ and ssh:// name nobody.
+        # A user name without a password may be a token; git@ and ssh:// name no user.
         return ":" in user or parts.scheme in ("http", "https", "ws", "wss")
     return any(_is_named(name, loose=True) and not _is_harmless(value) for name, value in queried)
 
@@ -260,7 +260,7 @@ def _is_named(name: str, loose: bool) -> bool:
 
 
 def _is_harmless(value: str) -> bool:
-    """Return True if a value is not a secret, whatever it is called: a switch, or the path of a file."""
+    """Return True if a value is not a secret, whatever its name is: a switch, or the path of a file."""
     return _HARMLESS.fullmatch(value.strip()) is not None or value.startswith(("/", "./", "~/"))
 
 

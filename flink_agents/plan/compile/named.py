@@ -1,8 +1,8 @@
-"""Code that only the description of a resource names: ``clazz="module:name"``, the function of a router.
+"""Code that only the description of a resource names: ``clazz="module:name"``, or the function of a router.
 
-Nothing of the agent refers to it, so it would stay behind when the agent goes to the workers. The objects go
-along with the code of the agent: by value if they are of the main script, else by name. A worker that lacks
-their module says so when the operator is loaded, and not at each record.
+No code of the agent refers to it, so it would not reach the workers with the agent. These objects travel
+with the code of the agent: by value if they are of the main script, else by name. If a worker lacks
+their module, loading the operator fails, and not each record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 def named_objects(plan: AgentPlan) -> dict[str, Any]:
     """Return the user's objects that descriptions of resources name, by their names.
 
-    What cannot be imported here is left out: it may be there on the workers, who look for it.
+    Objects that cannot be imported here are left out: they may be on the workers, which look for them.
     """
     found: dict[str, Any] = {}
     for resource in plan.resources:
@@ -49,11 +49,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _object(name: str, loads: bool) -> Any:
-    """Return what a name means; None if it is not the user's, or is not a function or class.
+    """Return the object with a name; None if it is not the user's, or is not a function or class.
 
     Args:
         name: The name.
-        loads: True if its module may be imported. Texts that are no names of code may look like some.
+        loads: True if its module may be imported. Other strings may look like names of code.
     """
     module, _, qualname = name.partition(":")
     try:
@@ -66,7 +66,7 @@ def _object(name: str, loads: bool) -> Any:
             return None
         for part in qualname.split("."):
             there = getattr(there, part)
-    except Exception:  # whatever a module raises while it is imported
+    except Exception:  # Whatever a module raises during its import.
         return None
     return there if callable(there) else None
 

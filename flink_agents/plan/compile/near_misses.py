@@ -1,4 +1,4 @@
-"""Finds attributes of agents that are settings misspelt, and so would be without effect."""
+"""Finds misspelt settings among the attributes of an agent, which would have no effect."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flink_agents.api.settings import check_near
 
 
 def check_attributes(agent: Agent, title: str, where: str) -> None:
-    """Check that no attribute of an agent has nearly the name of a setting.
+    """Check that no attribute of an agent is a misspelt setting.
 
-    What a method of the agent reads is an attribute of the user's own, whatever it is called.
+    An attribute that a method of the agent reads is the user's own, whatever its name is.
 
     Raises:
-        AgentDefinitionError: One has.
+        AgentDefinitionError: An attribute is.
     """
     kinds = [kind for kind in type(agent).__mro__ if kind is not object]
     own = [kind for kind in kinds if not kind.__module__.startswith("flink_agents.")]
@@ -41,7 +41,7 @@ def check_attributes(agent: Agent, title: str, where: str) -> None:
         try:
             check_near(f"the agent {title!r}", where, [name], settings)
         except AgentDefinitionError:
-            # To read the methods takes long, and hardly any agent has such an attribute.
+            # Reading the methods takes long, and hardly any agent has such an attribute.
             if name not in _read(own):
                 raise
 
@@ -56,7 +56,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _read(kinds: list[type]) -> set[str]:
-    """Return the names that the methods of classes read of objects."""
+    """Return the attribute names that the methods of classes read."""
     codes = [getattr(unwrap(value), "__code__", None) for kind in kinds for value in vars(kind).values()]
     return {name for code in codes if isinstance(code, CodeType) for name in _names(code)}
 

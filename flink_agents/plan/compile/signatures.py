@@ -32,7 +32,7 @@ def check_action(action: ActionDeclaration) -> None:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
-        # A function of a C extension without a text signature: nothing to compare.
+        # A function of a C extension without a text signature cannot be checked.
         return
     if action.kind == "instance":
         if not parameters:
@@ -82,7 +82,7 @@ def check_condition(action: ActionDeclaration) -> None:
 
 
 def check_tool(resource: ResourceDeclaration) -> None:
-    """Check that a tool is a function that an instance can be bound to.
+    """Check that a tool is a function that can be bound to an instance.
 
     Raises:
         ActionSignatureError: It is not a function, or a method without ``self``.
@@ -100,7 +100,7 @@ def check_tool(resource: ResourceDeclaration) -> None:
 
 
 def check_client(resource: ResourceDeclaration) -> None:
-    """Check that a client is a function without arguments that opens something.
+    """Check that a client is a function without arguments.
 
     Raises:
         ActionSignatureError: It is not a function, takes arguments, or is a coroutine function.
@@ -151,5 +151,5 @@ def _header(function: Any) -> str:
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
-    """Return True if nothing can be left out: a parameter like ``n=n`` only binds a value."""
+    """Return True if a parameter has no default; one like ``n=n`` only binds a value."""
     return parameter.default is parameter.empty

@@ -1,7 +1,7 @@
-"""Checks that an agent can work; each error names the place, what was found and what to do.
+"""Checks that an agent is valid; each error names the place, what was found and how to fix it.
 
-What can be told from declarations and by reading code is checked when the plan is compiled, so
-that a mistake shows before a job is submitted.
+Mistakes that declarations and code show are found when the plan is compiled, before a job
+is submitted.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _RESERVED_TAGS = {
     APPROVALS_TAG: "what goes there is read with approvals()",
     DELAYED_TAG: "the runtime keeps events there that are sent with a delay",
 }
-"""Side outputs of the runtime, and what they are."""
+"""Side outputs of the runtime, with their meanings."""
 
 
 class AgentPlanWarning(UserWarning):
-    """Something in an agent can work but most likely is not meant so."""
+    """An agent is valid but probably does not do what you mean."""
 
 
 def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], where: str) -> None:
-    """Check declarations that need no reading of code.
+    """Check declarations without reading code.
 
     Raises:
         AgentDefinitionError: Something is missing, reserved or of the wrong kind.
@@ -138,11 +138,11 @@ def check_context_class(context_class: Any, where: str) -> None:
 
 
 def check_event_classes(known: Iterable[type[Event]]) -> None:
-    """Check that no two event classes have one type string.
+    """Check that no two event classes have the same type string.
 
     Raises:
-        PlanFormatError: A type string is not a text.
-        DuplicateNameError: Two have.
+        PlanFormatError: A type string is not a string.
+        DuplicateNameError: Two classes have the same one.
     """
     first: dict[str, type[Event]] = dict(BUILT_IN)
     for event in known:
@@ -181,7 +181,7 @@ def check_prompt(prompt: Prompt, name: str, where: str) -> None:
 
 
 def with_tool_sources(resources: Sequence[ResourcePlan]) -> tuple[ResourcePlan, ...]:
-    """``resources``, where names of tools that are names of sources of tools refer to these."""
+    """Return ``resources`` with references to sources of tools in place of tools with such names."""
     known = {(one.type, one.name) for one in resources}
 
     def meant(reference: ResourceRef) -> ResourceRef:
@@ -200,11 +200,11 @@ def with_tool_sources(resources: Sequence[ResourcePlan]) -> tuple[ResourcePlan, 
 def check_resources(
     resources: Sequence[ResourcePlan], places: Mapping[tuple[ResourceType, str], str]
 ) -> None:
-    """Check that each resource named by another one exists and that there is no circle.
+    """Check that each resource that another one names exists, and that there is no cycle.
 
     Raises:
-        MissingResourceError: One does not exist.
-        CyclicResourceError: Some name each other in a circle.
+        MissingResourceError: A resource does not exist.
+        CyclicResourceError: Resources name each other in a cycle.
     """
     known = {(one.type, one.name) for one in resources}
     graph: dict[tuple[ResourceType, str], set[tuple[ResourceType, str]]] = {}
@@ -235,12 +235,12 @@ def check_flow(
     where: str,
     context_class: type[RunnerContext] | None = None,
 ) -> None:
-    """Check that inputs reach an action, that each trigger can occur, and what annotations say of both.
+    """Check that inputs reach an action, that each trigger can occur, and that annotations agree.
 
     Raises:
-        AgentDefinitionError: No action takes inputs, or none an event that an action emits.
+        AgentDefinitionError: No action takes inputs, or no action takes an emitted event.
         UnknownTriggerError: A type string is neither a class's nor emitted.
-        EventNeverEmittedError: No action can emit a trigger's type.
+        EventNeverEmittedError: No action can emit the type of a trigger.
         ActionSignatureError: An annotation of an action does not fit.
     """
     if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
@@ -264,9 +264,9 @@ def check_flow(
 
 
 def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
-    """Check that an event which an action certainly emits is one that some action takes.
+    """Check that some action takes each event that an action certainly emits.
 
-    If the agent says what becomes of other events, they are no mistake.
+    If the agent has a policy for other events, they are not a mistake.
     """
     if plan.on_unhandled not in (None, OnError.FAIL):
         return
@@ -289,7 +289,7 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
 
 
 def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
-    """Return the events that come from outside: inputs, and what other agents ask with."""
+    """Return the events that come from outside: inputs, and calls of other agents."""
     triggers = [trigger for action in actions for trigger in action.mark.triggers]
     return {
         InputEvent,
@@ -298,7 +298,7 @@ def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
 
 
 def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
-    """Return True if ``trigger`` can match something that ``reading`` shows."""
+    """Return True if ``trigger`` can match an event in ``reading``."""
     if isinstance(trigger, str) and is_exact(trigger):
         return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
     wanted = BUILT_IN[trigger] if isinstance(trigger, str) else trigger

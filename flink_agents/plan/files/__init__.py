@@ -1,1 +1,1 @@
-"""Agents and plans in files: YAML, JSON schemas, what a command line names."""
+"""Agents and plans in files: YAML, JSON schemas, and targets of a command line."""

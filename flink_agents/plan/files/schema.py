@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 
 
 def schemas() -> dict[str, str]:
-    """Return the texts of the schema files, by file name."""
+    """Return the contents of the schema files, by file name."""
     return {
         "agents.schema.json": _text("Agents in YAML", AgentsFile.model_json_schema(by_alias=True)),
         "plan.schema.json": _text("Agent plan", AgentPlan.schema()),

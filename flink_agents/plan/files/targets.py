@@ -1,4 +1,4 @@
-"""``load_target``: the plan that a command line names."""
+"""``load_target``: loads the plan that a command line names."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ FORMS = "module:Agent, file.py:Agent, agents.yaml, agents.yaml:Name or plan.json
 
 
 def load_agent(target: str) -> Agent | type[Agent]:
-    """Return the agent that ``target`` names: one of the forms of :func:`load_target`, but no plan.
+    """Return the agent that ``target`` names, in a form of :func:`load_target` except a plan.
 
     Raises:
-        PlanFormatError: It names no agent.
+        PlanFormatError: It does not name an agent.
     """
     yaml = _YAML.match(target)
     found = _choose(yaml["path"], yaml["name"]) if yaml is not None else _resolved(target)
@@ -38,7 +38,7 @@ def load_agent(target: str) -> Agent | type[Agent]:
 
 
 def _resolved(target: str) -> Any:
-    """Return what ``module:name`` or ``file.py:name`` names."""
+    """Return the object that ``module:name`` or ``file.py:name`` names."""
     if ":" not in target:
         raise PlanFormatError(
             f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
@@ -49,7 +49,7 @@ def _resolved(target: str) -> Any:
 
 
 def load_target(target: str) -> AgentPlan:
-    """Return the plan of what ``target`` names.
+    """Return the plan of ``target``.
 
     Args:
         target: ``module:Agent`` (a class or an instance), ``file.py:Agent``, ``agents.yaml``
@@ -58,7 +58,7 @@ def load_target(target: str) -> AgentPlan:
     Raises:
         PlanFormatError: The file cannot be read, or names another number of agents.
         LiteralSecretError: A plan holds a secret.
-        AgentDefinitionError: The agent cannot work.
+        AgentDefinitionError: The agent is invalid.
     """
     yaml = _YAML.match(target)
     if yaml is not None:
@@ -85,7 +85,7 @@ def load_target(target: str) -> AgentPlan:
 
 
 def _import_script(path: str, name: str) -> FunctionRef:
-    """Import a file as ``python file.py`` does, its neighbours in reach; the reference to ``name``."""
+    """Import a file like ``python file.py``, with its folder importable; returns a reference to ``name``."""
     file = Path(path).resolve()
     if not file.is_file():
         raise _unreadable(path, "no such file")

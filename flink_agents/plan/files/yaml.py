@@ -53,7 +53,7 @@ from flink_agents.plan.references import FunctionRef, type_from_text
 R = TypeVar("R")
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-"""What pydantic calls an unknown key, of a model and of a dataclass."""
+"""Pydantic's error types for an unknown key, of a model and of a dataclass."""
 
 _REFERENCE = r"^[^:\s]+:[^:\s]+$"
 
@@ -67,7 +67,7 @@ class _Named(_Entry):
 
 
 class ActionEntry(PlainSettings, _Named):
-    """An action: what ``add_action`` takes."""
+    """An action: the arguments of ``add_action``."""
 
     triggers: list[str] = Field(min_length=1, description="Type strings, or classes as module:Class.")
     function: str = Field(pattern=_REFERENCE, description="The function as module:qualname.")
@@ -91,7 +91,7 @@ class ToolEntry(ToolLimits, _Named):
 
 
 class PromptEntry(_Named):
-    """A prompt: one text, messages with roles, a file that has them, or a prompt of an MCP server."""
+    """A prompt: one string, messages with roles, a file with them, or a prompt of an MCP server."""
 
     text: str | None = Field(None, description="The template, with {variables}.")
     messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
@@ -106,10 +106,10 @@ class PromptEntry(_Named):
         return self
 
     def prompt(self, directory: Path) -> Prompt:
-        """The prompt.
+        """Return the prompt.
 
         Args:
-            directory: What a relative path of its file begins at.
+            directory: The folder that a relative path starts from.
 
         Raises:
             AgentDefinitionError: Its file is not a prompt.
@@ -124,24 +124,24 @@ class PromptEntry(_Named):
 
 
 class ChatModelEntry(_Named, ChatModelSpec):
-    """A chat model: what ``ChatModel`` takes."""
+    """A chat model: the arguments of ``ChatModel``."""
 
     clazz: str = Field("", alias="class", description="What makes the model, as module:qualname.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments for that.")
 
 
 class ConnectionEntry(_Named, Endpoint):
-    """An endpoint that several chat models share: what ``ChatModelConnection`` takes."""
+    """An endpoint that several chat models share: the arguments of ``ChatModelConnection``."""
 
 
 class EmbeddingModelEntry(_Named, EmbeddingModelSpec):
-    """An embedding model: what a descriptor of one takes."""
+    """An embedding model: the arguments of its descriptor."""
 
     clazz: str = Field("", alias="class", description="What makes the model of options, as module:qualname.")
 
 
 class VectorStoreEntry(_Named, VectorStoreSpec):
-    """A vector store: what a descriptor of one takes, with the options of the store."""
+    """A vector store: the arguments of its descriptor, with the options of the store."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -149,19 +149,19 @@ class VectorStoreEntry(_Named, VectorStoreSpec):
 
 
 class LongTermMemoryEntry(_Named, LongTermMemorySpec):
-    """A long-term memory: what a descriptor of one takes."""
+    """A long-term memory: the arguments of its descriptor."""
 
 
 class SkillsEntry(_Named, SkillsSpec):
-    """Skills: what ``Skills`` takes."""
+    """Skills: the arguments of ``Skills``."""
 
 
 class MCPServerEntry(_Named, MCPServerSpec):
-    """An MCP server: what ``MCPServer`` takes."""
+    """An MCP server: the arguments of ``MCPServer``."""
 
 
 class ResourceEntry(_Named):
-    """A resource that is described by a class and arguments."""
+    """A resource with a class and arguments."""
 
     type: ResourceKind = Field(description="Its kind: what its provider is installed as.")
     clazz: str = Field("", alias="class", description="The class as module:qualname.")
@@ -213,7 +213,7 @@ def load_yaml(path: str | Path) -> dict[str, Agent]:
     """Return the agents of a YAML file, by name.
 
     Raises:
-        PlanFormatError: The file does not follow the format; the text names file and line.
+        PlanFormatError: The file does not follow the format; the message names file and line.
         FunctionReferenceError: A function or class cannot be imported.
         AgentDefinitionError: An agent cannot be built.
     """
@@ -229,7 +229,7 @@ class _File:
         try:
             self._entries = AgentsFile.model_validate(self._source.value).agents
         except ValidationError as error:
-            # Not with its cause, whose text has the value that was written: it may be a secret.
+            # Without its cause, whose message has the written value: it may be a secret.
             raise self._format_error(error) from None
 
     def agents(self) -> dict[str, Agent]:
@@ -252,7 +252,7 @@ class _File:
         for index, action in enumerate(entry.actions):
             self._add_action(agent, action, (*at_, "actions", index))
         self._add_resources(agent, entry, at_)
-        # Where the file is silent, what the class says holds.
+        # If the file does not set it, the value of the class is used.
         settings: dict[str, Any] = {
             "on_error": entry.on_error,
             "on_unhandled": entry.on_unhandled,
@@ -299,7 +299,7 @@ class _File:
         needs = self._condition(entry.needs_approval, (*at_, "needs_approval"))
         retry = self._retry(entry.retry, (*at_, "retry"))
         settings = {**entry.plain(), "when": when, "retry": retry, "needs_approval": needs}
-        # Not by add_action: config may have entries named like its parameters.
+        # Not with add_action: config may have entries with the names of its parameters.
         self._try(
             lambda: agent._add(entry.name, triggers, function, emits, settings, entry.config),  # pyright: ignore[reportPrivateUsage]
             at_,
@@ -347,7 +347,7 @@ class _File:
             self._set_place(agent, (kind, name), where, name)
 
     def _set_place(self, agent: Agent, what: object, at_: Location, name: str) -> None:
-        """Keep the line of ``what`` in the file, for errors about it."""
+        """Store the line of ``what`` in the file, for errors about it."""
         agent.__dict__["__places__"][what] = f"{self._source.place(at_)} in {name}"
 
     def _import(self, text: str, at_: Location) -> Any:
@@ -357,7 +357,7 @@ class _File:
         return self._try(lambda: type_from_text(text), at_)
 
     def _try(self, make: Callable[[], R], at_: Location) -> R:
-        """Return what ``make`` returns; its errors are placed at ``at_``."""
+        """Return the result of ``make``; its errors get the place of ``at_``."""
         try:
             return make()
         except AgentDefinitionError as error:
@@ -365,7 +365,7 @@ class _File:
 
     def _format_error(self, error: ValidationError) -> PlanFormatError:
         errors = error.errors(include_url=False)
-        # A key that nobody knows is often the one that another error misses.
+        # An unknown key is often the one that another error misses.
         first = next((one for one in errors if one["type"] in _UNKNOWN), errors[0])
         if first["type"] in _UNKNOWN:
             return self._unknown_key(first["loc"], first["input"])
@@ -399,17 +399,17 @@ _DESCRIBED: Mapping[str, ResourceType] = {
     "skills": ResourceType.SKILLS,
     "mcp_servers": ResourceType.MCP_SERVER,
 }
-"""The sections whose entries are descriptions, and the kind of resource that each describes."""
+"""The sections with descriptions of resources, and the kind of each."""
 
 _SECTION = 2
-"""Where a location names the section of an agent: behind ``agents`` and the number of the agent."""
+"""Index of an agent's section in a location: it comes after ``agents`` and the agent's number."""
 
 
 def _shown(at_: Location, value: object) -> str:
-    """What an error shows of a wrong value: of a description its kind alone, since it may be a secret."""
+    """Return what an error shows of an invalid value; only the kind of a description, as it may be secret."""
     section = at_[_SECTION] if len(at_) > _SECTION else None
     if section == "resources" and not at_[_SECTION + 2 :]:
-        # The entry itself, without what describes the resource.
+        # The entry itself, without the description of the resource.
         said = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
         return repr({name: one for name, one in said.items() if name in ("name", "type", "class")})
     described = section in _DESCRIBED or (
@@ -421,7 +421,7 @@ def _shown(at_: Location, value: object) -> str:
 def _described(
     entries: Sequence[_Named], kind: ResourceType, at_: Location
 ) -> Iterator[tuple[str, ResourceType, ResourceDescriptor, Location]]:
-    """Descriptors of the entries of one kind: what an entry says is an argument."""
+    """Return the descriptors of the entries of one kind: the keys of an entry are arguments."""
     for index, entry in enumerate(entries):
         said = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
         descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))

@@ -1,4 +1,4 @@
-"""The keys that an entry of a YAML file may have, for errors about others."""
+"""The valid keys of an entry in a YAML file, for errors about unknown ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 
 def keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the keys of the entry at ``location``, as the file spells them; none where that is not known.
+    """Return the keys of the entry at ``location``, as the file spells them; empty if they are unknown.
 
     Args:
         model: The model of the whole file.

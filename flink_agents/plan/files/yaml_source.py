@@ -16,17 +16,17 @@ Location = tuple[str | int, ...]
 
 
 class YamlSource:
-    """A file that was read.
+    """A parsed file.
 
     Args:
         path: The file.
 
     Attributes:
-        name: Its path for error texts.
-        value: What it holds.
+        name: Its path for error messages.
+        value: Its content.
 
     Raises:
-        PlanFormatError: It cannot be read, is no YAML, or has a key twice.
+        PlanFormatError: The file cannot be read, is not YAML, or has a key twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class YamlSource:
         self._root, self.value = self._parse(text)
 
     def place(self, location: Location) -> str:
-        """Return ``file:line`` of the entry at ``location``, or of the nearest one around it."""
+        """Return ``file:line`` of the entry at ``location``, or of the nearest entry that contains it."""
         node, line = self._root, 1
         for part in location:
             step = next((pair for pair in _children(node) if pair[0] == part), None)
@@ -75,7 +75,7 @@ class YamlSource:
                 loader.dispose()
 
     def _check_keys(self, node: yaml.Node, done: set[int]) -> None:
-        # An alias leads to a node that was seen already, or is still being looked at.
+        # An alias leads to a node that was seen already, or is still being visited.
         if id(node) in done:
             return
         done.add(id(node))
@@ -93,7 +93,7 @@ class YamlSource:
 
 
 def _children(node: yaml.Node | None) -> Iterator[tuple[str | int, int, yaml.Node]]:
-    """Yield the key or index, the line and the node of each entry of a node."""
+    """Yield the key or index, the line and the node of each child of a node."""
     if isinstance(node, yaml.MappingNode):
         for key, child in node.value:
             yield str(key.value), key.start_mark.line + 1, child

@@ -23,9 +23,9 @@ class Node:
 
     Attributes:
         id: Its id, unique in the graph.
-        kind: Tells what the node stands for.
+        kind: The kind of the node.
         title: Its name.
-        notes: Further facts, one text a line.
+        notes: Further facts, one line each.
     """
 
     id: str
@@ -39,8 +39,8 @@ class Flow:
     """A graph.
 
     Attributes:
-        nodes: Nodes by id; each action stands behind its triggers.
-        edges: Pairs of ids, from where to where.
+        nodes: Nodes by id; each action comes after its triggers.
+        edges: Pairs of ids: source and target.
     """
 
     nodes: dict[str, Node]
@@ -48,7 +48,7 @@ class Flow:
 
 
 def flow_of(plan: AgentPlan) -> Flow:
-    """Return the graph of ``plan``, which holds only events that enter, are emitted or are taken."""
+    """Return the graph of ``plan``, with only events that enter, are emitted or are taken."""
     emitted = {INPUT: None, **{f"event:{kind}": None for one in plan.actions for kind in one.emits}}
     known = {event.type: event for event in plan.events}
     nodes: dict[str, Node] = {}
@@ -57,7 +57,7 @@ def flow_of(plan: AgentPlan) -> Flow:
         target = f"action:{action.name}"
         present = [EventPlan(type=one.partition(":")[2]) for one in emitted]
         taken = [one.type for one in present if accepts(action, known.get(one.type, one))]
-        # A trigger that nothing is seen to emit stands for itself.
+        # A trigger that no action is seen to emit gets a node of its own.
         taken += [one for one in action.triggers if not any(_matches(one, kind, known) for kind in taken)]
         for kind in taken:
             nodes.setdefault(f"event:{kind}", _event_node(kind))
@@ -78,7 +78,7 @@ def flow_of(plan: AgentPlan) -> Flow:
 
 
 def accepts(action: ActionPlan, event: EventPlan) -> bool:
-    """Return True if ``action`` takes events of the type ``event`` where its condition holds."""
+    """Return True if ``action`` takes events of the type ``event`` when its condition is true."""
     if event.type == OutputEvent.EVENT_TYPE:
         return False
     kinds = {event.type, *event.bases, Event.EVENT_TYPE}
@@ -86,18 +86,18 @@ def accepts(action: ActionPlan, event: EventPlan) -> bool:
 
 
 def side_outputs_of(action: ActionPlan, plan: AgentPlan) -> tuple[str, ...]:
-    """Return the tags of the side outputs that an action may put something out to, dead letters the last."""
+    """Return the tags of the side outputs that an action may write to, dead letters last."""
     letters = (action.on_error or plan.on_error) is OnError.DEAD_LETTER
     return (*action.tags, *([DEAD_LETTER_TAG] if letters else []))
 
 
 def side_title(tag: str) -> str:
-    """Return the name under which a side output is shown."""
+    """Return the displayed name of a side output."""
     return "dead letters" if tag == DEAD_LETTER_TAG else f"side output {tag}"
 
 
 def notes_of(action: ActionPlan) -> tuple[str, ...]:
-    """Describe an action in short texts, one for each fact besides its events."""
+    """Return short descriptions of an action, one for each fact besides its events."""
     notes = ["async"] if action.is_async else []
     if action.when is not None:
         notes.append(f"when {action.when}")
@@ -111,14 +111,14 @@ def notes_of(action: ActionPlan) -> tuple[str, ...]:
 
 
 def retry_text(retry: RetryPlan) -> str:
-    """Describe a retry policy in a few words."""
+    """Return a short description of a retry policy."""
     attempts = "" if retry.max_attempts is None else f", {retry.max_attempts} attempts"
     duration = "" if retry.max_duration is None else f", for {duration_text(retry.max_duration)}"
     return f"retry after {duration_text(retry.initial_interval)}{attempts}{duration}"
 
 
 def event_title(kind: str) -> str:
-    """Return the name under which an event type is shown."""
+    """Return the displayed name of an event type."""
     return _TITLES.get(kind, kind)
 
 

@@ -15,8 +15,8 @@ _SHAPES = {"event": ("([", "])"), "action": ("[", "]"), "side": ("[/", "/]")}
 def to_mermaid(plan: AgentPlan) -> str:
     """Return the graph as Mermaid text.
 
-    Events are rounded, actions are boxes, side outputs are slanted, and resources stand apart; a dotted arrow
-    leads from an action to a client that it uses.
+    Events are rounded, actions are boxes, side outputs are slanted, and resources are separate; a dotted
+    arrow leads from an action to a client that it uses.
     """
     flow = flow_of(plan)
     ids = {node: f"n{index}" for index, node in enumerate(flow.nodes)}
@@ -61,5 +61,5 @@ def _mermaid_shape(node: Node) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Return ``text`` inside quotes: what Mermaid or HTML would read as markup becomes an entity."""
+    """Return ``text`` in quotes, with entities for characters that Mermaid or HTML would read as markup."""
     return "".join(one if one.isalnum() or one in " _-.,:()" else f"#{ord(one)};" for one in one_line(text))

@@ -9,7 +9,7 @@ from flink_agents.plan.show.flow import event_title, notes_of, retry_text, side_
 
 
 def to_text(plan: AgentPlan) -> str:
-    """Return the plan for a terminal: actions with what they take and emit, then all else."""
+    """Return the plan for a terminal: actions with the events they take and emit, then all else."""
     head = [f"agent {one_line(plan.name)}"]
     if plan.agent_class is not None:
         head.append(f"  class        {plan.agent_class}")
@@ -66,7 +66,7 @@ def _describe_resource(resource: ResourcePlan) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` in one line, without control characters that a terminal would obey."""
+    """Return ``text`` in one line, without control characters that would affect a terminal."""
     return "".join(
         one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in " ".join(text.split())
     )
