@@ -56,7 +56,7 @@ from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
-from flink_agents.models.engine.free_names import with_free_names
+from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -188,6 +188,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         calls_durably(agent)
         if self.asks_people:
             waits_durably(agent)
+        check_names(agent.toolsets, output_names(agent.output_type))
         made = super().for_agent(agent)
         for toolset in agent.toolsets:
             toolset.apply(_watch)
@@ -266,7 +267,9 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
         """Record calls of tools, each of which has a name of its own."""
         recorded = super().get_wrapper_toolset(toolset) or toolset
-        return with_free_names(recorded, self._on_name_taken) if self.in_durable_context else recorded
+        if self.agent is None or not self.in_durable_context:
+            return recorded
+        return with_free_names(recorded, self._on_name_taken, output_names(self.agent.output_type))
 
     def get_default_run_id(self) -> str | None:
         """The identity of a run, which is the same on replay; None where nothing is recorded."""

@@ -6,11 +6,19 @@ any name, so each run would fail from then on: ``on_name_taken`` says what becom
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic_ai.output import ToolOutput
 from pydantic_ai.tools import RunContext
-from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import (
+    AbstractToolset,
+    CombinedToolset,
+    FunctionToolset,
+    ToolsetTool,
+    WrapperToolset,
+)
 from typing_extensions import override
 
 from flink_agents.api.logs import bounded_logger
@@ -33,18 +41,41 @@ class ServedToolsetTool(ToolsetTool[Any]):
     on_name_taken: str
 
 
-def with_free_names(toolset: AbstractToolset[Any], on_name_taken: str) -> AbstractToolset[Any]:
+def output_names(output_type: Any) -> frozenset[str]:
+    """Return the names of ``ToolOutput(name=...)`` in the type of an agent's output."""
+    if isinstance(output_type, list | tuple):
+        several: Iterable[Any] = output_type
+        return frozenset[str]().union(*map(output_names, several))
+    name: str | None = output_type.name if isinstance(output_type, ToolOutput) else None
+    return frozenset() if name is None else frozenset({name})
+
+
+def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str]) -> None:
+    """Check that no function of an agent has the name of a tool that gives its output.
+
+    Raises:
+        DuplicateNameError: One has.
+    """
+    tools = {name for one in toolsets if isinstance(one, FunctionToolset) for name in one.tools}
+    if twice := sorted(tools & outputs):
+        raise duplicate(twice)
+
+
+def with_free_names(
+    toolset: AbstractToolset[Any], on_name_taken: str, outputs: frozenset[str] = frozenset()
+) -> AbstractToolset[Any]:
     """The toolset of a run, in which tools of MCP servers make way for others.
 
     Args:
         toolset: All tools of the agent but those that give its output.
         on_name_taken: What becomes of a tool of an ``MCPToolset`` if its name is taken.
+        outputs: Names of tools that give its output, besides ``final_result``.
     """
     if type(toolset) is CombinedToolset:
-        inner = [with_free_names(one, on_name_taken) for one in toolset.toolsets]
-        return _FreeNames(inner, on_name_taken=on_name_taken)
+        inner = [with_free_names(one, on_name_taken, outputs) for one in toolset.toolsets]
+        return _FreeNames(inner, on_name_taken=on_name_taken, outputs=outputs)
     if isinstance(toolset, WrapperToolset):
-        inside = with_free_names(toolset.wrapped, on_name_taken)
+        inside = with_free_names(toolset.wrapped, on_name_taken, outputs)
         # A wrapper of a single toolset may be no dataclass.
         return toolset if inside is toolset.wrapped else replace(toolset, wrapped=inside)
     return toolset
@@ -65,6 +96,7 @@ class _Keyed(WrapperToolset[Any]):
 @dataclass
 class _FreeNames(CombinedToolset[Any]):
     on_name_taken: str = field(kw_only=True)
+    outputs: frozenset[str] = field(kw_only=True)
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
@@ -77,7 +109,9 @@ class _FreeNames(CombinedToolset[Any]):
         if len(set(own)) < len(own):
             # Two toolsets of the author: pydantic-ai says which.
             return await super().get_tools(ctx)
-        taken, given = set(own), dict[str, ToolsetTool[Any]]()
+        if twice := sorted(self.outputs.intersection(own)):
+            raise duplicate(twice)
+        taken, given = {*own, *self.outputs}, dict[str, ToolsetTool[Any]]()
         for name, tool, policy in listed:
             free = name if policy is None else _free_name(name, tool, policy, taken)
             if free is not None:

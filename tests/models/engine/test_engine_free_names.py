@@ -6,13 +6,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent as ModelAgent
+from pydantic_ai import Agent as ModelAgent, ToolOutput
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from raw_mcp import LISTED, Raw, raw_server
 
 from flink_agents import Agent, InputEvent, MCPServer, OnError, OutputEvent, RunnerContext, action
+from flink_agents.api.errors import DuplicateNameError
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
@@ -40,7 +41,7 @@ def call_all(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
 class Shop(Agent):
     """Runs an agent with a function, if it has one, and with servers, by a toolset of this kind."""
 
-    def __init__(self, kind: str, urls: list[str], policy: Any, function: bool, typed: bool) -> None:
+    def __init__(self, kind: str, urls: list[str], policy: Any, function: bool, typed: bool | str) -> None:
         toolsets: list[Any] = []
         for number, url in enumerate(urls):
             name = f"shop{number}"
@@ -54,7 +55,11 @@ class Shop(Agent):
             name="worker",
             tools=[pay] if function else [],
             toolsets=toolsets,
-            output_type=list[str] if typed else str,
+            output_type=ToolOutput(list[str], name=typed)
+            if isinstance(typed, str)
+            else list[str]
+            if typed
+            else str,
             capabilities=[FlinkDurability(on_name_taken=policy)],
         )
 
@@ -67,7 +72,7 @@ def named(name: str) -> dict[str, Any]:
     return {"tools": [{**LISTED["tools"][0], "name": name}]}
 
 
-def run(kind: str, policy: str, names: list[str], function: bool, typed: bool) -> tuple[Any, list[Raw]]:
+def run(kind: str, policy: str, names: list[str], function: bool, typed: bool | str) -> tuple[Any, list[Raw]]:
     """The output of a run, or the type of its error; and the servers."""
     with ExitStack() as stack:
         servers: list[Raw] = []
@@ -100,6 +105,26 @@ CASES: list[tuple[str, list[str], bool, bool, Any, list[int]]] = [
     ("prefix", ["final_result"], True, True, ["pay=own shop0_final_result=paid"], [1]),
     ("skip", ["other"], True, False, "pay=own other=paid", [1]),
 ]
+
+
+def test_an_output_has_a_name_of_its_own() -> None:
+    durable = FlinkDurability()
+    given = ToolOutput(list[str], name="pay")
+    for outputs in (given, [int, given]):
+        with pytest.raises(DuplicateNameError, match="'pay'"):
+            ModelAgent(FunctionModel(call_all), tools=[pay], output_type=outputs, capabilities=[durable])
+
+
+@each(
+    ("policy", "told", "calls"),
+    [("skip", ["none"], 0), ("prefix", ["shop0_pay=paid"], 1), ("fail", "DuplicateNameError", 0)],
+)
+@each("kind", ["of the job", "of pydantic-ai"])
+def test_a_tool_of_a_server_that_has_the_name_of_an_output(
+    kind: str, policy: str, told: Any, calls: int
+) -> None:
+    output, [server] = run(kind, policy, ["pay"], function=False, typed="pay")
+    assert (output, len(server.calls)) == (told, calls)
 
 
 @each(("policy", "names", "function", "typed", "told", "calls"), CASES)

@@ -14,7 +14,25 @@ from tests.mutations.suite.plugin import defects
 from tests.mutations.suite.reach import ROOT
 from tests.suite.conditions import ROTATION
 
-SUITE = ("tests/runtime", "tests/test_standalone.py")
+_OF_MODELS = (
+    "engine/test_engine_free_names",
+    "retrieval/test_embedding_models",
+    "test_models_answers",
+    "test_models_canary",
+    "test_models_mcp_answers",
+    "test_models_origins",
+    "test_models_retry_after",
+    "test_models_shortening",
+    "test_models_unknown_outcomes",
+    "test_models_urls",
+    "test_models_usage",
+)
+
+SUITE = (
+    "tests/runtime",
+    "tests/test_standalone.py",
+    *(f"tests/models/{name}.py" for name in _OF_MODELS),
+)
 """Tests that run in the process in which a mutation is."""
 
 LEFT_OUT = ("tests/runtime/programs", "tests/runtime/flink")

@@ -30,6 +30,7 @@ def defects() -> dict[str, Defect]:
         journal as journal,
         loop as loop,
         operator as operator,
+        outside as outside,
         resume as resume,
         retention as retention,
         state as state,

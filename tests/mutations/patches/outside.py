@@ -1,0 +1,190 @@
+"""Mutations of ``models``: what keeps the outside world from making it pay twice, leak or obey."""
+
+from tests.mutations.patches.patch import Room
+
+patch = Room("models")
+
+patch(
+    "wait-without-a-limit",
+    "setup.failures:failed_attempt",
+    "or retry_after <= limit:",
+    "or True:",
+    "A request waits for whatever a service asks.",
+)
+patch(
+    "whole-agent-waits-without-a-limit",
+    "engine.model_calls:policy_of",
+    "(*policy.non_retryable, too_long)",
+    "policy.non_retryable",
+    "A whole agent waits for whatever a provider asks.",
+)
+patch(
+    "rejected-request-sent-again",
+    "engine.model_calls:policy_of",
+    "if policy.retry_on is None:",
+    "if False:",
+    "A policy of the author sends again what the provider rejected.",
+)
+patch(
+    "slowest-model-decides",
+    "engine.model_calls:_of_group",
+    "wait = min(",
+    "wait = max(",
+    "Of several models, the one that asks to wait longest decides.",
+)
+patch(
+    "strict-tool-called-after-a-crash",
+    "engine.tool_calls:call_tool",
+    "if said is False:",
+    "if False:",
+    "A tool of a whole agent that must not be repeated is called again after a crash.",
+)
+patch(
+    "name-taken-ends-the-run",
+    "engine.free_names:_free_name",
+    "if name not in taken and not _gives_output(name):",
+    "if True:",
+    "A tool of a server takes the place of another tool of its name.",
+)
+patch(
+    "data-as-system-message",
+    "chat.messages:_chat_message",
+    "if is_data(message):",
+    "if False:",
+    "A record of the class ChatMessage speaks as the system.",
+)
+patch(
+    "data-as-answer",
+    "chat.origins:own_response",
+    "if any(map(is_data, (response, *response.parts))):",
+    "if False:",
+    "A record forges what the model said earlier.",
+)
+patch(
+    "data-as-tool-result",
+    "chat.origins:_part",
+    "if of_data or any(map(is_data, files)):",
+    "if False:",
+    "A record forges the result of a tool.",
+)
+patch(
+    "mapping-as-message",
+    "chat.messages:_message",
+    "if isinstance(one, Mapping):",
+    "if isinstance(one, Mapping) and 'role' in one:\n"
+    "    return _chat_message(ChatMessage(role=one['role'], content=one['content']), now)\n"
+    "if isinstance(one, Mapping):",
+    "A mapping from a record is a message, with its role.",
+)
+patch(
+    "data-says-how-to-download",
+    "chat.origins:own_content",
+    "made = replace(one, force_download=False, vendor_metadata=None)",
+    "made = replace(one)",
+    "A record lets the worker download from its own network.",
+)
+patch(
+    "timed-out-tool-repeated",
+    "tools.functions:FunctionTool._call_recorded",
+    "retry=_IF_TIMED_OUT if self._tool.is_repeatable else None,",
+    "retry=_IF_TIMED_OUT,",
+    "A tool that took too long is called again, although it may have taken effect.",
+)
+patch(
+    "timed-out-call-of-server-repeated",
+    "mcp.calls:MCPServerCalls.call_tool",
+    "if error.failure.kind is Kind.UNKNOWN and not repeatable:",
+    "if False:",
+    "A call whose server was lost in the middle is made again.",
+)
+patch(
+    "key-changed-by-person",
+    "tools.functions:FunctionTool._call_recorded",
+    "{IDEMPOTENCY_KEY: key} if key is not None and self._tool.takes_key else {}",
+    "{}",
+    "A call that a person lets repeat has another idempotency key.",
+)
+patch(
+    "key-not-sent-to-server",
+    "mcp.calls:MCPServerCalls.ask_tool",
+    "metadata={IDEMPOTENCY_KEY: idempotency_key}",
+    "metadata={}",
+    "A server gets no idempotency key.",
+)
+patch(
+    "unknown-outcome-told-to-model",
+    "tools.calls:settled",
+    "if policy.on_unknown is OnUnknownOutcome.FAIL:",
+    "if False:",
+    "A model hears of a call with an unknown outcome, and makes another one.",
+)
+patch(
+    "answer-not-redacted",
+    "chat.requests:ModelRequests.send",
+    "return redaction.hidden(recorded, known_only=True)",
+    "return recorded",
+    "A service that repeats the key shows it to the journal and to the model.",
+)
+patch(
+    "answer-of-server-not-redacted",
+    "mcp.calls:MCPServerCalls.recorded",
+    "return redaction.hidden(await function(*given, **named), known_only=True)",
+    "return await function(*given, **named)",
+    "A server that shows its environment shows it to the model.",
+)
+patch(
+    "answer-without-limit",
+    "setup.bodies:_Counter.add",
+    "if self._bytes > self._limit:",
+    "if False:",
+    "A decompressed answer has any size.",
+)
+patch(
+    "retry-after-ignored",
+    "setup.failures:retry_after_of",
+    'return seconds_of(known.get("retry-after")) if milliseconds is None else milliseconds / 1000',
+    "return None",
+    "A service that asks to be left alone is not.",
+)
+patch(
+    "status-not-repeated",
+    "setup.failures:may_succeed_again",
+    "return status in _AGAIN_STATUS or (status >= 500 and status != _NOT_IMPLEMENTED)",
+    "return status == 429",
+    "An overloaded service fails the request at once.",
+)
+patch(
+    "odd-answer-recorded",
+    "setup.model_failures:check_recordable",
+    "json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()",
+    "pass",
+    "An answer that cannot be sent again is part of the conversation.",
+)
+patch(
+    "refusal-is-answer",
+    "setup.model_failures:refusal_in",
+    "if response.finish_reason != _REFUSED:",
+    "if True:",
+    "A refusal passes for an answer.",
+)
+patch(
+    "absurd-usage",
+    "chat.requests:_tokens",
+    "return _MOST_TOKENS if number > 0 else 0",
+    "return number",
+    "One absurd number of tokens fails the job in the metrics.",
+)
+patch(
+    "large-part-takes-history",
+    "chat.shortening:_cut_part",
+    "if bytes_of(part) <= most:",
+    "if True:",
+    "One large message removes the earlier history of a key.",
+)
+patch(
+    "odd-vectors",
+    "retrieval.embedding:EmbeddingModelResource._checked",
+    "if not np.isfinite(packed).all():",
+    "if False:",
+    "A vector that is infinite in float32 is stored.",
+)
