@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 
 from flink_agents.redaction import hide
@@ -23,7 +25,29 @@ def bounded_logger(name: str) -> logging.Logger:
     logger = logging.getLogger(name)
     if not any(isinstance(one, _Bounded) for one in logger.filters):
         logger.addFilter(_Bounded())
+        vars(logger)["handle"] = _harmless(logger)
     return logger
+
+
+def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
+    """Return what handles a record of a logger, and tells once what handlers and filters raise."""
+    plain, told = logger.handle, False
+
+    def handle(record: logging.LogRecord) -> None:
+        nonlocal told
+        try:
+            plain(record)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # An error of the record itself is one of the code that logs, for tests to find.
+            record.getMessage()
+            if not told:
+                told = True
+                shown = str(_Shown(error))
+                sys.stderr.write(f"a handler of {logger.name} raised {type(error).__qualname__}: {shown}\n")
+
+    return handle
 
 
 def bounded(text: str, most: int = MAX_CHARACTERS) -> str:

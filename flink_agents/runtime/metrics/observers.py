@@ -6,7 +6,6 @@ function that does nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,9 +17,6 @@ _log = bounded_logger("flink_agents.observers")
 
 OBSERVER_ERRORS = "observer_errors"
 """The counter of what observers raised."""
-
-ANY_ERROR = (Exception, SystemExit, asyncio.CancelledError)
-"""What an observer may raise without harm. The user's Ctrl-C is none of it."""
 
 
 class Observers:
@@ -99,7 +95,10 @@ def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callab
         nonlocal logged
         try:
             method(*arguments)
-        except ANY_ERROR:
+        except KeyboardInterrupt:
+            # The user's Ctrl-C, which met the observer by chance.
+            raise
+        except BaseException:
             failed()
             if not logged:
                 # One that raises each time would fill the log.
@@ -128,7 +127,9 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
             if not isinstance(made, RunObserver):
                 raise TypeError(f"{source!r} has made {made!r}, which is no RunObserver")
             found.append(made)
-        except ANY_ERROR:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             metrics.count(OBSERVER_ERRORS)
             _log.exception("an observer of runs could not be made, and is left out")
     return found

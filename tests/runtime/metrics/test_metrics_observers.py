@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents import Agent, InputEvent, OutputEvent, RunObserver
+from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy, RunObserver
 from flink_agents.api.errors import ObserverError
 from flink_agents.api.observers import ObservedRun, Phase
 from flink_agents.testing import OperatorHarness
@@ -120,6 +120,93 @@ def test_what_an_observer_raises_harms_no_run(kind: type[Raising], caplog: pytes
     told = [one for one in caplog.records if one.name == "flink_agents.observers"]
     assert len(told) == 3, "one for each method"
     assert {one.levelno for one in told} == {logging.ERROR}
+
+
+class Abort(BaseException):
+    """Such as libraries have for what nothing may catch."""
+
+
+ERRORS: list[type[BaseException]] = [
+    ValueError,
+    StopIteration,
+    StopAsyncIteration,
+    MemoryError,
+    RecursionError,
+    SystemExit,
+    asyncio.CancelledError,
+    GeneratorExit,
+    Abort,
+]
+
+
+def raising(error: type[BaseException]) -> type[RunObserver]:
+    """Return an observer that raises in each of its methods."""
+
+    def fail(self: RunObserver, *told: Any) -> None:
+        raise error("told")
+
+    names = [name for name in vars(RunObserver) if not name.startswith("_")]
+    return type("Failing", (RunObserver,), dict.fromkeys(names, fail))
+
+
+def fetch(number: int) -> int:
+    if number == 3:
+        raise LookupError(number)
+    return number
+
+
+async def do_all(event: Any, ctx: Any) -> Any:
+    count = ctx.short_term_memory.get("count", 0) + 1
+    ctx.short_term_memory.set("count", count)
+    found = await ctx.durable_execute_async(fetch, event.input)
+    return OutputEvent(output=(found, count))
+
+
+@each("error", ERRORS)
+def test_an_observer_that_raises_anything_anywhere_harms_no_run(error: type[BaseException]) -> None:
+    run_beside(raising(error))
+
+
+def run_beside(observer: type[RunObserver]) -> None:
+    """Check that runs end as ever with such an observer."""
+    retry = RetryPolicy(initial_interval=0.001, max_attempts=2)
+    told = Agent(name="all").add_action("do_all", [InputEvent], do_all, on_error="dead-letter", retry=retry)
+    options: Any = {"forced_replay": False, "forced_restart": False, "crash": None}
+    with OperatorHarness(told, lambda number: 0, observers=[observer, Counting], **options) as harness:
+        harness.push_all(range(5))
+        while len(harness.outputs) < 4:
+            harness.advance_time(1000)
+        assert harness.outputs == [(0, 1), (1, 2), (2, 3), (4, 4)]
+        assert [letter.error_type for letter in harness.dead_letters] == ["LookupError"]
+        (counting,) = [one for one in harness.observers if isinstance(one, Counting)]
+        assert len(counting.committed_keys) == 5
+
+
+class RaisingHandler(logging.Handler):
+    """A handler that does not guard itself."""
+
+    error: type[BaseException] = ValueError
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise self.error(record.name)
+
+
+@each("error", ERRORS)
+@each("filters", [False, True])
+def test_a_handler_of_logs_that_raises_harms_no_run(error: type[BaseException], filters: bool) -> None:
+    def reject(record: logging.LogRecord) -> bool:
+        raise error(record.name)
+
+    handler = RaisingHandler()
+    handler.error = error
+    if filters:
+        handler.addFilter(reject)
+    logger = logging.getLogger("flink_agents")
+    logger.addHandler(handler)
+    try:
+        run_beside(raising(ValueError))
+    finally:
+        logger.removeHandler(handler)
 
 
 def no_observer() -> Any:
