@@ -89,7 +89,9 @@ def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -
     if not answers:
         typer.echo(f"the job has not answered within {seconds:g} s", err=True)
         raise typer.Exit(NO_ANSWER)
-    last = answers[-1]
+    # An agent that has nothing of the key rejects what another one does.
+    ranks = (*good, ACCEPTED)
+    last = min(answers, key=lambda one: (_rank(one, ranks), one.get("known") is False))
     outcome = str(last.get("outcome"))
     reason = f": {last['reason']}" if last.get("reason") else ""
     typer.echo(
@@ -99,6 +101,11 @@ def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -
         raise typer.Exit(NO_ANSWER)
     if outcome not in good:
         raise typer.Exit(REJECTED_CODE)
+
+
+def _rank(answer: dict[str, Any], ranks: Sequence[str]) -> int:
+    outcome = str(answer.get("outcome"))
+    return ranks.index(outcome) if outcome in ranks else len(ranks)
 
 
 def _found(run: str, place: TracePlace) -> tuple[str, Any]:

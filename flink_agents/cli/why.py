@@ -195,5 +195,6 @@ def _answered(
     answers = requests_to(topic, client, rest).ask(inspect_request(key_value(key)), seconds)
     if not answers:
         return False, [f"The job has not answered within {seconds:g} s: it may be down, or not read {topic}."]
-    answer = answers[-1]
-    return bool(answer.get("known", True)), ["The job says:", *inspected(answer)]
+    known = [one for one in answers if one.get("known", True)]
+    said = [line for one in known or answers for line in inspected(one)]
+    return bool(known), ["The job says:", *said]

@@ -187,7 +187,8 @@ class Outside:
         answers = requests.ask(inspect_request(key), seconds)
         if not answers:
             return [f"The job has not answered within {seconds:g} s."]
-        return [line for one in answers for line in inspected(one)]
+        known = [one for one in answers if one.get("known", True)]
+        return [line for one in known or answers for line in inspected(one)]
 
     def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
         """Put dead letters back, and return how many went into each topic.

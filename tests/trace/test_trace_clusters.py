@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from flink_agents.api.key_requests import WATCH_MARK
+from flink_agents.api.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.job_metrics import AgentMetrics
+from flink_agents.cli.key_requests import NO_ANSWER, report
 from flink_agents.cli.main import app
+from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.answers import inspected, watched
 from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.log_lines import marked
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.sinks.log import MARK
+from flink_agents.ui.key_requests import KeyRequests
 from tests.suite.tables import each
 from tests.trace.clusters import cluster
 from tests.trace.test_trace_records import PLAIN, paying
@@ -216,3 +220,48 @@ def test_rates_begin_anew_after_a_restart() -> None:
     assert after.total_per_second(".input_tokens", before) == 0.0
     assert after.per_second("runtime.events", None) is None
     assert after.total_per_second(".output_tokens", before) is None
+
+
+NOTHING = {"agent": "other", "outcome": "rejected", "known": False, "reason": "nothing"}
+OWN_RUN = {"agent": "own", "key": "k"}
+
+
+@each(
+    "answers, code, words",
+    [
+        ([NOTHING, {**OWN_RUN, "outcome": "ended"}], 0, "own, key k: ended"),
+        ([{**OWN_RUN, "outcome": "ended"}, NOTHING], 0, "own, key k: ended"),
+        ([NOTHING, {**OWN_RUN, "outcome": "accepted"}], NO_ANSWER, "own, key k: accepted"),
+        (
+            [NOTHING, {**OWN_RUN, "outcome": "rejected", "reason": "it has ended"}],
+            1,
+            "rejected: it has ended",
+        ),
+        ([NOTHING], 1, "rejected: nothing"),
+        ([], NO_ANSWER, "has not answered within 3 s"),
+    ],
+)
+def test_the_answer_that_counts_is_that_of_the_agent_with_the_run(
+    answers: list[dict[str, Any]], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        report(answers, 3.0, ("ended",))
+        exit_code = 0
+    except typer.Exit as ended:
+        exit_code = ended.exit_code
+    printed = capsys.readouterr()
+    assert exit_code == code and words in printed.out + printed.err
+
+
+def test_each_agent_has_its_last_answer() -> None:
+    lines = [
+        {"agent": "a", "request": "r", "outcome": "accepted", "time": 1},
+        {"agent": "b", "request": "r", "outcome": "rejected", "time": 2},
+        {"agent": "a", "request": "other", "outcome": "rejected", "time": 4},
+        {"agent": "a", "request": "r", "outcome": "ended", "time": 3},
+    ]
+    log = "\n".join(f"INFO {REPLY_MARK}{json.dumps(line)}" for line in lines).encode()
+    with cluster(lambda: log) as address:
+        requests = KeyRequests("topic", {}, ClusterRest(address))
+        found = requests._answers(ClusterRest(address), "r")  # pyright: ignore[reportPrivateUsage]
+    assert {one["agent"]: one["outcome"] for one in found} == {"a": "ended", "b": "rejected"}
