@@ -1,4 +1,4 @@
-"""The view that streams behind a subtask have of its event time."""
+"""The event time of a subtask as downstream streams see it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWaterma
 
 
 class Behind:
-    """Takes rows as the tables behind the operator do: a row first, then the low watermark that it carries.
+    """Takes rows as downstream tables do: a row first, then the watermark that it carries.
 
     Args:
-        low: The low watermark of the subtask.
+        low: The output watermark of the subtask.
     """
 
     def __init__(self, low: LowWatermark) -> None:
@@ -18,7 +18,7 @@ class Behind:
 
     @property
     def is_idle(self) -> bool:
-        """True while no row has come, so that streams behind do not wait for the subtask."""
+        """True as long as no row has come, so that downstream streams do not wait for the subtask."""
         return "" not in self._told
 
     def watermark(self, tag: str = "") -> int:
@@ -26,12 +26,12 @@ class Behind:
         return self._told.get(tag, NO_TIMESTAMP)
 
     def row(self, tag: str = "") -> int:
-        """Take a row; returns the watermark that was before it."""
+        """Take a row; returns the watermark from before it."""
         before, carried = self.watermark(tag), self._low.take(tag)
         self._told[tag] = before if carried is None else max(before, carried)
         return before
 
     def carriers(self) -> None:
-        """Take the rows without an output that are due."""
+        """Take the due rows that carry a watermark without an output."""
         for tag in self._low.due():
             self.row(tag)

@@ -1,4 +1,4 @@
-"""Builds the subtasks of an operator as a job does, on a fake of Flink."""
+"""Builds the subtasks of an operator like a job does, on a fake of Flink."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from flink_agents.testing.pauses import Pauses
 
 
 def _waited(clock: Clock, pauses: Pauses) -> None:
-    """Let time go on for runs: the operator's thread has waited for them, so nobody can advance the clock."""
+    """Let time pass for runs: the operator's thread waits for them, so the test cannot advance the clock."""
     clock.waited()
     pauses.end_due(None)
 
 
 class Builder(Driver):
-    """Builds what :class:`Driver` drives. ``OperatorHarness`` fills it.
+    """Builds the parts of :class:`Driver`. A base class of ``OperatorHarness``.
 
     Attributes:
         plan: The agent's plan.
@@ -86,7 +86,7 @@ class Builder(Driver):
         return Subtask(made.processor, backend, made.shared, due)
 
     def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
-        """What a subtask runs in."""
+        """Return the environment that a subtask runs in."""
         return Host(
             job_id=self._job_id,
             subtask=number,
@@ -111,7 +111,7 @@ class Builder(Driver):
         return partial(OutsideCalls, outside=self._crashes.outside)
 
     def _default_store(self) -> Callable[[], ActionStateStore] | None:
-        """What makes the store that the options name, or that the agent needs; None if it needs none."""
+        """Return the factory of the store that options name or the agent needs; None if it needs none."""
         name = self._config.get(AgentOptions.STORE)
         if name is not None:
             return lambda: open_store(name, self._config.below(f"action-state.{name}"))

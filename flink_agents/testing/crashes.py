@@ -1,9 +1,9 @@
-"""``OperatorHarness(crash="everywhere")``: what a test does is done again with each crash.
+"""``OperatorHarness(crash="everywhere")``: repeats what a test does with each possible crash.
 
-First without one, while the appends to the store and the commits are counted. Then once for each
-crash point: the operator dies before or after one of them, is restored from the checkpoint before
-it, and goes on; what came out of it has to be the same. Functions of durable calls are called the
-first time only (see ``outside``).
+The first execution has no crash, and counts the appends to the store and the commits. Then there is one
+execution per crash point: the operator crashes before or after an append or commit, is restored from the
+checkpoint before it, and continues; its outputs have to be the same. Functions of durable steps are called in
+the first execution only (see ``outside``).
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ Deliver = Callable[[], None]
 
 
 class _Died(Exception):
-    """The operator dies here."""
+    """The operator crashes here."""
 
 
 _Progress = tuple[
     int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[Aside, ...]
 ]
-"""What a commit changes in the head of a key, the suspension of a run, a signal, or a delayed event."""
+"""State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
 
 _NONE: _Progress = (0, 0, 0, None, None, None, ())
 
 
 @dataclass
 class _Crash:
-    """The point at which the operator dies.
+    """The point at which the operator crashes.
 
     Attributes:
-        append: Number of the append that it does not outlive; None if it is a commit.
+        append: Number of the append that it does not survive; None if it is a commit.
         stored: True if that append, or commit, is stored.
         commit: Number of the commit.
-        checkpoint: What was taken behind the commit, once it was.
+        checkpoint: The checkpoint after the commit, once it was taken.
     """
 
     append: int | None = None
@@ -83,7 +83,7 @@ class _Crash:
     died: bool = False
 
     def fault(self, asked: int) -> Fault | None:
-        """Return what becomes of the append of that number."""
+        """Return the fault of the append with that number."""
         if asked != self.append:
             return None
         self.died = True
@@ -92,7 +92,7 @@ class _Crash:
 
 @dataclass
 class _Moment:
-    """All of a harness at one moment, how many of the inputs at hand it had taken, and what had left."""
+    """The state of a harness at one moment, the number of inputs it had taken, and its outputs so far."""
 
     snapshot: Snapshot
     kept: dict[str, Any]
@@ -102,7 +102,7 @@ class _Moment:
 
 @dataclass
 class _Appended:
-    """The appends and commits of an undisturbed execution."""
+    """The appends and commits of an execution without a crash."""
 
     appends: list[tuple[JournalKey, tuple[Record, ...], Fault | None]] = field(default_factory=list)
     commits: int = 0
@@ -112,7 +112,7 @@ class Crashes:
     """Repeats the steps of a test with a crash at each point.
 
     Args:
-        harness: What executes.
+        harness: The harness that executes the steps.
     """
 
     def __init__(self, harness: OperatorHarness) -> None:
@@ -131,17 +131,17 @@ class Crashes:
         """Return a store for one attempt of one subtask."""
         return self._faults.store()
 
-    # -- told by the harness ------------------------------------------------------------
+    # -- called by the harness ----------------------------------------------------------
 
     def delivered(self) -> None:
-        """Note that an input was handed over."""
+        """Note that an input was delivered."""
         self._taken += 1
 
     def commits(self, key: str, packed: bytes | None) -> None:
-        """Note a commit, before anything leaves.
+        """Note a commit, before any output leaves.
 
         Raises:
-            _Died: The operator dies before this commit.
+            _Died: The operator crashes before this commit.
         """
         before, now = self._heads.get(key), _progress(packed)
         if before == now or (before is None and now == _NONE):
@@ -155,21 +155,21 @@ class Crashes:
             raise _Died
 
     def _fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """Return what becomes of an append."""
+        """Return the fault of an append."""
         fault = self._crash.fault(asked) if self._crash is not None else None
         if fault is not None:
             self.outside.die()
         return fault
 
     def left(self, what: str, key: str, value: Any) -> None:
-        """Note a value that leaves: name of the output, canonical text of the key, value."""
+        """Note an emitted value: name of the output, canonical string of the key, value."""
         self._left.append((what, key, value))
 
     def committed(self) -> None:
-        """Note that all of an emission has left.
+        """Note that all outputs of an emission have left.
 
         Raises:
-            _Died: The operator dies after this commit.
+            _Died: The operator crashes after this commit.
         """
         crash = self._crash
         wanted = crash is not None and crash.commit is not None and crash.stored and not crash.died
@@ -181,11 +181,11 @@ class Crashes:
     # -- executing ----------------------------------------------------------------------
 
     def explore(self, act: Deliver, resume: Callable[[int], None], again: Deliver, ordered: bool) -> None:
-        """Do something once undisturbed, and then again with each crash.
+        """Do something once without a crash, and then again with each crash.
 
         Args:
-            act: Does it from the beginning, to its end.
-            resume: The same, where so many inputs have been taken already.
+            act: Does it from the beginning to the end.
+            resume: The same, from a given number of taken inputs on.
             again: Does it from the beginning after a crash.
             ordered: True if outputs have to come in the same order.
 
@@ -203,7 +203,7 @@ class Crashes:
         self.outside.recorded(any(one.timeout is not None for one in harness.plan.actions))
         expected, after = Outcome.of(harness, self._left), self._moment()
         done = _Appended(self._faults.appends[first:], self._commits)
-        # The operator that has seen no crash goes on behind this; others take its place meanwhile.
+        # The operator without a crash continues after this; others take its place meanwhile.
         aside, place, faults = harness.set_aside(), self._place, self._faults
         self._parallelism = len(aside[0])
         try:
@@ -221,7 +221,7 @@ class Crashes:
     def _until_crash(
         self, crash: _Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
     ) -> Counter[Asked]:
-        """Execute up to a crash, and from the checkpoint before it to the end; returns what was recorded."""
+        """Execute up to a crash, and from the checkpoint before it to the end; returns the outcome."""
         before = self._before
         try:
             self.outside.repeat(self._past)
@@ -234,7 +234,7 @@ class Crashes:
         except Exception as error:
             raise self._failed(crash, error) from error
         if crash.died:
-            # Calls that go on may still be recorded.
+            # Calls that are still running may be recorded.
             self._harness.close()
         stored = self._stored()
         if not crash.died:
@@ -253,7 +253,7 @@ class Crashes:
         return stored
 
     def _stored(self) -> Counter[Asked]:
-        """The calls among all records that were stored."""
+        """Return the calls among all stored records."""
         return self.outside.stored_among(
             (journal, records)
             for journal, records, fault in self._faults.appends
@@ -261,7 +261,7 @@ class Crashes:
         )
 
     def _reset(self, moment: _Moment, journals: Any, crash: _Crash) -> None:
-        """Begin from a moment, with the records of then."""
+        """Return to a moment, with the records of that moment."""
         place = MemoryPlace()
         place.store_id = self._place.store_id
         place.journals = copy.deepcopy(journals)
@@ -371,13 +371,13 @@ def _error(before: _Moment, where: str, what: str, key: str | None, **details: s
 
 
 def crashes_of(harness: OperatorHarness, crash: str | None, own: bool, forced: bool) -> Crashes | None:
-    """Return what lets a harness crash; None if it does not.
+    """Return the object that lets a harness crash; None if it does not.
 
     Args:
         harness: The harness.
-        crash: What the test says: ``"everywhere"``, None, or nothing by an empty text.
+        crash: The test's argument: ``"everywhere"``, None, or an empty string if it is not given.
         own: True if the test or an option names a store.
-        forced: True if the environment asks for it, where the test says nothing.
+        forced: True if the environment asks for it and the test does not say.
 
     Raises:
         AgentConfigurationError: The harness cannot crash in that way.

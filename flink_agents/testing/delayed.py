@@ -1,4 +1,4 @@
-"""Shows the events of a key that are to be delivered later, as state holds them."""
+"""Shows the delayed events of a key, as they are in state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flink_agents.testing.fake_state import FakeBackend, KeyState
 
 @dataclass(frozen=True)
 class PendingDelayed:
-    """An event that is to be delivered later.
+    """An event that is delivered later.
 
     Attributes:
         event: The event, which has no id yet.
-        due: When it comes, in milliseconds since the epoch.
+        due: When it is delivered, in milliseconds since the epoch.
         action: Name of the action that sent it.
         sequence_number: Number of the run that sent it.
     """
@@ -29,19 +29,19 @@ class PendingDelayed:
 
 
 class Due(NamedTuple):
-    """When an event is due, in milliseconds since the epoch, and the bytes of the input that it will be."""
+    """When an event is due, in milliseconds since the epoch, and the bytes of the input that it becomes."""
 
     due: int
     packed: bytes
 
 
 def delayed_in(state: KeyState) -> list[Due]:
-    """Return the delayed events of a key, in the order of their time."""
+    """Return the delayed events of a key, by time."""
     return [Due(*one) for one in _events_of(state).all()] if state.delayed else []
 
 
 def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
-    """Return the delayed events of a key for people."""
+    """Return the delayed events of a key in a form to display."""
     found: list[PendingDelayed] = []
     for due, packed in delayed_in(state):
         sent, _ = shared.codec.decode(packed)

@@ -1,4 +1,4 @@
-"""Drives the subtasks of an operator by hand: inputs, timers, the clock, and what leaves."""
+"""Drives the subtasks of an operator by hand: inputs, timers, clock and outputs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ START = 1_700_000_000_000
 
 
 FLYING_MS = 60_000
-"""How far a clock goes on that flies, the first time that a run looks; twice as far each further time."""
+"""How far the clock jumps when a run first reads it while time flies; twice as far each further time."""
 
 FLAP_SECONDS = 0.03
-"""A clock goes on once in so many seconds at most: a run asks for the time more often than it looks."""
+"""The clock jumps at most once in this many seconds: a run asks for the time more often than it needs it."""
 
 
 class Clock:
-    """The wall clock in milliseconds. Apart from the harness, so that its parts do not refer back to it."""
+    """The wall clock in milliseconds. Not part of the harness, so that nothing refers back to it."""
 
     def __init__(self) -> None:
         self.time = START
@@ -54,7 +54,7 @@ class Clock:
         if self._step and threading.current_thread().name == "agent-loop":
             now = time.monotonic()
             if now - self._flown >= FLAP_SECONDS:
-                # A run that sleeps has looked.
+                # A sleeping run has read the clock.
                 self._flown = now
                 self.time += self._step
                 self._step *= 2
@@ -62,10 +62,10 @@ class Clock:
 
     @contextmanager
     def flying(self, next_due: Callable[[int], int | None]) -> Iterator[None]:
-        """Let time fly: the end of a bounded input waits for runs that sleep, and for delayed events.
+        """Let time fly: the end of a bounded input waits for sleeping runs, and for delayed events.
 
         Args:
-            next_due: Gives the first time behind another one at which a delayed event is due, or None.
+            next_due: Returns the first time after a given one at which a delayed event is due, or None.
         """
         self._step, self._next_due = FLYING_MS, next_due
         try:
@@ -74,14 +74,14 @@ class Clock:
             self._step, self._next_due = 0, lambda after: None
 
     def waited(self) -> None:
-        """Let time fly to the next delayed event: the operator's thread has waited."""
+        """Jump to the next delayed event: the operator's thread has waited."""
         due = self._next_due(self.time)
         if due is not None:
             self.time = due
 
 
 def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
-    """Return what takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
+    """Return the function that takes the outputs of a heartbeat; it does not keep ``driver`` alive."""
     reference = weakref.ref(driver)
 
     def leave(emission: Emission) -> None:
@@ -103,7 +103,7 @@ class Subtask:
 
 
 def _fix_of(error: Exception) -> str:
-    """What to do about a value that cannot be pickled: objects that live never can, whatever their class."""
+    """Return the fix for a value that cannot be pickled: live objects never can, whatever their class."""
     if "'coroutine'" in str(error):
         return AWAIT_IT
     if isinstance(error, TypeError):
@@ -114,13 +114,13 @@ def _fix_of(error: Exception) -> str:
 
 
 class Driver:
-    """Subtasks of one operator, and what they have put out. ``OperatorHarness`` fills it.
+    """The subtasks of one operator, and their outputs. A base class of ``OperatorHarness``.
 
     Attributes:
-        outputs: All values that left the main output, in order.
-        timestamps: The timestamp of each of them, or None; only where event time is held.
-        lows: The low watermark that the subtask of each of them had told before it; only where event time is
-            held. An output is late where its timestamp is not above.
+        outputs: All values of the main output, in order.
+        timestamps: The timestamp of each of them, or None; only if event time is held.
+        lows: The output watermark of the subtask before each of them; only if event time is
+            held. An output is late if its timestamp is not above it.
     """
 
     outputs: list[Any]
@@ -141,7 +141,7 @@ class Driver:
     _code: AgentCode
 
     def side_output(self, tag: str) -> list[Any]:
-        """Return all values that left the side output ``tag``, in order.
+        """Return all values of the side output ``tag``, in order.
 
         Raises:
             UnknownSideOutputError: The agent has no such side output.
@@ -174,12 +174,12 @@ class Driver:
             while waiting := subtask.due.keys():
                 seen = subtask.processor.ended
                 for key in waiting:
-                    # A beat for another key may have left none.
+                    # The heartbeat of another key may have left none.
                     if timers := subtask.due.of(subtask.backend.keys[key]):
-                        # The last one of a key may be there to forget it.
+                        # The last timer of a key may be there to remove the key.
                         at = min(timers) if self._keeps_timers else max(timers)
                         self._fire(key, "processing_timers", at)
-                # A beat looks at so many keys, and leaves others to the next one.
+                # A heartbeat visits a limited number of keys, and leaves others to the next one.
                 if subtask.processor.busy_keys and not subtask.processor.is_behind:
                     subtask.processor.wait_for_progress(
                         seen, self._hang_after if seconds is None else seconds
@@ -187,11 +187,11 @@ class Driver:
 
     @property
     def _keeps_timers(self) -> bool:
-        """True if timers wait for their time, however little there is to do."""
+        """True if timers wait for their time even if there is nothing else to do."""
         return self._event_time.holds or self._config.get(AgentOptions.IDLE_KEY_TTL) is not None
 
     def _next_due(self, after: int = 0) -> int | None:
-        """Return the first time behind ``after`` at which a key has a delayed event to come, or None."""
+        """Return the first time after ``after`` at which a key has a delayed event, or None."""
         states = [state for subtask in self._subtasks for state in subtask.backend.keys.values()]
         heads = [Head.unpack(state.head) for state in states if state.head is not None]
         times = [head.delayed_due for head in heads if head.delayed_due is not None]
@@ -199,18 +199,18 @@ class Driver:
 
     @property
     def output_watermark(self) -> int | None:
-        """The watermark of the stream behind, of all subtasks that are not idle; None before the first."""
+        """The downstream watermark over all subtasks that are not idle; None before the first one."""
         behind = [task.backend.behind for task in self._subtasks]
         told = [one.watermark() for one in behind if one is not None and not one.is_idle]
         low = min(told, default=NO_TIMESTAMP)
         return None if low == NO_TIMESTAMP else low
 
     def side_times(self, tag: str) -> list[tuple[int | None, int]]:
-        """Return the timestamp of each value of a side output, and the low watermark before it."""
+        """Return the timestamp of each value of a side output, and the output watermark before it."""
         return self._side_times.setdefault(tag, [])
 
     def _deliver(self, key: str, record: Any, timestamp: int | None) -> None:
-        """Hand a record of a key to its subtask."""
+        """Deliver a record of a key to its subtask."""
         subtask = self._subtask_of(key)
         subtask.backend.key = key
         if self._crashes is not None:
@@ -224,7 +224,7 @@ class Driver:
             fire(due[1], kind, due[0])
 
     def _next_timer(self, kind: str, until: int) -> tuple[int, str] | None:
-        """Return time and key of the first timer that is due; of one time, that of the first key."""
+        """Return time and key of the first timer that is due; at equal times, the first key's."""
         firsts = (subtask.backend.timers[kind].first() for subtask in self._subtasks)
         first = min((one for one in firsts if one is not None), default=None)
         return first if first is not None and first[0] <= until else None
@@ -256,7 +256,7 @@ class Driver:
             crashes.committed()
 
     def _pass(self, emission: Emission, behind: Behind) -> list[int | None]:
-        """Let the rows of an emission pass to the streams behind; returns the timestamps of outputs."""
+        """Pass the rows of an emission downstream; returns the timestamps of the outputs."""
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.row(tag)
             self.side_times(tag).append((at, low))

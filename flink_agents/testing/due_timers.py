@@ -1,4 +1,4 @@
-"""The timers that a harness fires although their time has not come: those of runs in flight.
+"""The timers that a harness fires before their time: those of runs in flight.
 
 It does not visit all keys at each step, so a test with a hundred thousand sleeping keys takes linear time.
 """
@@ -15,26 +15,26 @@ from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.signals import suspended_in
 
 SOON_MS = 5000
-"""Timers of runs in flight are nearer than that. One that is farther was set for a wait that is over."""
+"""Timers of runs in flight are nearer than that. A later timer was set for a wait that is over."""
 
 BEAT_MS = 2
-"""Timers that look at a run which goes on are no farther than that, at first."""
+"""Timers that check on a running run are no later than that, at first."""
 
 _head_of = lru_cache(maxsize=8)(Head.unpack)
-"""A key is asked several times before it changes. Nobody here changes a head."""
+"""A key is asked several times before it changes. The harness itself changes no head."""
 
 
 class DueTimers:
-    """Finds the keys of a subtask whose timers fire although their time has not come.
+    """Finds the keys of a subtask whose timers fire before their time.
 
-    A key is looked at again only if its state was touched, or the clock reached a time that matters to it.
+    A key is checked again only if its state was touched, or the clock reached a time that matters to it.
 
     Args:
         backend: State and timers of the subtask.
         clock: The wall-clock time in milliseconds.
         aside_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
-        keeps_timers: True if timers wait for their time, however little there is to do.
+        keeps_timers: True if timers wait for their time even if there is nothing else to do.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DueTimers:
         self._later: list[tuple[int, str]] = []
 
     def keys(self) -> list[str]:
-        """Return the keys with such timers, in the order in which the subtask came to know them."""
+        """Return the keys with such timers, in the order in which the subtask first saw them."""
         self._look()
         # A timer may serve all keys, whichever key has it.
         every = not self._keeps_timers or (self._holds and bool(self._working))
@@ -63,7 +63,7 @@ class DueTimers:
         return sorted(found, key=self._backend.number)
 
     def of(self, state: KeyState) -> set[int]:
-        """Return such timers of a key: all but those of its suspended runs, signals and delayed events."""
+        """Return such timers of a key: all except those of its suspended runs, signals and delayed events."""
         timers = state.processing_timers
         if state.head is None or not timers:
             return timers
@@ -72,13 +72,13 @@ class DueTimers:
         if all(one is None for one in waits) and not head.aside:
             return timers
         now = self._clock()
-        # A run that goes on may be looked at by a timer of that very time.
+        # A timer with exactly that time may also check on a running run.
         behind = now + BEAT_MS if self._works(state) else now
         awaited = {at for at in _awaited(state, head) if at > behind}
         return {at for at in timers - awaited if at <= now + SOON_MS}
 
     def _look(self) -> None:
-        """Look at keys that may have changed."""
+        """Check keys that may have changed."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             self._backend.touched.add(heapq.heappop(self._later)[1])
@@ -93,7 +93,7 @@ class DueTimers:
                 self._note_later(key, state, now)
 
     def _note_later(self, key: str, state: KeyState, now: int) -> None:
-        """Note the next time at which the answer for a key can differ although nothing touches it."""
+        """Note the next time at which the answer for a key can change although nothing touches it."""
         times = set(state.processing_timers)
         if state.head is not None:
             times |= _awaited(state, _head_of(state.head))
@@ -121,7 +121,7 @@ class DueTimers:
 
 
 def _awaited(state: KeyState, head: Head) -> set[int]:
-    """Return the times for which suspended runs, signals and delayed events of a key wait."""
+    """Return the times that suspended runs, signals and delayed events of a key wait for."""
     awaited = set() if head.mail_expires is None else {head.mail_expires}
     if head.suspended is not None and head.suspended[2] is not None:
         awaited.add(head.suspended[2])

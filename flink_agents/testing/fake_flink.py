@@ -1,4 +1,4 @@
-"""What Flink's REST interface says of checkpoints, as a test has taken, completed and aborted them."""
+"""Flink's REST interface for checkpoints, with those that a test has taken, completed and aborted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flink_agents.runtime.retention.checkpoints import CheckpointPoller, Checkpo
 from flink_agents.runtime.retention.pruning import CHANGES, Pruner
 
 PRUNE_SECONDS = 60.0
-"""How long the harness waits until records are removed."""
+"""How long the harness waits until records are pruned."""
 
 
 class FakeFlink(CheckpointPoller):
-    """Tells pruners which checkpoints a test took, completed and aborted, as Flink's REST interface does.
+    """Reports a test's checkpoints to pruners, as Flink's REST interface does.
 
     Of completed checkpoints, the latest is retained.
     """
@@ -40,25 +40,25 @@ class FakeFlink(CheckpointPoller):
         return Pruner(policy, kept.total_seconds(), metrics, self, True, lambda: clock() / 1000)
 
     def listen(self, listener: Listener) -> None:
-        """Tell ``listener`` of all answers from now on; nobody else asks."""
+        """Report all answers to ``listener`` from now on, instead of a thread that polls Flink."""
         assert isinstance(listener, Pruner)
         self._told.append(listener)
 
     def forget(self, listener: Listener) -> None:
-        """Tell it nothing more."""
+        """Stop reporting to it."""
         self._told = [one for one in self._told if one is not listener]
 
     def trigger(self) -> int:
-        """Take a checkpoint; returns its number. What was committed before belongs to it."""
+        """Take a checkpoint; returns its number. Everything committed before belongs to it."""
         number = next(self._numbers)
         for _ in range(CHANGES + 1):
-            # Its id is the least that those can be bound by which were committed before.
+            # Its id is the smallest one to which earlier commits can be bound.
             self._triggered = number
             self._answer()
         return number
 
     def complete(self, number: int) -> None:
-        """Let a checkpoint complete: earlier ones are discarded, and what only they ask for is pruned.
+        """Complete a checkpoint: earlier ones are discarded, and records that only they need are pruned.
 
         Raises:
             AgentConfigurationError: It was aborted.
@@ -70,7 +70,7 @@ class FakeFlink(CheckpointPoller):
             pruner.wait_until_pruned(PRUNE_SECONDS)
 
     def abort(self, number: int) -> None:
-        """Let a checkpoint never complete."""
+        """Abort a checkpoint."""
         self._aborted.add(number)
 
     def check(self, number: int) -> None:

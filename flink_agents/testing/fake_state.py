@@ -17,7 +17,7 @@ K = TypeVar("K")
 
 @dataclass
 class KeyState:
-    """All that state holds for one key; every value is bytes.
+    """The state of one key; every value is bytes.
 
     Attributes:
         head: The head, or None.
@@ -25,7 +25,7 @@ class KeyState:
         memory: Short-term memory by escaped path, with the time at which it expires.
         processing_timers: Times of the key's processing-time timers.
         event_timers: Times of the key's event-time timers.
-        unpruned: The mark of a key whose records are to be pruned, or None.
+        unpruned: The marker of a key whose records have to be pruned, or None.
         delayed: Entries of its delayed events by number.
     """
 
@@ -43,10 +43,10 @@ class KeyState:
 
 
 class TimerQueue:
-    """Timers of one kind by time. A timer that was deleted or has fired is skipped when it comes up.
+    """Timers of one kind by time. A timer that was deleted or has fired is skipped when its time comes.
 
     Args:
-        timers: Returns the timers that a key has now.
+        timers: Returns the present timers of a key.
     """
 
     def __init__(self, timers: Callable[[str], set[int]]) -> None:
@@ -58,7 +58,7 @@ class TimerQueue:
         heapq.heappush(self._queue, (at, key))
 
     def first(self) -> tuple[int, str] | None:
-        """Return the time and the key of the first timer, or None; of one time, that of the first key."""
+        """Return the time and the key of the first timer, or None; at equal times, the first key's."""
         while self._queue:
             at, key = self._queue[0]
             if at in self._timers(key):
@@ -68,15 +68,15 @@ class TimerQueue:
 
 
 class FakeBackend:
-    """State and timers of one subtask. Set ``key`` before the core is called, as Flink does.
+    """State and timers of one subtask. Set ``key`` before you call the core, as Flink does.
 
     Args:
         clock: The wall-clock time in milliseconds.
         memory_ttl: Lifetime of memory entries in milliseconds, or None.
 
     Attributes:
-        behind: What streams behind the subtask see of it, where event time is held.
-        touched: Keys whose state was used since somebody last looked at them.
+        behind: The subtask as downstream streams see it, if event time is held.
+        touched: Keys whose state was used since this set was last cleared.
         timers: The timers by the name of their kind in :class:`KeyState`.
     """
 
@@ -115,23 +115,23 @@ class FakeBackend:
                 queue.add(at, key)
 
     def number(self, key: str) -> int:
-        """Return the position of a key in the order in which the subtask came to know them."""
+        """Return the position of a key in the order in which the subtask first saw them."""
         return self._numbers[key]
 
     def keyed_state(self) -> KeyedState:
-        """Return the states as the core takes them."""
+        """Return the states in the form that the core takes."""
         head, unpruned = _Value(self, "head"), _Value(self, "unpruned")
         pending, delayed = _Entries(self, "pending"), _Entries(self, "delayed")
         return KeyedState(head, pending, _Memory(self), unpruned, delayed)
 
     def tell(self, low: LowWatermark) -> None:
-        """Let streams behind the subtask hear of its low watermark."""
+        """Report the subtask's output watermark downstream."""
         self.behind = Behind(low)
 
     # -- Keys -------------------------------------------------------------------------
 
     def text(self) -> str:
-        """Return the current key."""
+        """Return the current key's canonical string."""
         assert self.key is not None, "no key is current"
         return self.key
 
@@ -142,7 +142,7 @@ class FakeBackend:
         self.key = key
 
     def waiting(self) -> list[tuple[str, str]]:
-        """Return the keys that have inputs, each twice: as text and as key."""
+        """Return the keys that have inputs, each in two forms: as a string and as a key."""
         return [(key, key) for key, state in self.keys.items() if state.pending]
 
     def delaying(self, most: int | None = None) -> list[str]:
@@ -150,7 +150,7 @@ class FakeBackend:
         return [key for key, state in self.keys.items() if state.delayed][:most]
 
     def unpruned(self) -> list[str]:
-        """Return the keys whose records are to be pruned."""
+        """Return the keys whose records have to be pruned."""
         return [key for key, state in self.keys.items() if state.unpruned is not None]
 
     # -- Timers -----------------------------------------------------------------------
@@ -160,11 +160,11 @@ class FakeBackend:
         return self.watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Fire at that wall-clock time."""
+        """Register a timer for that wall-clock time."""
         self._add_timer("processing_timers", timestamp)
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Fire when the watermark reaches that time."""
+        """Register a timer for that watermark."""
         self._add_timer("event_timers", timestamp)
 
     def _add_timer(self, kind: str, timestamp: int) -> None:
@@ -174,7 +174,7 @@ class FakeBackend:
             self.timers[kind].add(timestamp, self.text())
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take such a timer back."""
+        """Delete such a timer."""
         self.current.event_timers.discard(timestamp)
 
 

@@ -1,10 +1,10 @@
-"""A store that fails where a test wants it to: at an append, before or after it is stored.
+"""A store that fails when a test wants it to: at an append, before or after it is stored.
 
     faults = Faults(at_append(2, Fault.UNACKNOWLEDGED))
     harness = OperatorHarness(MyAgent, store=faults.store)
 
-The attempt that meets a fault fails; ``harness.restore(snapshot)`` begins the next one, which
-finds the records that were stored.
+The attempt that meets a fault fails; ``harness.restore(snapshot)`` starts the next one, which
+finds the stored records.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 
 
 class Fault(StrEnum):
-    """The fate of an append.
+    """The outcome of an append.
 
     Attributes:
-        REFUSED: Nothing is stored, and the caller is told: ``StoreUnavailableError``.
+        REFUSED: Nothing is stored, and the caller knows: ``StoreUnavailableError``.
         LOST: Nothing is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
         UNACKNOWLEDGED: It is stored, and the caller cannot know: ``AppendOutcomeUnknownError``.
         HANGS: Nothing is stored, and the append does not return before the attempt ends.
@@ -59,16 +59,16 @@ class Fault(StrEnum):
 
 
 Choose = Callable[[int, JournalKey, Sequence[Record]], "Fault | None"]
-"""Chooses the fault of an append: its number over all attempts, from 0, where it goes, and what."""
+"""Chooses the fault of an append from its number over all attempts, from 0, its journal and its records."""
 
 
 def at_append(number: int, fault: Fault) -> Choose:
-    """Let the append with that number over all attempts, from 0, fail."""
+    """Return a chooser that fails the append with that number over all attempts, from 0."""
     return lambda asked, journal, records: fault if asked == number else None
 
 
 def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
-    """Let one of the appends fail that have a record of that kind: the first, or that ``number``."""
+    """Return a chooser that fails an append with a record of that kind: the first, or that ``number``."""
     seen: list[int] = []
 
     def choose(asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
@@ -81,14 +81,14 @@ def at_record(kind: RecordKind, fault: Fault, number: int = 0) -> Choose:
 
 
 class Faults:
-    """Makes the stores of all attempts, which share their records, and decides where they fail.
+    """Makes the stores of all attempts, which share their records, and decides when they fail.
 
     Args:
-        choose: Asked at each append. Default: none fails.
-        make: Makes the store that keeps the records. Default: stores in memory of one place.
+        choose: Called for each append. Default: none fails.
+        make: Makes the store that holds the records. Default: stores in memory of one place.
 
     Attributes:
-        appends: All appends that were asked for, in order, with the fault that each met.
+        appends: All requested appends, in order, with their faults.
         hanging: Set while an append hangs.
     """
 
@@ -109,7 +109,7 @@ class Faults:
     def next(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         """Note an append; returns its fault."""
         if journal.journal_id.startswith("\x00"):
-            return None  # the runtime's own, of no key
+            return None  # The runtime's own append, of no key.
         with self._lock:
             fault = self.choose(len(self.appends), journal, records) if self.choose is not None else None
             self.appends.append((journal, tuple(records), fault))
@@ -117,11 +117,11 @@ class Faults:
 
 
 class FaultyStore(ActionStateStore):
-    """A store that fails where a test wants it to.
+    """A store that fails when a test wants it to.
 
     Args:
-        store: What keeps the records.
-        faults: When it fails.
+        store: The store that holds the records.
+        faults: Decides when it fails.
     """
 
     def __init__(self, store: ActionStateStore, faults: Faults) -> None:
@@ -158,7 +158,7 @@ class FaultyStore(ActionStateStore):
         if fault is None:
             return
         if fault is Fault.REFUSED:
-            # Appends of calls that run side by side are in flight then.
+            # Appends of concurrent calls are in flight then.
             await asyncio.sleep(0)
             raise StoreUnavailableError("the test has this append refused")
         self._broken = True

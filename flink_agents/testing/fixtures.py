@@ -1,18 +1,18 @@
 """Pytest fixtures; installed with the package, without any import in ``conftest.py``.
 
 ``agent_harness``
-    Makes an :class:`OperatorHarness`; all are closed at the end of the test.
+    Makes an :class:`OperatorHarness`; all of them are closed at the end of the test.
 ``agents_environment``
     Makes an ``AgentsExecutionEnvironment`` on Flink's minicluster. All tests of a session
     share one JVM, which the first use starts.
 ``kafka_broker``
     A Kafka broker, which all tests of a session share. Needs the extra ``kafka``.
 ``model_server``
-    Makes a :class:`ModelServer`, a local server with OpenAI's interface; all end with the test. Requests to
-    models are refused in all other tests. Needs the extra ``models``.
+    Makes a :class:`ModelServer`, a local server with OpenAI's interface; all end with the test. In all other
+    tests, requests to models are rejected. Needs the extra ``models``.
 
-The marker ``executes_once`` is for tests that look at how often, or when, an action was executed.
-They are skipped where ``FLINK_AGENTS_TEST_MODE`` has actions executed more often.
+The marker ``executes_once`` is for tests that check how often, or when, an action was executed.
+They are skipped if ``FLINK_AGENTS_TEST_MODE`` makes actions execute more often.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and refuse requests to models."""
+    """Register the marker, and reject requests to models."""
     from flink_agents.testing.models.blocking import block_requests
 
     block_requests()
@@ -40,14 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str | None:
-    """Say which conditions are forced."""
+    """Report which conditions are forced."""
     conditions = _conditions()
     return f"flink-agents harness: {', '.join(sorted(conditions))}" if conditions else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what forced conditions make pointless."""
-    # Whatever commits runs, each is executed once.
+    """Skip tests that forced conditions make pointless."""
+    # However runs are committed with "timers", each is executed once.
     if item.get_closest_marker("executes_once") is not None and _conditions() - {"timers"}:
         pytest.skip("looks at executions, of which FLINK_AGENTS_TEST_MODE forces more")
 
@@ -104,7 +104,7 @@ def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
 
 @pytest.fixture
 def model_server() -> Iterator[Callable[..., ModelServer]]:
-    """A function with the arguments of :class:`ModelServer`; it returns a server that runs."""
+    """Return a function with the arguments of :class:`ModelServer`; it returns a running server."""
     from contextlib import ExitStack
 
     from flink_agents.testing.models import ModelServer
@@ -121,7 +121,7 @@ def model_server() -> Iterator[Callable[..., ModelServer]]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """Yield a broker without encryption, which the first use starts. A test that cannot have it fails."""
+    """Yield a broker without encryption, which the first use starts. If it cannot start, the test fails."""
     from flink_agents.testing.kafka import KafkaBroker
 
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:

@@ -1,8 +1,8 @@
 """``FLINK_AGENTS_TEST_MODE``: harder conditions for every harness of a process.
 
-The variable has words with commas between them: ``replay``, ``restart``, ``crash`` and ``timers``, as the
-arguments ``forced_replay``, ``forced_restart``, ``crash`` and ``heartbeat`` (False) of ``OperatorHarness``,
-which go before it.
+The variable holds words, separated by commas: ``replay``, ``restart``, ``crash`` and ``timers``. They are
+defaults for the arguments ``forced_replay``, ``forced_restart``, ``crash`` and ``heartbeat`` (False) of
+``OperatorHarness``; a test's own arguments take precedence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def forced_conditions() -> frozenset[str]:
     """Return the words of the variable.
 
     Raises:
-        OptionError: One of them means nothing.
+        OptionError: A word is unknown.
     """
     words = frozenset(word.strip() for word in os.environ.get(TEST_MODE_VARIABLE, "").split(",")) - {""}
     unknown = sorted(words.difference(WORDS))

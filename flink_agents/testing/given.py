@@ -1,4 +1,4 @@
-"""Checks what a test gives to the harness, so that a slip in the test does not look like one in the agent."""
+"""Checks a test's arguments for the harness, so that mistakes in the test do not look like the agent's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, UNMATCHED
 
 
 def given_selector(value: Any) -> Callable[[Any], Any]:
-    """Return the key selector that a test gives.
+    """Return the key selector of a test.
 
     Raises:
         JobDefinitionError: It cannot be called.
@@ -38,7 +38,7 @@ def check_tag(tag: str, declared: Iterable[str]) -> None:
     """Check that an agent has the side output that a test reads.
 
     Raises:
-        UnknownSideOutputError: It has not, and the job would refuse what is emitted there.
+        UnknownSideOutputError: It does not, and the job would reject what is emitted there.
     """
     names = sorted(declared)
     if tag not in names and tag not in _OF_THE_RUNTIME:
@@ -52,14 +52,14 @@ def check_tag(tag: str, declared: Iterable[str]) -> None:
 
 
 def milliseconds(time: object, called: str) -> int:
-    """Return a time that a test gives.
+    """Return a test's time in milliseconds.
 
     Args:
         time: Milliseconds, or a duration.
         called: The method that got it.
 
     Raises:
-        HarnessUseError: It is none.
+        HarnessUseError: It is not a time.
     """
     if isinstance(time, timedelta):
         return int(time.total_seconds() * 1000)
@@ -76,14 +76,14 @@ def milliseconds(time: object, called: str) -> int:
 
 
 def given_request(request: Any, called: str) -> ApprovalRequest:
-    """Return the request for an approval that a test answers.
+    """Return the approval request that a test answers.
 
     Args:
-        request: What the test gives.
+        request: The test's argument.
         called: The method that got it.
 
     Raises:
-        HarnessUseError: It is none.
+        HarnessUseError: It is not a request.
     """
     if isinstance(request, ApprovalRequest):
         return request
@@ -97,7 +97,7 @@ def given_request(request: Any, called: str) -> ApprovalRequest:
 
 
 def check_open(is_open: bool) -> None:
-    """Check that a harness has an operator.
+    """Check that a harness is open.
 
     Raises:
         HarnessUseError: It was closed.

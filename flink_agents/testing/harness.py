@@ -1,6 +1,6 @@
 """``OperatorHarness``: the operator's real core on a fake of Flink's state, timers and clock.
 
-What runs here is what runs in Flink, except for PyFlink itself: the plan is compiled, written
+It runs the same code as Flink, except for PyFlink itself: the plan is compiled, written
 as JSON and bound again, the agent's code is pickled and unpickled, every record and output is
 pickled as between Flink's operators, and state holds nothing but bytes.
 """
@@ -51,51 +51,51 @@ class OperatorHarness(WaitsShown, Records):
 
     Args:
         agent: An instance, or a class without required arguments.
-        key_selector: Gives the key of a record. Default: all records have the key 0.
+        key_selector: Returns the key of a record. Default: all records have the key 0.
         config: Options by key.
         name: Name of the agent. Default: its own.
         parallelism: Number of subtasks.
         max_parallelism: Number of key groups.
-        forced_serialization: Serialise all that Flink would, so that sharing an object by
+        forced_serialization: Serialize all that Flink would, so that sharing an object by
             accident fails here already.
-        forced_replay: Handle each input and each timer twice: the first time the operator is
-            thrown away just after its commit, and restored from before it. Without ``auto_run``,
+        forced_replay: Handle each input and each timer twice: the first time, the operator is
+            discarded just after its commit, and restored from before it. Without ``auto_run``,
             each :meth:`push`, :meth:`run_until_idle`, :meth:`advance_time` and :meth:`watermark` as a whole.
-            Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``replay``.
+            Default: True if ``FLINK_AGENTS_TEST_MODE`` has the word ``replay``.
         forced_restart: Before each of them, pickle the state and start a new operator from it,
-            so that what lives on outside of state is lost. Default: the word ``restart``.
+            so that everything outside of state is lost. Default: True if it has the word ``restart``.
         event_time: As in ``apply``.
         watermarks: True if the input has watermarks at all.
-        auto_run: Let what an input starts run to its end before the harness goes on. False leaves
+        auto_run: Run everything that an input starts to its end before the harness continues. False leaves
             that to :meth:`run_until_idle` and to time, as Flink does.
-        store: Makes the store of each subtask and attempt; all that it makes share their records.
-            Default: what the options name, or, for an agent that makes durable calls, a store in
+        store: Makes the store of each subtask and attempt; all of them have to share their records.
+            Default: the store that the options name, or, for an agent with durable steps, a store in
             memory that lives as long as the harness.
-        crash: ``"everywhere"``: do each input and each timer again with a crash before and after
-            each append to the store and each commit, one at a time, and compare with what came
-            without. Functions of durable calls are called once. Needs the store in memory. None: no
-            crash. Default: whether ``FLINK_AGENTS_TEST_MODE`` has the word ``crash``, if no store is named
-            and inputs settle.
-        reorder: In which order inputs come again after a restore, of one key as well: a seed, or a
-            function from the inputs to the same ones in another order. For :meth:`recover` and for
+        crash: ``"everywhere"``: repeat each input and each timer with a crash before and after
+            each append to the store and each commit, one at a time, and compare the results with those
+            without a crash. Functions of durable steps are called once. Needs the store in memory. None: no
+            crash. Default: True if ``FLINK_AGENTS_TEST_MODE`` has the word ``crash``, no store is named
+            and ``auto_run`` is on.
+        reorder: The order in which inputs return after a restore, even those of one key: a seed, or a
+            function that returns the given inputs in another order. For :meth:`recover` and for
             ``crash``, where the inputs of a :meth:`push_all` are then taken together.
-        job_id: Flink's id of the job, another one for each submission. Flink's have 32 hexadecimal digits.
+        job_id: Flink's id of the job, a new one for each submission. Flink's ids have 32 hexadecimal digits.
         heartbeat: Commit by one timer for all keys, as on the fast path; False: by a timer for each key, as
             on PyFlink's public way. Default: True, unless ``FLINK_AGENTS_TEST_MODE`` has the word ``timers``.
         observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
-        hang_after: Seconds without the end of a run after which the harness raises a ``TimeoutError`` that
+        hang_after: If a run has not ended after that many seconds, the harness raises a ``TimeoutError`` that
             says what each run does: key, action, and the stack of what it waits for.
         checkpoints: Prune records as a job does, when :meth:`complete` says that a snapshot has completed.
 
     Attributes:
-        outputs: All values that left the main output, in order.
-        timestamps: The timestamp of each of them, or None; only where event time is held.
-        lows: The low watermark that the subtask of each of them had told before it; only where event time is
-            held. An output is late where its timestamp is not above.
+        outputs: All values of the main output, in order.
+        timestamps: The timestamp of each of them, or None; only if event time is held.
+        lows: The output watermark of the subtask before each of them; only if event time is
+            held. An output is late if its timestamp is not above it.
         current_watermark: The watermark of the input in milliseconds.
         reorder: See above; may be changed at any time.
-        codec: Encodes what state holds.
+        codec: Encodes the values in state.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class OperatorHarness(WaitsShown, Records):
         own = store is not None or self._config.get(AgentOptions.STORE) is not None
         self._crashes = crashes_of(self, crash, own, CRASH in conditions and auto_run)
         if self._crashes is not None:
-            # Each crash is a replay and a restart; what these throw away in between is not a crash.
+            # Each crash is a replay and a restart; discarded executions in between are not crashes.
             self._replay = self._restart = False
         self._make_store = store or self._default_store()
         self.reorder = reorder
@@ -166,7 +166,7 @@ class OperatorHarness(WaitsShown, Records):
     # -- driving ----------------------------------------------------------------------
 
     def push(self, record: Any, timestamp: int | None = None) -> list[Any]:
-        """Hand a record to the operator; returns the outputs that it gave.
+        """Push a record to the operator; returns its outputs.
 
         Args:
             record: The record.
@@ -184,14 +184,14 @@ class OperatorHarness(WaitsShown, Records):
     def signal(
         self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
     ) -> list[Any]:
-        """Send a signal to a key; returns the outputs that it led to.
+        """Send a signal to a key; returns the outputs that it caused.
 
         Args:
             key: The key, as the key selector returns it.
             name: Name of the signal.
-            value: What it says.
-            id: What distinguishes it from others of its key.
-            wait: The id of the wait that it is for, as :meth:`waits` tells.
+            value: Its value.
+            id: Its id, unique among signals of the key.
+            wait: The id of the wait that it is for, from :meth:`waits`.
         """
         start = len(self.outputs)
         signal = TaggedSignal(Signal(name, value, key, id, wait))
@@ -199,23 +199,23 @@ class OperatorHarness(WaitsShown, Records):
         return self.outputs[start:]
 
     def run_until_idle(self, seconds: float | None = None) -> list[Any]:
-        """Let everything that waits run to its end and be committed; returns the outputs.
+        """Run everything that is pending to its end, and commit it; returns the outputs.
 
-        Real time passes as the actions need it; the harness's own clock stands still.
+        Real time passes as actions need it; the harness's own clock stands still.
 
         Args:
             seconds: How long to wait for a run to end. Default: ``hang_after``.
 
         Raises:
-            TimeoutError: None did. The text says what each run does, with its stack, and which inputs wait
-                for those of recorded runs.
+            TimeoutError: None did. The message says what each run does, with its stack, and which inputs wait
+                for recorded runs.
         """
         start = len(self.outputs)
         self._do(lambda: self._run_to_the_end(seconds))
         return self.outputs[start:]
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
-        """Hand several records to the operator; returns the outputs that they gave."""
+        """Push several records to the operator; returns their outputs."""
         if self._crashes is None or self.reorder is None:
             return [output for record in records for output in self.push(record)]
         return self._push_together([(record, None) for record in records])
@@ -241,7 +241,7 @@ class OperatorHarness(WaitsShown, Records):
 
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
-        # To settle is to fire timers, and the timers of the end wait for what is in flight.
+        # Running until idle fires timers, and the timers of the end wait for runs in flight.
         settles, self._settles = self._settles, False
         try:
             if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
@@ -268,7 +268,7 @@ class OperatorHarness(WaitsShown, Records):
         self.close()
 
     def __del__(self) -> None:
-        # A test may leave it to this: a loop that nobody closes warns. The collector of cycles may be in a
+        # A test may leave this to the garbage collector: an unclosed loop warns. The collector may run in a
         # thread of any operator, even of this one, which cannot wait for its own end.
         if hasattr(self, "_subtasks"):
             self._end(wait=threading.current_thread() is threading.main_thread())
@@ -276,22 +276,22 @@ class OperatorHarness(WaitsShown, Records):
     # -- checkpoints ------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Take a checkpoint. From the first one on, inputs are noted for :meth:`recover`."""
+        """Take a checkpoint. From the first one on, inputs are recorded for :meth:`recover`."""
         if self._inputs is None:
             self._inputs = []
         return replace(self.checkpoint(), number=self._flink.trigger() if self._flink is not None else 0)
 
     def checkpoint(self) -> Snapshot:
-        """Take a checkpoint, as :meth:`snapshot`, and note nothing from it on."""
+        """Take a checkpoint like :meth:`snapshot`, but record no inputs from it on."""
         keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
         side = {tag: len(values) for tag, values in self._side.items()}
         inputs = len(self._inputs or ())
         return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs)
 
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
-        """Throw the operator away and start a new one from ``snapshot``.
+        """Discard the operator and start a new one from ``snapshot``.
 
-        Outputs that came after the snapshot are taken back, as an exactly-once sink does.
+        Outputs from after the snapshot are removed, as an exactly-once sink does.
 
         Args:
             snapshot: The checkpoint.
@@ -313,20 +313,20 @@ class OperatorHarness(WaitsShown, Records):
         self._start(snapshot.keys, count)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
-        """Restore, and let the inputs behind ``snapshot`` come again, as sources that are read again.
+        """Restore, and push the inputs after ``snapshot`` again, as sources do that read again.
 
-        Their order is that of ``reorder``; returns the outputs that came. Arguments as for :meth:`restore`.
+        Their order is that of ``reorder``; returns the new outputs. Arguments as for :meth:`restore`.
         """
         behind = list((self._inputs or ())[snapshot.inputs :])
         self.restore(snapshot, parallelism)
-        # Together: in another order, the first one may wait for those behind it.
+        # Together: in another order, the first one may wait for later ones.
         return self._push_together(reordered(behind, self.reorder, itemgetter(0)))
 
-    # -- looking ----------------------------------------------------------------------
+    # -- inspecting -------------------------------------------------------------------
 
     @property
     def noted(self) -> Sequence[tuple[Any, int | None]]:
-        """Inputs since the first snapshot with their timestamps, without those that a restore took back."""
+        """Inputs since the first snapshot with their timestamps, without those that a restore removed."""
         return self._inputs or ()
 
     @property
@@ -346,22 +346,22 @@ class OperatorHarness(WaitsShown, Records):
 
     @property
     def late_outputs(self) -> list[Any]:
-        """All outputs of runs that were not held for, with ``late="side"``, in order."""
+        """All late outputs of runs that held no watermark, with ``late="side"``, in order."""
         return self.side_output(LATE_TAG)
 
     @property
     def observers(self) -> list[RunObserver]:
-        """The observers of the present operator, of one subtask after the other."""
+        """The observers of the present operator, one subtask after the other."""
         return [observer for subtask in self._subtasks for observer in subtask.shared.observers.others]
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """What the agent measured since the last restore, summed over subtasks: each thing once."""
+        """The agent's metrics since the last restore, summed over subtasks; repeated work counts once."""
         return self._meters.read(self._subtasks).agent
 
     @property
     def run_metrics(self) -> dict[str, int | float]:
-        """What the runtime measured since the last restore, summed over subtasks: each thing once."""
+        """The runtime's metrics since the last restore, summed over subtasks; repeated work counts once."""
         return self._meters.read(self._subtasks).runtime
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
@@ -383,13 +383,13 @@ class OperatorHarness(WaitsShown, Records):
         return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
-        """All that state holds for ``key``, as bytes."""
+        """The whole state of ``key``, as bytes."""
         return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
 
     # -- for the test kit -------------------------------------------------------------
 
     def kept(self) -> dict[str, Any]:
-        """Copies of what is outside of state: what has left, clock and watermark."""
+        """Copies of everything outside of state: outputs, clock and watermark."""
         side = {tag: list(values) for tag, values in self._side.items()}
         return {
             "outputs": list(self.outputs),
@@ -402,7 +402,7 @@ class OperatorHarness(WaitsShown, Records):
         }
 
     def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
-        """Start a new operator from ``snapshot``, with all of :meth:`kept` as it was."""
+        """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
         self.close()
         self._meters = Meters()
         self._keep(kept)
@@ -415,18 +415,18 @@ class OperatorHarness(WaitsShown, Records):
         return aside
 
     def take_back(self, aside: tuple[list[Subtask], Meters], kept: Mapping[str, Any]) -> None:
-        """Go on with an operator that was set aside, and with all of :meth:`kept` as it was."""
+        """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
         self.close()
         self._subtasks, self._meters = aside
         self._keep(kept)
 
     @property
     def busy(self) -> bool:
-        """True if any key has work that is not committed."""
+        """True if any key has uncommitted work."""
         return any(subtask.processor.busy_keys for subtask in self._subtasks)
 
     def _keep(self, kept: Mapping[str, Any]) -> None:
-        # Tests hold these lists.
+        # Tests hold references to these lists.
         self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
         self.lows[:] = kept["lows"]
         for tag in {*self._side, *kept["side"]}:
@@ -446,12 +446,12 @@ class OperatorHarness(WaitsShown, Records):
         resume: Callable[[int], None] | None = None,
         again: Callable[[], None] | None = None,
     ) -> None:
-        """Do ``act`` and let it run to its end, under the conditions that are forced.
+        """Do ``act`` and let it run to its end, under the forced conditions.
 
         Args:
             act: What to do.
-            resume: What is left of it where so many inputs were taken. Default: all of it.
-            again: How it is done after a crash. Default: as before.
+            resume: The rest of it after a number of inputs were taken. Default: all of it.
+            again: How to do it after a crash. Default: as before.
         """
         check_open(bool(self._subtasks))
         if self._crashes is not None and (self._settles or resume is None):
@@ -473,11 +473,11 @@ class OperatorHarness(WaitsShown, Records):
             self._to_the_end(act)
 
     def _do_twice(self, act: Callable[[], None]) -> None:
-        """Do ``act``, throw the operator away, and do it again; what is measured counts once."""
+        """Do ``act``, discard the operator, and do it again; metrics count once."""
         before, time, counted = self.checkpoint(), self.current_time, self._meters.read(self._subtasks)
         self._to_the_end(act)
         if self._settles:
-            # Of the first time: the second one takes from records what it would measure.
+            # The first execution's metrics: the second one reads records and would measure less.
             counted = self._meters.read(self._subtasks)
         self.restore(before)
         self._clock.time = time
@@ -487,7 +487,7 @@ class OperatorHarness(WaitsShown, Records):
             self._meters = Meters(counted, Meters().read(self._subtasks))
 
     def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
-        """What hands a record over, as often as it is called."""
+        """Return a function that delivers a record each time it is called."""
         record = self._through_flink(record, "a record")
         key = key if key is not None else self._key(record)
         if self._inputs is not None:
@@ -497,12 +497,12 @@ class OperatorHarness(WaitsShown, Records):
         return lambda: self._deliver(key, self._again(record), timestamp)
 
     def _again(self, record: Any) -> Any:
-        """``record`` for one of several deliveries: an action may change it."""
+        """Return a copy of ``record`` for one of several deliveries: an action may change it."""
         several = self._replay or self._crashes is not None or self._inputs is not None
         return self._through_flink(record, "a record") if several else record
 
     def _push_together(self, inputs: Sequence[tuple[Any, int | None]]) -> list[Any]:
-        """Hand over records with their timestamps before any of them is waited for."""
+        """Push records with their timestamps before waiting for any of them."""
         start = len(self.outputs)
         given = [(record, self._delivery(*unkeyed(record, timestamp))) for record, timestamp in inputs]
         in_order = partial(self._deliver_all, given)
@@ -510,7 +510,7 @@ class OperatorHarness(WaitsShown, Records):
         return self.outputs[start:]
 
     def _deliver_all(self, given: Sequence[tuple[Any, Callable[[], None]]], taken: int, again: bool) -> None:
-        """Hand over inputs behind the first ``taken``; ``again`` in the order after a crash."""
+        """Push inputs after the first ``taken``; with ``again``, in the order after a crash."""
         for _, deliver in reordered(given[taken:], self.reorder if again else None, itemgetter(0)):
             deliver()
 
@@ -519,5 +519,5 @@ class OperatorHarness(WaitsShown, Records):
         if self._settles:
             self._fire_each(kind, until, lambda *timer: self._do(lambda: self._fire(*timer)))
         else:
-            # What is in flight would never end if each of its timers threw it away.
+            # Runs in flight would never end if each of their timers discarded them.
             self._do(lambda: self._fire_each(kind, until, self._fire))

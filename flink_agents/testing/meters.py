@@ -1,4 +1,4 @@
-"""What an agent and its runtime measured, as if one operator had done each thing once."""
+"""Metrics of an agent and its runtime, as if one operator had done everything once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Values = Mapping[str, int | float]
 
 
 class Meters:
-    """Counts over operators that stand for one another; a gauge has its present value.
+    """Sums metrics over operators that replace one another; a gauge has its present value.
 
     Args:
-        before: What was counted before the present operator.
-        left_out: What the present operator counted of things that are counted already.
+        before: Values from before the present operator.
+        left_out: Values of the present operator that were counted before.
     """
 
     def __init__(self, before: Counted | None = None, left_out: Counted | None = None) -> None:
@@ -25,7 +25,7 @@ class Meters:
         self._left_out = left_out or Counted({}, {})
 
     def read(self, subtasks: Sequence[Subtask]) -> Counted:
-        """What was measured up to now, by the present operator's ``subtasks`` and those before."""
+        """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
         before, left_out = self._before, self._left_out
         return Counted(
             _together(before.agent, left_out.agent, subtasks, _of_agent),
@@ -37,8 +37,8 @@ class Counted:
     """Values of metrics.
 
     Args:
-        agent: What the agent measures.
-        runtime: What the runtime measures.
+        agent: Metrics of the agent.
+        runtime: Metrics of the runtime.
     """
 
     def __init__(self, agent: Values, runtime: Values) -> None:

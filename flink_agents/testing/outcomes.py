@@ -20,18 +20,18 @@ MAX_TOLD = 1000
 """How many characters of each side a difference shows."""
 
 LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "error_type", "error_message")
-"""What has to be the same in two dead letters; a failure that is read back has another traceback."""
+"""The fields that must be equal in two dead letters; the traceback of a recorded failure differs."""
 
 
 @dataclass
 class Outcome:
-    """The values that left an operator, and the content of its state.
+    """The outputs of an operator, and the content of its state.
 
     Attributes:
-        left: What left, by name and key: the order among keys is nobody's promise.
+        left: The outputs, by name and key: the order among keys is not guaranteed.
         memory: Encoded short-term memory by key and path.
         runs: Number of committed runs by key.
-        delayed: Times and bytes of the events that are to be delivered later, by key.
+        delayed: Times and bytes of delayed events, by key.
     """
 
     left: dict[tuple[str, str], list[Any]]
@@ -46,7 +46,7 @@ class Outcome:
 
         Args:
             harness: The harness.
-            left: What left it: name of the output, canonical text of the key, value.
+            left: Its outputs: name of the output, canonical string of the key, value.
         """
         lists: dict[tuple[str, str], list[Any]] = {}
         for what, key, value in left:
@@ -63,13 +63,13 @@ class Outcome:
 
 @dataclass
 class Difference:
-    """In what two executions differ.
+    """A difference of two executions.
 
     Attributes:
-        what: A word or two for it.
-        key: Canonical text of the key; None if it is not known.
-        expected: What the undisturbed one came to.
-        found: What the other one came to.
+        what: A word or two for what differs.
+        key: Canonical string of the key; None if it is not known.
+        expected: The value of the execution without a crash.
+        found: The value of the other one.
     """
 
     what: str
@@ -82,8 +82,8 @@ def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Diffe
     """Return the first difference, or None.
 
     Args:
-        expected: Of the undisturbed execution.
-        found: Of the other one.
+        expected: The outcome of the execution without a crash.
+        found: The outcome of the other execution.
         ordered: True if values have to leave in the same order.
     """
     for what, key in sorted({*expected.left, *found.left}):
@@ -132,7 +132,7 @@ def _same(one: Any, other: Any) -> bool:
         if bool(one == other) and type(one) is type(other):
             return True
     except Exception:
-        pass  # an array, for example, has no truth value
+        pass  # An array, for example, has no bool.
     try:
         return pickle.dumps(one) == pickle.dumps(other)
     except Exception:

@@ -1,9 +1,9 @@
-"""The world outside of an operator, as a run without a crash met it.
+"""The world outside of an operator, as an execution without a crash met it.
 
-While an execution is recorded, functions of durable calls are called, and what each returned or
-raised is kept. While one is repeated, they are not called: each gives the answer that it gave
-before, in the same order, and no sooner than before where a timer may decide. So an execution with
-a crash differs from the one without because of the crash only, and effects are not multiplied.
+During recording, the functions of durable steps are called, and their results and errors
+are kept. During a repetition, they are not called: each gives its earlier answer again,
+in the same order, and no sooner than before if a timer may decide. So an execution with
+a crash differs from the one without it only by the crash, and effects happen once.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 
 LOOK_SECONDS = 0.001
-"""How often an answer looks whether it is its turn."""
+"""How often a waiting answer checks whether it is its turn."""
 
 GLANCE_SECONDS = 0.05
-"""How often an answer looks, at least, whether somebody still waits for it."""
+"""How often, at least, a waiting answer checks whether its caller still waits."""
 
 TURN_SECONDS = 0.25
-"""How long an answer waits for one that came before it and perhaps never comes."""
+"""How long an answer waits for an earlier one that may never come."""
 
 SHORT_SECONDS = 0.002
 """A function that took less time answers at once."""
 
 Asked = tuple[str, int, str, str, bytes]
-"""What is called: key, number of the run, execution of an action, function, digest of the arguments."""
+"""Identifies a call: key, number of the run, execution of an action, function, digest of the arguments."""
 
 Execution = tuple[int, int]
-"""One execution of an action: sequence number of the run, and what tells attempts apart."""
+"""One execution of an action: sequence number of the run, and the number of the attempt."""
 
 
 @dataclass
 class Answer:
-    """The result or the error by which a function ended.
+    """The result or the error of a function.
 
     Attributes:
-        order: How many had ended before it.
+        order: How many functions had ended before it.
         seconds: How long it took.
-        value: What it returned.
-        error: What it raised, or None.
+        value: Its result.
+        error: Its error, or None.
     """
 
     order: int
@@ -64,22 +64,22 @@ class Answer:
     error: BaseException | None = None
 
     def give(self) -> Any:
-        """Return or raise as the function did, with an object of its own."""
+        """Return or raise like the function, with a new object."""
         if self.error is not None:
             raise _copied(self.error).with_traceback(None)
         return _copied(self.value)
 
 
 class Outside:
-    """Keeps the answers of functions, and gives them again in their order.
+    """Records the answers of functions, and repeats them in their order.
 
     Args:
         codec: Encodes arguments.
 
     Attributes:
-        repeats: True if answers are repeated; otherwise functions are called, and recorded.
-        ordered: True if inputs keep their order, and so runs their numbers and answers theirs.
-        timed: True if answers take their time again.
+        repeats: True if answers are repeated; otherwise functions are called and recorded.
+        ordered: True if inputs keep their order, and with them the numbers of runs and of answers.
+        timed: True if answers take as long as the first time.
     """
 
     def __init__(self, codec: ValueCodec) -> None:
@@ -98,13 +98,13 @@ class Outside:
         self.ordered = True
         self.timed = False
 
-    # -- what happens ------------------------------------------------------------------
+    # -- modes -------------------------------------------------------------------------
 
     def go_on(self, forget: bool) -> None:
-        """Call functions from here on, and keep what they answer.
+        """Call functions from now on, and record their answers.
 
         Args:
-            forget: True if nothing can be asked for any more that was kept before.
+            forget: True if earlier answers can no longer be needed.
         """
         self.repeats = False
         self._begin_execution()
@@ -113,14 +113,14 @@ class Outside:
             self.timed = False
 
     def die(self) -> None:
-        """Let answers that calls wait for come at once: the operator has died, and nobody takes them."""
+        """Release all waiting answers at once: the operator has crashed, and nothing takes them."""
         self._dead.set()
 
     def recorded(self, timed: bool) -> None:
-        """End of what is to be repeated.
+        """End the recording.
 
         Args:
-            timed: True if a time-out may have decided what it came to.
+            timed: True if a time-out may have influenced the result.
         """
         deliveries = [step.delivery for step in self._steps]
         self.timed = self.timed or timed or any(one.fired for one in deliveries if one is not None)
@@ -128,11 +128,11 @@ class Outside:
 
     @property
     def has_answers(self) -> bool:
-        """True if answers of calls are kept that went on when the last execution ended."""
+        """True if there are answers of calls that were running when the last execution ended."""
         return bool(self._answers)
 
     def repeat(self, stored: Counter[Asked]) -> None:
-        """Repeat the answers of functions from here on; nobody asks for those that are ``stored``."""
+        """Repeat the answers of functions from now on; those of ``stored`` calls are not needed."""
         self.repeats = True
         self._begin_execution()
         with self._lock:
@@ -141,7 +141,7 @@ class Outside:
                     self._over.update(answer.order for answer in answers)
 
     def repeated(self, stored: Counter[Asked]) -> list[str]:
-        """Return the functions called since the crash although all of their calls are ``stored``."""
+        """Return the functions called after the crash although all of their calls are ``stored``."""
         found: list[str] = []
         for asked, count in stored.items():
             executions = self._executed.get(asked, {})
@@ -151,7 +151,7 @@ class Outside:
         return found
 
     def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[Asked]:
-        """Return the calls among records that were stored; none where some were made void."""
+        """Return the stored calls among records; none if some were made void."""
         stored: Counter[Asked] = Counter()
         for journal, records in appended:
             for record in records:
@@ -159,14 +159,14 @@ class Outside:
                     return Counter()
                 if record.kind is RecordKind.CALL:
                     call = CallRecord.unpack(self._codec, record.data).call
-                    # Calls are asked for by executions of actions, in whatever task of them.
+                    # Executions of actions make calls, in any of their tasks.
                     step, _ = task_of(record.step)
                     asked = (journal.key, self._number(record.seq), step)
                     stored[(*asked, call.function, call.arguments)] += 1
         return stored
 
     def _number(self, seq: int) -> int:
-        """Return the identity of a run: nothing if others may have its number in the next attempt."""
+        """Return the identity of a run; None if another run may get its number in the next attempt."""
         return seq if self.ordered else -1
 
     def _begin_execution(self) -> None:
@@ -187,7 +187,7 @@ class Outside:
         try:
             called = identity(self._codec, what, args, kwargs)
         except AgentsError:
-            return what  # the runtime refuses it
+            return what  # The runtime rejects it.
         run = step.run
         asked = (
             run.key_text,
@@ -198,7 +198,7 @@ class Outside:
         )
         execution = (step.run.sequence_number, id(step))
         with self._lock:
-            self._steps.append(step)  # as long as it is here, its id is nobody else's
+            self._steps.append(step)  # As long as it exists, no other object has its id.
             number = self._made[asked][execution]
             self._made[asked][execution] += 1
         call = _Call(self, asked, number, execution)
@@ -206,7 +206,7 @@ class Outside:
         return replace(what, function=made, name=what.identity)
 
     def began(self, call: _Call) -> Answer | None:
-        """Note that the function of a call is called; returns the answer that it has to give."""
+        """Note that the function of a call is called; returns the answer to repeat."""
         with self._lock:
             self._executed[call.asked][call.execution].add(call.number)
             if not self.repeats:
@@ -217,7 +217,7 @@ class Outside:
             return answers[min(given, len(answers) - 1)] if answers else None
 
     def ended(self, call: _Call, seconds: float, value: Any, error: BaseException | None) -> None:
-        """Keep what a function answered."""
+        """Record the answer of a function."""
         with self._lock:
             if not self.repeats:
                 answer = Answer(self._orders, seconds, _copied(value), error)
@@ -225,14 +225,14 @@ class Outside:
                 self._orders += 1
 
     def pauses_before(self, answer: Answer, limit: float | None) -> Iterator[float]:
-        """Yield how long a call waits, again and again, until its answer comes or the operator has died.
+        """Yield pauses until the answer of a call is due or the operator has crashed.
 
         Args:
             answer: The answer.
-            limit: How long the call may take, in seconds; None for as long as it likes.
+            limit: The call's timeout in seconds, or None.
         """
         begun = now = time.monotonic()
-        # Whether time can decide what an execution comes to; if not, only the order of answers counts.
+        # If time cannot influence the result, only the order of answers counts.
         timed = self.timed or (limit is not None and answer.seconds >= limit)
         comes = begun + answer.seconds if answer.seconds > SHORT_SECONDS else begun
         while now < comes + TURN_SECONDS and not self._dead.is_set():
@@ -245,7 +245,7 @@ class Outside:
             now = time.monotonic()
 
     def _is_next(self, answer: Answer) -> bool:
-        """Return True if all that came before an answer has come."""
+        """Return True if all earlier answers have been given."""
         with self._lock:
             return not self.ordered or all(
                 other.order in self._over
@@ -255,14 +255,14 @@ class Outside:
             )
 
     def came(self, answer: Answer) -> None:
-        """Note that an answer is given."""
+        """Note that an answer was given."""
         with self._lock:
             self._over.add(answer.order)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One durable call: what is asked, the how manieth of its kind, and the execution that makes it."""
+    """One durable call: its identity, its number among equal calls, and the execution that makes it."""
 
     outside: Outside
     asked: Asked
@@ -290,7 +290,7 @@ class _Call:
             value = await what.function(*args, **kwargs)
         except BaseException as error:
             if cancelled_from_outside(error):
-                raise  # no answer came
+                raise  # No answer came.
             self.outside.ended(self, time.monotonic() - began, None, error)
             raise
         self.outside.ended(self, time.monotonic() - began, value, None)
@@ -320,11 +320,11 @@ class _Call:
 
 
 class OutsideCalls:
-    """Makes durable calls whose functions belong to an :class:`Outside`.
+    """Makes durable calls whose functions are recorded or repeated by an :class:`Outside`.
 
     Args:
         inner: Makes them.
-        outside: What they meet.
+        outside: Records or repeats their functions.
     """
 
     def __init__(self, inner: Durable, outside: Outside) -> None:
@@ -352,7 +352,7 @@ def _sets() -> defaultdict[Asked, defaultdict[Execution, set[int]]]:
 
 
 def _in_all_runs(counts: Mapping[Execution, int]) -> int:
-    """Sum over all runs the most calls that a run made in one execution."""
+    """Return the sum over all runs of the largest number of calls in one execution."""
     most: dict[int, int] = {}
     for (run, _), count in counts.items():
         most[run] = max(count, most.get(run, 0))
@@ -363,4 +363,4 @@ def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:
-        return value  # such a result cannot be recorded either
+        return value  # Such a result cannot be recorded either.

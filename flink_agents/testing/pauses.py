@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from itertools import count
 
 SHORT_SECONDS = 0.001
-"""How long a pause takes while a harness settles: what else is in flight gets a turn."""
+"""How long a pause takes while a harness runs until idle: other work in flight gets a turn."""
 
 
 class Pauses:
-    """Pauses that end when a harness settles, or when its clock reaches their time.
+    """Pauses that end when a harness runs until idle, or when its clock reaches their time.
 
     Args:
         clock: The wall-clock time of the harness in milliseconds.
@@ -28,12 +28,12 @@ class Pauses:
         self._settling = 0
 
     async def pause(self, seconds: float) -> None:
-        """Wait until the clock is so many seconds further, or the harness settles."""
+        """Wait until the clock has advanced by ``seconds``, or the harness runs until idle."""
         ended = self._open_pause(seconds)
         await (asyncio.sleep(min(seconds, SHORT_SECONDS)) if ended is None else ended)
 
     def _open_pause(self, seconds: float) -> asyncio.Future[None] | None:
-        """Return what the end of a pause completes; None if the harness settles."""
+        """Return the future that the end of a pause resolves; None if the harness runs until idle."""
         with self._lock:
             if self._settling:
                 return None
@@ -56,7 +56,7 @@ class Pauses:
 
     @property
     def waiting(self) -> int:
-        """How many pauses have not ended."""
+        """The number of pauses that have not ended."""
         with self._lock:
             return sum(not future.done() for _, _, future in self._open)
 
@@ -68,7 +68,7 @@ class Pauses:
                 ended.append(heapq.heappop(self._open)[2])
         for future in ended:
             loop = future.get_loop()
-            # An operator that was closed took its loop along.
+            # A closed operator has closed its loop.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_end, future)
 

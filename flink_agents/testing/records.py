@@ -1,4 +1,4 @@
-"""What an operator has recorded of durable calls, and what checkpoints do with it, for a test."""
+"""The records of durable calls, and how checkpoints prune them, for a test."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """A durable call of which the store has a record.
+    """A durable call with a record in the store.
 
     Attributes:
         sequence_number: Number of the run within its key.
         action: Name of the action that made the call.
-        function: What was called, as records name it: ``module:qualname``, or the name of its settings.
-        request: The arguments as a text for people.
-        value: What the call returned; None if it raised.
-        error: What it raised; None if it returned.
-        attempts: How many attempts it took.
+        function: The function, as records name it: ``module:qualname``, or the name of its settings.
+        request: The arguments as a string to display.
+        value: Its result; None if it raised.
+        error: Its error; None if it returned.
+        attempts: The number of attempts.
     """
 
     sequence_number: int
@@ -48,7 +48,7 @@ class RecordedCall:
 
 
 def calls_of(codec: ValueCodec, records: list[Record]) -> list[RecordedCall]:
-    """Return the calls among the records of a journal, in the order of their ends in each run."""
+    """Return the calls among the records of a journal, by their ends in each run."""
     runs: dict[int, list[Record]] = {}
     for record in records:
         runs.setdefault(record.seq, []).append(record)
@@ -72,7 +72,7 @@ def _call_of(codec: ValueCodec, number: int, action: str, ended: CallRecord) -> 
 
 
 async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any) -> list[Record]:
-    """Read what is recorded of a key; nobody who appends is disturbed.
+    """Read the records of a key without disturbing owners that append.
 
     Args:
         make: Makes the store.
@@ -93,7 +93,7 @@ async def records_of(make: Callable[[], ActionStateStore], agent: str, key: Any)
 
 
 def answer_of(question: Callable[[], Awaitable[T]]) -> T:
-    """Await ``question`` in a thread of its own: the caller's may have a loop already."""
+    """Await ``question`` in a separate thread: the caller's thread may have a running loop."""
     answers: list[T] = []
     failed: list[BaseException] = []
 
@@ -115,13 +115,13 @@ def answer_of(question: Callable[[], Awaitable[T]]) -> T:
 
 
 class Records(Builder):
-    """Shows what was recorded, and lets checkpoints complete. ``OperatorHarness`` fills it."""
+    """Shows records, and completes checkpoints. A base class of ``OperatorHarness``."""
 
     def recorded_calls(self, key: Any = 0) -> list[RecordedCall]:
-        """Return the recorded calls of a key, by run and in the order of their ends.
+        """Return the recorded calls of a key, by run and by their ends.
 
-        Calls of runs that are pruned are gone, and so are those of the last attempt where it failed before it
-        went on.
+        Calls of pruned runs are gone, and so are those of an attempt that failed before it
+        was retried.
         """
         make = self._make_store
         if make is None:
@@ -130,7 +130,7 @@ class Records(Builder):
         return calls_of(ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)), found)
 
     def complete(self, snapshot: Snapshot) -> None:
-        """Let a checkpoint complete, so that what was recorded before it is pruned as in a job.
+        """Complete a checkpoint, so that older records are pruned as in a job.
 
         Earlier snapshots are not retained from then on: a restore from one may miss records.
 
@@ -140,7 +140,7 @@ class Records(Builder):
         self._checkpoints().complete(snapshot.number)
 
     def abort(self, snapshot: Snapshot) -> None:
-        """Let a checkpoint fail: nothing is pruned for it, and it cannot be restored.
+        """Abort a checkpoint: nothing is pruned for it, and it cannot be restored.
 
         Raises:
             AgentConfigurationError: The harness was made without ``checkpoints=True``.

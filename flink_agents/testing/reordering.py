@@ -1,4 +1,4 @@
-"""The order in which inputs come again after a restore."""
+"""The order in which inputs return after a restore."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from flink_agents.api.errors import AgentConfigurationError
 T = TypeVar("T")
 
 Reorder = int | Callable[[list[Any]], Sequence[Any]]
-"""A seed, or a function that is given the inputs and returns the same ones in another order."""
+"""A seed, or a function that returns the given inputs in another order."""
 
 
 def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[[T], Any]) -> list[T]:
-    """Return the inputs in the order in which they come again.
+    """Return the inputs in the order in which they return.
 
-    With a seed, any order: as if each input came from a source of its own. ``record_of`` gives what
-    a function is given.
+    With a seed, any order is possible: as if each input came from its own source. ``record_of`` makes the
+    argument for a function.
 
     Raises:
-        AgentConfigurationError: The function returns others than it was given.
+        AgentConfigurationError: The function does not return the same inputs.
     """
     given = list(inputs)
     if reorder is None:

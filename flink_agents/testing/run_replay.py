@@ -1,6 +1,6 @@
-"""Runs an agent once more from the journal of a run, without effects: for debugging.
+"""Replays a run from its journal, without effects: for debugging.
 
-Actions are executed; durable calls give back what was recorded. The replay ends at the first call
+Actions are executed; durable steps return their recorded results. The replay ends at the first step
 that has no record.
 """
 
@@ -38,10 +38,10 @@ class RunReplay:
 
     Attributes:
         calls: Each durable call in the order in which it was made: action, number, function, request.
-        outputs: What the run put out.
-        memory: Short-term memory of the key afterwards, by dotted path; as before the run where it
-            did not come to its end.
-        ended: Why it ended before its end; None if it came to it.
+        outputs: Outputs of the run.
+        memory: Short-term memory of the key afterwards, by dotted path; as before the run if it
+            did not complete.
+        ended: Why it ended early; None if it completed.
     """
 
     calls: list[tuple[str, int, str, str]] = field(default_factory=list)
@@ -51,23 +51,23 @@ class RunReplay:
 
 
 class EndOfReplay(RuntimeSignal):
-    """A replay came to a call at which it ends. No ``Exception``: actions must not catch it."""
+    """A replay came to a call at which it ends. Not an ``Exception``: actions must not catch it."""
 
 
 def replay_run(
     agent: Agent | type[Agent], journal: JournalKey, records: Sequence[Record], until_call: int | None = None
 ) -> RunReplay:
-    """Run an agent from the records of one run.
+    """Replay a run of an agent from its records.
 
     Args:
         agent: The agent, or its class.
         journal: The journal of the run's key.
         records: All records of the run, in the order of their append.
-        until_call: How many durable calls to make; None for all that were recorded.
+        until_call: How many durable calls to make; None for all recorded ones.
 
     Raises:
         RunNotReplayableError: The run's header lacks its input, or there is none.
-        ActionFailedError: The agent fails, as it may have done then.
+        ActionFailedError: The agent fails, as it may have done in the recorded run.
     """
     codec = ValueCodec()
     header = _header(codec, records)
@@ -96,7 +96,7 @@ def replay_run(
         record, timestamp = codec.decode(packed)
         state = KeyState(head=head.pack(), memory=memory)
         if isinstance(record, DelayedInput):
-            # No stream brings it: it is in state, as behind its time.
+            # It does not come from a stream: it is already in state, as after its time.
             head.next_pending += 1
             state.head, state.pending = head.pack(), {0: pack_input(packed)}
         start = harness.snapshot()
@@ -113,7 +113,7 @@ def replay_run(
 
 
 class _ReplayHarness(OperatorHarness):
-    """Tells ``on_call`` of each durable call. What comes behind it are the arguments of a harness."""
+    """Calls ``on_call`` for each durable call. Further arguments are those of a harness."""
 
     def __init__(self, on_call: Callable[[ActionRun, Call], None], *arguments: Any, **options: Any) -> None:
         self._on_call = on_call
@@ -139,7 +139,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
 
 
 def _place_with(journal: JournalKey, records: Sequence[Record]) -> MemoryPlace:
-    """Return a place in memory with the records, but those by which whole actions would be left out."""
+    """Return a place in memory with the records, except those that would skip whole actions."""
     place = MemoryPlace()
 
     async def fill() -> None:

@@ -1,4 +1,4 @@
-"""Shows what runs wait for and ask, the signals that no run took, and answers requests for approvals."""
+"""Shows the waits and approval requests of runs, and unmatched signals; answers approval requests."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flink_agents.testing.signals import PendingWait, waits_in, waits_of
 
 
 class WaitsShown(Builder):
-    """The waits of runs, unmatched signals, and approvals. ``OperatorHarness`` fills it."""
+    """Waits of runs, unmatched signals, and approvals. A base class of ``OperatorHarness``."""
 
     @abstractmethod
     def signal(
         self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
     ) -> list[Any]:
-        """Send a signal to a key; returns the outputs that it led to."""
+        """Send a signal to a key; returns the outputs that it caused."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
-        """Return what the runs of ``key`` wait for, suspended or not: pauses, and waits for signals."""
+        """Return the waits of the runs of ``key``, suspended or not: timers, and waits for signals."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
         state = subtask.backend.keys.get(text, KeyState())
@@ -36,7 +36,7 @@ class WaitsShown(Builder):
         return waits_of(live) + waits_in(state, text, subtask.processor.live_runs(text))
 
     def delayed(self, key: Any = 0) -> list[PendingDelayed]:
-        """Return the events of ``key`` that are to be delivered later, in the order of their time."""
+        """Return the delayed events of ``key``, by time."""
         text = encode_key(key)
         subtask = self._subtask_of(text)
         return shown(subtask.backend.keys.get(text, KeyState()), subtask.shared)
@@ -50,35 +50,35 @@ class WaitsShown(Builder):
 
     @property
     def approvals(self) -> list[ApprovalRequest]:
-        """The requests for approvals that nobody has answered so far, in order."""
+        """The unanswered approval requests, in order."""
         ended = {one.request.id for one in self.approval_outcomes}
         asked = self.side_output(APPROVALS_TAG)
         return [one for one in asked if isinstance(one, ApprovalRequest) and one.id not in ended]
 
     @property
     def approval_outcomes(self) -> list[ApprovalOutcome]:
-        """How requests for approvals ended, in order."""
+        """The outcomes of approval requests, in order."""
         return [one for one in self.side_output(APPROVALS_TAG) if isinstance(one, ApprovalOutcome)]
 
     def approve(
         self, request: ApprovalRequest, arguments: Mapping[str, Any] | None = None, by: str | None = None
     ) -> list[Any]:
-        """Approve what is asked for; returns the outputs that it led to.
+        """Approve a request; returns the outputs that it caused.
 
         Args:
             request: One of :attr:`approvals`.
-            arguments: Arguments that take the place of its own, by name.
+            arguments: Arguments that replace the request's own, by name.
             by: Who approves it.
         """
         request = given_request(request, "approve")
         return self._answer(request.key, request.approve(arguments, by))
 
     def deny(self, request: ApprovalRequest, reason: str | None = None, by: str | None = None) -> list[Any]:
-        """Deny what is asked for; returns the outputs that it led to.
+        """Deny a request; returns the outputs that it caused.
 
         Args:
             request: One of :attr:`approvals`.
-            reason: Why.
+            reason: The reason.
             by: Who denies it.
         """
         request = given_request(request, "deny")

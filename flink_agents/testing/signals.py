@@ -1,4 +1,4 @@
-"""Signals that a harness sends, and the waits that it shows."""
+"""Signals that a harness sends, and waits that it shows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class PendingWait:
     """A wait of a run that has not ended.
 
     Attributes:
-        name: Name of the signal that the run waits for; None for a pause.
-        id: What names the wait in a signal.
-        deadline: When it ends by itself, in milliseconds; None for never.
+        name: Name of the signal that the run waits for; None for a timer.
+        id: The id that a signal uses to name the wait.
+        deadline: When it times out, in milliseconds; None for never.
     """
 
     name: str | None
@@ -29,14 +29,14 @@ class PendingWait:
 
 @dataclass(frozen=True)
 class KeyedSignal:
-    """A signal that was sent, with the text of its key."""
+    """A signal that was sent, with the canonical string of its key."""
 
     record: TaggedSignal
     key: str
 
 
 def unkeyed(record: Any, timestamp: int | None) -> tuple[Any, int | None, str | None]:
-    """Return a record that was noted with its timestamp, and the text of its key if it is a signal."""
+    """Return a recorded input with its timestamp, and the key's canonical string if it is a signal."""
     if isinstance(record, KeyedSignal):
         return record.record, timestamp, record.key
     return record, timestamp, None
@@ -49,11 +49,11 @@ def suspended_in(state: KeyState) -> list[Suspension]:
 
 
 def waits_of(waits: Iterable[tuple[str, OpenWait]]) -> list[PendingWait]:
-    """Return waits with their ids, as a harness shows them."""
+    """Return waits with their ids, in the form that a harness shows."""
     return [PendingWait(wait.name, id, wait.deadline) for id, wait in waits]
 
 
 def waits_in(state: KeyState, key_text: str, without: Collection[int] = ()) -> list[PendingWait]:
-    """Return what the suspended runs in the state of a key wait for, ``without`` those of some numbers."""
+    """Return the waits of the suspended runs of a key, except those ``without`` their number."""
     runs = [one for one in suspended_in(state) if one.seq not in without]
     return waits_of((wait.id(key_text, run.seq), wait) for run in runs for wait in run.waits)

@@ -12,15 +12,15 @@ from flink_agents.testing.fake_state import KeyState
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint: state and timers of all keys, and how much had left the operator.
+    """A checkpoint: state and timers of all keys, and the number of outputs so far.
 
     Attributes:
-        keys: State by canonical key text.
-        outputs: How many outputs there were.
-        side_outputs: How many values each side output had.
+        keys: State by canonical key string.
+        outputs: The number of outputs.
+        side_outputs: The number of values of each side output.
         max_parallelism: Number of key groups.
-        inputs: How many inputs the harness had noted for :meth:`OperatorHarness.recover`.
-        number: Its number as a checkpoint of a harness with ``checkpoints=True``; else 0.
+        inputs: How many inputs the harness had recorded for :meth:`OperatorHarness.recover`.
+        number: Its number, if the harness has ``checkpoints=True``; else 0.
     """
 
     keys: Mapping[str, KeyState]
@@ -32,7 +32,7 @@ class Snapshot:
 
 
 def sum_of(groups: Iterable[LocalMetricGroup]) -> dict[str, int | float]:
-    """Return values of all metrics by dotted name, summed over groups."""
+    """Return the values of all metrics by dotted name, summed over groups."""
     total: dict[str, int | float] = {}
     for group in groups:
         for name, value in group.values():

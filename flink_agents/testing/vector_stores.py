@@ -1,4 +1,4 @@
-"""What every vector store must do: a suite for pytest, for stores of third parties as well.
+"""A pytest suite with all requirements of a vector store, also for third parties.
 
 ::
 
@@ -10,9 +10,9 @@
         def make_store(self, tmp_path):
             return lambda: MyStore({"path": str(tmp_path / "store")})
 
-Each call of what the fixture returns makes a store; all of one test share their documents, as the subtasks
-of a job do. Vectors may be kept and compared with the precision of float32. An index may be approximate, as
-long as the nearest of some thousand documents is found.
+Each call of the fixture's function makes a store; all stores of a test share their documents, as the subtasks
+of a job do. A store may keep and compare vectors with the precision of float32. An index may be approximate,
+as long as it finds the nearest of some thousand documents.
 """
 
 # ruff: noqa: D102 - the names of cases say what they are about.
@@ -40,7 +40,7 @@ METADATA: dict[str, Metadata] = {
     "f": {"year": "2020", "one": True},
     "g": {"year": -(2**63), "one": 1.0},
 }
-"""Documents that filters are tried on."""
+"""Documents to test filters on."""
 
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -77,16 +77,16 @@ FILTERS: list[dict[str, Any]] = [
     {"nobody": 1},
     {"nobody": {"$ne": 1}},
 ]
-"""Filters; which documents they mean, ``matches`` says."""
+"""Filters; ``matches`` decides which documents they match."""
 
 
 def document(id: str, vector: Sequence[float] = (1.0, 0.0), text: str = "text", **metadata: Any) -> Document:
-    """A document with an embedding."""
+    """Return a document with an embedding."""
     return Document(text, id, metadata, vector)
 
 
 def ids(documents: Sequence[Document]) -> list[str]:
-    """Their ids."""
+    """Return the ids of documents."""
     return [one.id for one in documents]
 
 
@@ -95,12 +95,12 @@ class VectorStoreSuite:
 
     @pytest.fixture
     def make_store(self) -> Callable[[], VectorStore]:
-        """What makes a store; each suite has its own."""
+        """Return a function that makes a store; each suite has its own."""
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
     def make(self, make_store: Callable[[], VectorStore]) -> Iterator[Callable[[], VectorStore]]:
-        """The same; all stores are closed at the end."""
+        """Return the same function; all its stores are closed at the end."""
         made: list[VectorStore] = []
 
         def make() -> VectorStore:
@@ -113,10 +113,10 @@ class VectorStoreSuite:
 
     @pytest.fixture
     def store(self, make: Callable[[], VectorStore]) -> VectorStore:
-        """A store."""
+        """Return a store."""
         return make()
 
-    # -- what is kept -----------------------------------------------------------------
+    # -- stored content ---------------------------------------------------------------
 
     def test_documents_come_back_as_they_were(self, store: VectorStore) -> None:
         texts = ["", " ", "x" * 100_000, "é\u0301", "日本\U0001f600", "'\"\\%\n\t"]
@@ -335,5 +335,5 @@ class VectorStoreSuite:
 
 
 def _direction(thread: int, n: int) -> tuple[float, float]:
-    """A vector that no other document has."""
+    """Return a vector that no other document has."""
     return (1.0, (10 * thread + n) / 40)

@@ -1,8 +1,8 @@
-"""Finds a Java runtime and Kafka's jar files from Maven Central, which execute a broker.
+"""Finds the Java runtime and Kafka's jar files from Maven Central that a broker needs.
 
 The package ``jgo`` resolves and downloads the jar files, from the repositories and into the caches
-of its own settings (``~/.config/jgo.conf``, ``JGO_CACHE_DIR``, ``M2_REPO``). A list of the files is kept
-beside its cache, so that only the first start needs the network.
+of its own settings (``~/.config/jgo.conf``, ``JGO_CACHE_DIR``, ``M2_REPO``). A list of the files is stored
+next to its cache, so that only the first start needs the network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flink_agents.connectors.maven import CHECK_NETWORK, download, exclusive
 from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, find_java_home, search_java
 
 KAFKA_VERSION = "4.3.1"
-"""The version of Apache Kafka that is started."""
+"""The version of Apache Kafka."""
 
 KAFKA = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
 
@@ -32,7 +32,7 @@ _DOWNLOADS = 8
 
 
 def require_extra() -> None:
-    """Check that the packages of the extra ``kafka`` are there.
+    """Check that the packages of the extra ``kafka`` are installed.
 
     Raises:
         MissingExtraError: One of them is missing.
@@ -48,7 +48,7 @@ def require_extra() -> None:
 
 
 def find_java() -> Path:
-    """Find the home of a Java runtime for Kafka, in the places where Flink's is looked for.
+    """Return the home of a Java runtime for Kafka, from the places where Flink looks for one.
 
     Raises:
         JavaNotFoundError: There is none that is new enough.
@@ -72,10 +72,10 @@ def find_java() -> Path:
 
 
 def class_path() -> list[Path]:
-    """Return Kafka's jar files; downloads them where they are not there yet.
+    """Return Kafka's jar files; downloads missing ones.
 
     Raises:
-        BrokerDownloadError: They cannot be fetched.
+        BrokerDownloadError: They cannot be downloaded.
     """
     from jgo.config import GlobalSettings
 
@@ -99,7 +99,7 @@ def class_path() -> list[Path]:
 
 
 def _listed(listing: Path) -> list[Path]:
-    """Return the files of an earlier resolution, unless one is gone."""
+    """Return the files of an earlier resolution, unless one is missing."""
     try:
         jars = [Path(one) for one in json.loads(listing.read_text(encoding="utf-8"))]
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
     artifacts = list(jgo.resolve(KAFKA, repositories=repositories))
     known = {(one.groupId, one.artifactId) for one in artifacts}
     version = next(one.version for one in artifacts if one.artifactId == "log4j-core")
-    # Resolved by itself: together with Kafka, its parent's list of versions would choose other clients.
+    # Resolved separately: together with Kafka, its parent's list of versions would choose other clients.
     logging = jgo.resolve(f"{LOGGING}:{version}", repositories=repositories)
     artifacts += [one for one in logging if (one.groupId, one.artifactId) not in known]
     with ThreadPoolExecutor(_DOWNLOADS) as pool:
@@ -121,7 +121,7 @@ def _fetch(repositories: dict[str, str]) -> list[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file that others see whole, and that only its owner reads."""
+    """Write a file atomically, readable only for its owner."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""A broker's life: start, stop, and what tests do to it in between."""
+"""Starts, stops, pauses and kills a broker."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of a broker as it is seen from outside.
+    """The state of a broker, seen from outside.
 
     Attributes:
-        running: True if its process is there.
-        pid: Number of its process while it runs.
-        bootstrap_servers: Where clients connect; None before the first start.
-        security: How clients are served; None before the first start.
+        running: True if its process exists.
+        pid: Its process id while it runs.
+        bootstrap_servers: The address for clients; None before the first start.
+        security: Encryption and authentication of clients; None before the first start.
         data: Its directory.
-        log: File with what it printed.
-        version: Version of Kafka that a start takes.
+        log: The file with its output.
+        version: The version of Kafka that a start uses.
     """
 
     running: bool
@@ -53,20 +53,20 @@ class BrokerStatus:
 
 
 class KafkaBroker:
-    """An Apache Kafka broker of this machine: one node, in KRaft mode, without Docker.
+    """An Apache Kafka broker on this machine: one node, in KRaft mode, without Docker.
 
-    As a context manager it is started, and stopped if it did not run before, even where this process is
-    killed. Otherwise it goes on after this process until it is stopped. Another ``KafkaBroker`` with the
-    same directory is the same broker.
+    As a context manager it is started, and stopped if it did not run before, even if this process is
+    killed. Otherwise it keeps running after this process until it is stopped. Another ``KafkaBroker`` with
+    the same directory is the same broker.
 
     Args:
-        data: Its directory, ``.flink-agents/kafka`` by default. Records, port and password stay there.
-        port: Where clients connect. By default that of the last start, else one that is free.
-        security: How clients are served, by default as at the last start, else ``PLAINTEXT``. With ``SSL``
-            it makes its own certificate, with ``SASL`` the one user and password that
-            ``client_options`` has.
-        options: More properties of the broker, which win over those that are set here.
-        memory: Limit of its heap, as Java writes it.
+        data: Its directory, ``.flink-agents/kafka`` by default, with records, port and password.
+        port: The port for clients. By default that of the last start, else a free one.
+        security: Encryption and authentication, by default as at the last start, else ``PLAINTEXT``. With
+            ``SSL`` it makes its own certificate, with ``SASL`` a single user with a password, both in
+            ``client_options``.
+        options: More properties of the broker, which take precedence over those set here.
+        memory: Its heap limit, in Java's syntax.
         timeout: Seconds until a broker that does not answer counts as failed.
     """
 
@@ -110,21 +110,21 @@ class KafkaBroker:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """Arguments for the clients of kafka-python: address, and where needed certificate and user."""
+        """Arguments for the clients of kafka-python: address, and if needed certificate and user."""
         return settings.client_options(self._known(), self.data / tools.CERTIFICATE)
 
     @property
     def running(self) -> bool:
-        """True while its process is there, also while it is paused."""
+        """True while its process exists, even if it is paused."""
         return self._process() is not None
 
     @property
     def log(self) -> Path:
-        """File with all that it printed."""
+        """The file with all its output."""
         return self.data / "broker.log"
 
     def status(self) -> BrokerStatus:
-        """Return what is known of it."""
+        """Return its status."""
         state, process = self._state(), self._process()
         return BrokerStatus(
             running=process is not None,
@@ -139,12 +139,12 @@ class KafkaBroker:
         """Start it, and return when it answers requests.
 
         Returns:
-            False where it ran already.
+            False if it was running already.
 
         Raises:
             BrokerPortInUseError: Another program has the port.
-            BrokerMismatchError: It runs already, with another port or security than was asked for.
-            BrokerDownloadError: Kafka cannot be fetched.
+            BrokerMismatchError: It is running already, with another port or security than requested.
+            BrokerDownloadError: Kafka cannot be downloaded.
             BrokerStartError: It ended at once, or did not answer in time.
             JavaNotFoundError: There is no Java runtime for it.
         """
@@ -165,10 +165,10 @@ class KafkaBroker:
             ) from error
 
     def stop(self, timeout: float = 30.0) -> bool:
-        """End it in order; kill it where it has not ended after ``timeout`` seconds.
+        """Stop it cleanly; kill it if it has not ended after ``timeout`` seconds.
 
         Returns:
-            False where it did not run.
+            False if it was not running.
         """
         if not self.data.is_dir():
             return False
@@ -188,16 +188,16 @@ class KafkaBroker:
         self.start()
 
     def kill(self) -> None:
-        """End it by SIGKILL, as a crash would."""
+        """Kill it with SIGKILL, like a crash."""
         processes.kill_process(self._alive())
         self._reap(ended=True)
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP): it keeps its connections and answers nothing."""
+        """Pause it (SIGSTOP): it keeps its connections and answers nothing."""
         self._alive().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on after a pause."""
+        """Resume it after a pause."""
         self._alive().send_signal(signal.SIGCONT)
 
     @property
@@ -225,7 +225,7 @@ class KafkaBroker:
         if state is None or state.pid is None:
             return None
         if self._child is not None and self._child.pid == state.pid:
-            # Its arguments can be read a moment later only.
+            # Its arguments can only be read a moment later.
             return psutil.Process(state.pid)
         return processes.find_process(state.pid, self._properties)
 
@@ -236,7 +236,7 @@ class KafkaBroker:
         return process
 
     def _reap(self, ended: bool = False) -> None:
-        """Take note of the end of a process that this one began; wait for that where it must come."""
+        """Reap a process that this one started; wait for its end if it must come."""
         if self._child is not None and ended:
             self._child.wait()
         if self._child is not None and self._child.poll() is not None:
@@ -272,7 +272,7 @@ class KafkaBroker:
             replace(state, pid=child.pid).write(self._state_file)
             self._wait(start)
         except BaseException:
-            # Whoever asked for it does not know of it, and would leave it behind.
+            # The caller does not know of it yet, and would leave it running.
             child.kill()
             child.wait()
             state.write(self._state_file)
@@ -283,7 +283,7 @@ class KafkaBroker:
         if last is None:
             return settings.new_state(self._security or "PLAINTEXT", self._port)
         port = self._port or last.port
-        # Nobody but the broker itself knows this one.
+        # Only the broker itself knows this password.
         controller = last.controller_port
         if controller == port or not settings.is_free(controller):
             controller = settings.free_port(port)
@@ -294,7 +294,7 @@ class KafkaBroker:
         command = [
             str(java / "bin" / "java"),
             f"-Xmx{self._memory}",
-            # Tests start it often; the other compiler and collectors cost more than they save in such a life.
+            # Tests start it often; the other compiler and collectors cost more than they save in a short run.
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",
@@ -311,12 +311,12 @@ class KafkaBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for the caller, who stops the broker in order.
+                # Ctrl-C in the terminal is for the caller, which stops the broker cleanly.
                 start_new_session=True,
             )
 
     def _wait(self, log_start: int) -> None:
-        """Wait until it answers; it counts as failed where it ends, or where that takes too long."""
+        """Wait until it answers; raises if its process ends, or if that takes too long."""
         deadline = time.monotonic() + self._timeout
         while not processes.answers(self.client_options):
             ended = not self.running

@@ -1,7 +1,7 @@
-"""Ends a broker whose ``with`` block ended with its process, as by SIGKILL: a small process that waits.
+"""Stops a broker when the process of its ``with`` block was killed: a small process that waits.
 
-It reads from a pipe that the process of the block holds open. The end of the pipe without a byte is the
-end of that process.
+It reads from a pipe that the process of the block holds open. If the pipe ends without a byte, that
+process has ended.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Guard:
         )
 
     def release(self) -> None:
-        """Let it end without doing anything."""
+        """End the guard without stopping the broker."""
         self._process.communicate(_DONE)
 
 
 def main(data: str) -> None:
-    """Wait for the end of the pipe, and kill the broker if no word came before."""
+    """Wait for the end of the pipe, and kill the broker if no byte came before."""
     if sys.stdin.buffer.read():
         return
-    # As late as this, so that waiting costs little memory.
+    # Imported this late, so that waiting costs little memory.
     from flink_agents.testing.kafka.broker import KafkaBroker
 
     broker = KafkaBroker(data)

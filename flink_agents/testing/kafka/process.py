@@ -1,4 +1,4 @@
-"""The process of a broker: found again by what it executes, never by its number alone."""
+"""The process of a broker: identified by what it executes, never by its id alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LIMITS: dict[str, Any] = {"bootstrap_timeout_ms": 5_000, "request_timeout_ms": 
 
 
 def find_process(pid: int, properties: Path) -> psutil.Process | None:
-    """Return the process with this number if it is the broker that was started with these properties.
+    """Return the process with this id if it is the broker that was started with these properties.
 
-    A number that now belongs to another program is nobody's; so is a process that has ended and that
-    its parent did not take note of yet.
+    An id may now belong to another program, which is not returned; nor is a process that has ended and
+    that its parent has not reaped yet.
     """
     import psutil
 
@@ -41,12 +41,12 @@ def find_process(pid: int, properties: Path) -> psutil.Process | None:
 
 
 def end_process(process: psutil.Process, seconds: float) -> None:
-    """Ask a process to end, and kill it where it does not in time."""
+    """Terminate a process, and kill it if it does not end in time."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGTERM)
-        # One that is paused would not hear it.
+        # A paused process would not receive it.
         process.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + seconds
     while not _has_ended(process):
@@ -66,11 +66,11 @@ def kill_process(process: psutil.Process) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Return True if the process executes nothing any more, even if no parent has noticed it yet."""
+    """Return True if the process no longer executes anything, even if its parent has not noticed."""
     import psutil
 
     try:
-        # The first thread can be over while others still hold files and ports.
+        # The first thread can end while others still hold files and ports.
         if process.status() == psutil.STATUS_ZOMBIE:
             return process.num_threads() <= 1
         return not process.is_running()
@@ -79,7 +79,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 
 def answers(options: dict[str, Any]) -> bool:
-    """Return True if a broker takes requests: whether it describes its cluster, and itself in it."""
+    """Return True if a broker answers requests: it describes its cluster, and itself in it."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -102,14 +102,14 @@ def _listens(address: str) -> bool:
     host, _, port = address.partition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1) as connection:
-            # From the very port that it tries to reach, a client can connect to itself.
+            # From exactly the port that it tries to reach, a client can connect to itself.
             return connection.getsockname() != connection.getpeername()
     except OSError:
         return False
 
 
 def tail(text: str) -> str:
-    """Return the lines of a program's output that name errors, then its last ones, without Java frames."""
+    """Return the lines of a program's output that name errors, then the last lines, without Java frames."""
     lines = [line for line in text.splitlines() if not line.startswith("\tat ")]
     earlier, last = lines[:-TAIL_LINES], lines[-TAIL_LINES:]
     severe = [line for line in earlier if _SEVERE.search(line)][:TAIL_LINES]

@@ -1,4 +1,4 @@
-"""Settings of a broker: what its directory remembers, its properties, and what clients are given."""
+"""Settings of a broker: the state in its directory, its properties, and the options of its clients."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from flink_agents.api.errors import BrokerPortInUseError
 from flink_agents.testing.kafka.artifacts import replace_text
 
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-"""How clients are served: encrypted or not, with a user and password or not."""
+"""How clients connect: with or without encryption, and with or without authentication."""
 
 SECURITIES: tuple[str, ...] = get_args(Security)
 
 DEFAULT_DATA = Path(".flink-agents") / "kafka"
-"""Directory of a broker that is given none."""
+"""The default directory of a broker."""
 
 HOST = "127.0.0.1"
 
 FREE_PORTS = range(12_000, 30_000)
-"""Below those that systems give to clients. A client that tries to reach a stopped broker's port from just
-that port would connect to itself, and the broker could not come back."""
+"""Below the ports that systems assign to clients. A client that tries to reach a stopped broker from the
+broker's port would connect to itself, and the broker could not start again."""
 
 LOG4J = """\
 # Or what the broker does at its end would not be in the log.
@@ -49,7 +49,7 @@ _DEFAULTS = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "CLIENT",
-    # Relative to the directory in which the broker runs: a comma in a path would make two of it.
+    # Relative to the broker's working directory: a comma in a path would split it in two.
     "log.dirs": "data",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -63,7 +63,7 @@ _DEFAULTS = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
-    # A broker that was killed is let in again when its session has ended.
+    # A killed broker may register again when its session has expired.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
 }
@@ -71,17 +71,17 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class BrokerState:
-    """The content of ``broker.json``, which a broker's directory keeps from one start to the next.
+    """The content of ``broker.json``, which persists in a broker's directory.
 
     Attributes:
-        port: Where clients connect.
-        controller_port: Where the node talks to itself.
-        security: How clients are served.
-        user: Name of the one user.
+        port: The port for clients.
+        controller_port: The port that the node uses to talk to itself.
+        security: Encryption and authentication of clients.
+        user: Name of the only user.
         password: Password of that user.
         store_password: Password of the file with the broker's key.
         cluster: Identity of the cluster.
-        pid: The last process, or None after a stop.
+        pid: The last process id, or None after a stop.
     """
 
     port: int
@@ -99,7 +99,7 @@ class BrokerState:
 
 
 def new_state(security: Security, port: int | None) -> BrokerState:
-    """Choose what the first start in a directory has to choose."""
+    """Return the choices for the first start in a directory."""
     chosen = free_port() if port is None else port
     return BrokerState(
         port=chosen,
@@ -113,13 +113,13 @@ def new_state(security: Security, port: int | None) -> BrokerState:
 
 
 def _cluster_id() -> str:
-    """Return a random one in Kafka's form; never one that begins with a dash, as an option would."""
+    """Return a random id in Kafka's form; never one that starts with a dash, like an option."""
     first, *rest = secrets.token_bytes(16)
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")
 
 
 def read_state(path: Path) -> BrokerState | None:
-    """Read it, or return None if there is none."""
+    """Read the state, or return None if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return BrokerState(**{field.name: content[field.name] for field in fields(BrokerState)})
@@ -168,7 +168,7 @@ def properties(state: BrokerState, extra: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Return a value in the one encoding of Java's properties, which is Latin-1."""
+    """Return a value in the encoding of Java's properties, Latin-1."""
     text = value.replace("\\", "\\\\").replace("\n", "\\n")
     units = text.encode("utf-16-be", "surrogatepass")
     pairs = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
@@ -176,7 +176,7 @@ def _escaped(value: str) -> str:
 
 
 def free_port(*taken: int) -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a port of this machine on which nothing listens."""
     for port in random.sample(FREE_PORTS, 200):
         if port not in taken and is_free(port):
             return port
@@ -190,7 +190,7 @@ def free_port(*taken: int) -> int:
 def is_free(port: int) -> bool:
     """Return True if a broker could listen on the port."""
     with socket.socket() as probe:
-        # As Java does: connections of an earlier broker that are winding up do not count.
+        # Like Java: closing connections of an earlier broker do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -210,7 +210,7 @@ def require_free(port: int) -> None:
 
 
 def port_in_use(what: str) -> BrokerPortInUseError:
-    """Return the error if somebody else listens on a port of the broker."""
+    """Return the error if another program listens on a port of the broker."""
     return BrokerPortInUseError(
         f"A Kafka broker cannot listen on {HOST}, {what}.",
         expected="a port that is free, and that this user may listen on",

@@ -16,12 +16,12 @@ PROPERTIES = "broker.properties"
 
 _SECONDS = 120
 _PASSWORD = "FLINK_AGENTS_STORE_PASSWORD"
-# What a short run of Java wants.
+# Options for a short run of Java.
 _QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx128m"]
 
 
 def make_certificate(java: Path, directory: Path, password: str) -> None:
-    """Make the broker's key, and its certificate, which is its own authority. Keeps what is there."""
+    """Make the broker's key, and its self-signed certificate. Existing ones are kept."""
     certificate, store = directory / CERTIFICATE, directory / KEY_STORE
     if certificate.exists() and store.exists():
         return
@@ -33,13 +33,13 @@ def make_certificate(java: Path, directory: Path, password: str) -> None:
     kind = ["-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
     environ = {**os.environ, _PASSWORD: password}
     _run([*keytool, "-genkeypair", *common, *kind, *subject], directory, environ)
-    # Written last, so that it says that both are complete.
+    # Written last, so that its existence says that both are complete.
     _run([*keytool, "-exportcert", "-rfc", *common, "-file", f"{CERTIFICATE}.new"], directory, environ)
     (directory / f"{CERTIFICATE}.new").replace(certificate)
 
 
 def format_storage(java: Path, jars: Sequence[Path], directory: Path, cluster: str) -> None:
-    """Format the directory of records, unless that was done before."""
+    """Format the directory of records, unless that was done earlier."""
     if (directory / "data" / "meta.properties").exists():
         return
     program = [str(java / "bin" / "java"), *_QUICK, "-cp", join_jars(jars), "kafka.tools.StorageTool"]

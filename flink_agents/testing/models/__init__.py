@@ -1,7 +1,7 @@
-"""Models for tests: a script, and a local server with OpenAI's interface.
+"""Models for tests: a scripted model, and a local server with OpenAI's interface.
 
-In a session of pytest, pydantic-ai refuses requests to real models. A test that has the fixture
-``model_server`` may send some: to that server.
+In a pytest session, Pydantic AI rejects requests to real models. A test with the fixture
+``model_server`` can send requests to that server.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ __all__ = ["ModelServer", "Reply", "ScriptedModel", "ServedRequest", "ToolCall"]
 
 
 def __getattr__(name: str) -> Any:
-    """``ScriptedModel``, which needs pydantic-ai; the server does not."""
+    """Import ``ScriptedModel`` at first use, as it needs Pydantic AI; the server does not."""
     if name != "ScriptedModel":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from flink_agents.testing.models.scripted import ScriptedModel

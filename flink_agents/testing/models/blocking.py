@@ -1,4 +1,4 @@
-"""Lets pydantic-ai refuse requests to real models, without importing it if nobody else does."""
+"""Makes Pydantic AI reject requests to real models, without importing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MODULE = "pydantic_ai.models"
 
 
 def block_requests() -> None:
-    """Refuse requests from here on, and where pydantic-ai is not imported yet, from its import on."""
+    """Reject requests from now on; if Pydantic AI is not imported yet, from its import on."""
     module: Any = sys.modules.get(_MODULE)
     if module is not None:
         module.ALLOW_MODEL_REQUESTS = False
@@ -25,7 +25,7 @@ def block_requests() -> None:
 
 @contextmanager
 def requests_allowed() -> Iterator[None]:
-    """Let requests through meanwhile."""
+    """Allow requests inside the block."""
     from pydantic_ai.models import override_allow_model_requests
 
     with override_allow_model_requests(True):
@@ -48,7 +48,7 @@ class _Blocker(MetaPathFinder):
 
 
 class _Switching(Loader):
-    """Loads the module as its own loader does, and turns the switch."""
+    """Loads the module with its own loader, and then sets the switch."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""Replies of the local model server: what a test says, as the bodies of OpenAI's two interfaces."""
+"""Replies of the local model server: a test's replies as bodies of OpenAI's two interfaces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ToolCall:
 
     Attributes:
         name: Name of the tool.
-        arguments: Its arguments; a text stands for itself, so that it can be no JSON.
-        id: Identity of the call. Default: from its position.
+        arguments: Its arguments; a string is sent unchanged, so that it can be invalid JSON.
+        id: Id of the call. Default: from its position.
     """
 
     name: str
@@ -24,7 +24,7 @@ class ToolCall:
 
     @property
     def text(self) -> str:
-        """The arguments as the interface has them."""
+        """The arguments in the form of the interface."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
@@ -33,16 +33,16 @@ class Reply:
     """One reply of the server.
 
     Attributes:
-        text: What the model says.
-        tool_calls: Tools that it calls.
-        output: A JSON value in place of a text, as structured output.
+        text: The model's text.
+        tool_calls: Tool calls.
+        output: A JSON value instead of a text, as structured output.
         delay: Seconds before the reply.
-        status: Status of the response; of another than 200, ``text`` is the message of the error.
-        retry_after: Seconds that the header of that name asks for.
-        body: The body, whatever it is, in place of all that; such as broken JSON.
+        status: Status of the response; if it is not 200, ``text`` is the error message.
+        retry_after: Seconds in the header of that name.
+        body: The whole body, instead of all that; such as invalid JSON.
         headers: More headers.
-        input_tokens: What the reply says about tokens.
-        output_tokens: The same.
+        input_tokens: The number of input tokens in the reply.
+        output_tokens: The number of output tokens in the reply.
         cached_tokens: How many of the input tokens came from the provider's cache.
         hang_up: Close the connection instead of replying.
     """
@@ -62,11 +62,11 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """The text of the model."""
+        """Return the model's text."""
         return self.text if self.output is None else json.dumps(self.output)
 
     def calls(self, number: int) -> list[tuple[str, ToolCall]]:
-        """The calls with their ids.
+        """Return the calls with their ids.
 
         Args:
             number: Number of the request, which makes ids unique.
@@ -75,14 +75,14 @@ class Reply:
 
 
 def error_body(reply: Reply) -> dict[str, Any]:
-    """The body of a reply with another status than 200."""
+    """Return the body of a reply whose status is not 200."""
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(reply.status, "server_error" if reply.status >= 500 else "invalid_request_error")
     return {"error": {"message": reply.text or f"status {reply.status}", "type": kind, "code": None}}
 
 
 def completion(reply: Reply, model: str, number: int) -> dict[str, Any]:
-    """The body of ``/chat/completions``."""
+    """Return the body of ``/chat/completions``."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
     calls = reply.calls(number)
     if calls:
@@ -98,7 +98,7 @@ def completion(reply: Reply, model: str, number: int) -> dict[str, Any]:
 
 
 def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[str, Any]]:
-    """The chunks of ``/chat/completions`` with ``stream``; a text comes in pieces."""
+    """Return the chunks of ``/chat/completions`` with ``stream``; a text comes in several chunks."""
     base: dict[str, Any] = {
         "id": f"chatcmpl-{number}",
         "object": "chat.completion.chunk",
@@ -120,7 +120,7 @@ def completion_chunks(reply: Reply, model: str, number: int) -> Iterator[dict[st
 
 
 def response(reply: Reply, model: str, number: int) -> dict[str, Any]:
-    """The body of ``/responses``."""
+    """Return the body of ``/responses``."""
     output: list[dict[str, Any]] = [
         {
             "id": f"fc_{number}_{index}",
@@ -157,7 +157,7 @@ def response(reply: Reply, model: str, number: int) -> dict[str, Any]:
 
 
 def response_events(reply: Reply, model: str, number: int) -> Iterator[dict[str, Any]]:
-    """The events of ``/responses`` with ``stream``; a text comes in pieces."""
+    """Return the events of ``/responses`` with ``stream``; a text comes in several events."""
     whole = response(reply, model, number)
     yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):

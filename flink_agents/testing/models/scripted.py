@@ -1,4 +1,4 @@
-"""``ScriptedModel``: a model of pydantic-ai with a script, of which every line has to be asked for."""
+"""``ScriptedModel``: a Pydantic AI model with a script, all lines of which have to be used."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from flink_agents.api.errors import HarnessUseError
 from flink_agents.testing.models.replies import Reply, ToolCall
 
 Line = str | ToolCall | Reply | ModelResponse | BaseException | Callable[[list[ModelMessage]], Any]
-"""A text, a call of a tool, a reply, a whole response, an error to raise, or a function that gives such."""
+"""A text, a tool call, a reply, a whole response, an error to raise, or a function that returns one."""
 
 
 class ScriptEndedError(HarnessUseError, AssertionError):
-    """A scripted model was asked more often than its script has lines."""
+    """A scripted model got more requests than its script has lines."""
 
 
 class ScriptedModel(FunctionModel):
-    """A model that says the lines of its script, one for each request, whatever it is asked.
+    """A model that answers each request with the next line of its script, whatever the request is.
 
     A script is used once: each test needs a model of its own.
 
     Args:
-        lines: What the model says, one after the other. Several calls of tools at once are a ``Reply``.
+        lines: The lines, in order. Use a ``Reply`` for several tool calls at once.
         name: Name of the model in its responses.
 
     Attributes:
@@ -39,14 +39,14 @@ class ScriptedModel(FunctionModel):
 
     @property
     def count(self) -> int:
-        """How many requests there were."""
+        """The number of requests."""
         return len(self.asked)
 
     def assert_complete(self) -> None:
-        """Check that all of the script was asked for.
+        """Check that the whole script was used.
 
         Raises:
-            AssertionError: Some was not.
+            AssertionError: Some lines were not.
         """
         left = len(self._lines) - len(self.asked)
         if left > 0:

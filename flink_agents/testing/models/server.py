@@ -1,4 +1,4 @@
-"""``ModelServer``: a local server with OpenAI's interface, so that tests go the whole way over HTTP.
+"""``ModelServer``: a local server with OpenAI's interface, so that tests include HTTP.
 
 ::
 
@@ -7,7 +7,7 @@
         ...
     assert server.count == 1
 
-It needs nothing but the standard library, and runs in a thread of its own.
+It needs only the standard library, and runs in its own thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flink_agents.testing.models.replies import Reply
 
 @dataclass(frozen=True)
 class ServedRequest:
-    """A request that the server was sent.
+    """A request that the server received.
 
     Attributes:
         number: Its number, from 0.
@@ -42,7 +42,7 @@ class ServedRequest:
 
     @property
     def text(self) -> str:
-        """The last thing that was said, of whatever role, as a text."""
+        """The last text in the messages, of any role, as a string."""
         said = self.body.get("messages") or self.body.get("input") or [{}]
         last = said if isinstance(said, str) else said[-1]
         content = last if isinstance(last, str) else last.get("content", last.get("output", ""))
@@ -58,12 +58,12 @@ class ModelServer:
     """See the module.
 
     Args:
-        answers: Replies that are given one after the other, and then never again; or a function that is
-            called with each request. A request behind the last reply gets the status 500.
+        answers: Replies to use one after the other, each once; or a function that is
+            called with each request. Requests after the last reply get the status 500.
 
     Attributes:
-        requests: The requests that came, in order.
-        most_at_once: How many of them were in flight at a time, at most.
+        requests: The received requests, in order.
+        most_at_once: The largest number of requests in flight at a time.
     """
 
     def __init__(self, answers: Iterable[Reply] | Answering) -> None:
@@ -79,21 +79,21 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        """What a client is given as the address of the service."""
+        """The base URL for clients."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property
     def count(self) -> int:
-        """How many requests came, exactly."""
+        """The number of requests."""
         return len(self.requests)
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """The number of open connections."""
         return len(self._connections)
 
     def assert_complete(self) -> None:
-        """Check that all replies were given.
+        """Check that all replies were used.
 
         Raises:
             AssertionError: Some were not.
@@ -139,7 +139,7 @@ class ModelServer:
                 writer.write(_bytes_of(reply, request))
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client is gone
+            pass  # The client is gone.
         finally:
             writer.close()
 
@@ -169,7 +169,7 @@ class ModelServer:
 
 
 class _Script:
-    """Replies, each given once."""
+    """Replies, each used once."""
 
     def __init__(self, answers: Iterable[Reply]) -> None:
         self._left = list(answers)
@@ -185,7 +185,7 @@ class _Script:
 
 
 def _bytes_of(reply: Reply, request: ServedRequest) -> bytes:
-    """The response of HTTP/1.1."""
+    """Return the response in HTTP/1.1."""
     model, number = str(request.body.get("model", "")), request.number
     of_responses = request.path.endswith("/responses")
     kind = "application/json"

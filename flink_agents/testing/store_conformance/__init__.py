@@ -1,4 +1,4 @@
-"""A suite for pytest of all that a store of action state must do, also for third parties.
+"""A pytest suite with all requirements of an action state store, also for third parties.
 
 ::
 
@@ -10,9 +10,9 @@
         def make_store(self, tmp_path):
             return lambda: MyStore(tmp_path / "store")
 
-Each call of what the fixture returns makes a store that is not open; all of one test share their
-records, as attempts of a job do. A store with leases should take short ones here, about a second. One
-that does not remember for ever what was pruned says so by :attr:`~ActionStateStoreSuite.removals`.
+Each call of the fixture's function makes a store that is not open; all stores of a test share their
+records, as attempts of a job do. If a store has leases, make them short here, about a second. If
+it does not remember pruned journals for ever, set :attr:`~ActionStateStoreSuite.removals`.
 """
 
 from flink_agents.testing.store_conformance.base import Stores

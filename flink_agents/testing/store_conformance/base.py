@@ -1,4 +1,4 @@
-"""The fixtures that all cases share, and short ways to make stores and records."""
+"""The fixtures that all cases share, and helpers to make stores and records."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class SuiteBase:
     """The fixtures of a suite.
 
     Attributes:
-        deadline_seconds: When a case that does not end has failed.
-        removals: Of how many journals the stores that the fixture makes remember that all was pruned; None
-            where that is all of them, or more than a case should make. A store that takes this as an
-            option should get a small number here, such as 20.
+        deadline_seconds: After how long a case that does not end has failed.
+        removals: For how many pruned journals the fixture's stores remember that all records were pruned;
+            None if that is all of them, or more than a case should create. If your store has an option for
+            this, set a small number here, such as 20.
     """
 
     deadline_seconds = 180.0
@@ -66,13 +66,13 @@ class SuiteBase:
 
     @pytest.fixture
     def stores(self, make_store: Callable[[], ActionStateStore]) -> Stores:
-        """Yield the tools that cases use."""
+        """Yield the stores of a test."""
         return Stores(make_store)
 
     async def kill(self, store: ActionStateStore) -> None:
-        """End ``store`` as if its process were killed: its lease is not given back.
+        """End ``store`` as if its process was killed: its lease is not released.
 
-        The case that needs it is skipped where a suite does not say how.
+        The case that needs it is skipped if a suite does not override this.
         """
         pytest.skip("the suite does not say how to kill a store")
 
@@ -80,7 +80,7 @@ class SuiteBase:
 def case(
     body: Callable[[Any, Stores], Coroutine[Any, Any, None]],
 ) -> Callable[[Any, Stores], None]:
-    """Return a test out of a coroutine; its stores are closed behind it, and it ends in bounded time."""
+    """Return a test that runs a coroutine with a deadline, and then closes its stores."""
 
     @functools.wraps(body)
     def test(self: Any, stores: Stores) -> None:
@@ -107,12 +107,12 @@ def record(
 
 
 def indexes(records: Sequence[Record]) -> list[int]:
-    """Return what tells records of a test apart."""
+    """Return the indexes of records, which identify them in a test."""
     return [one.index for one in records]
 
 
 async def outcome(appending: Coroutine[Any, Any, None]) -> BaseException | None:
-    """Return what an append raises, or None."""
+    """Return the error of an append, or None."""
     try:
         await appending
     except Exception as error:

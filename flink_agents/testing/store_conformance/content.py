@@ -1,4 +1,4 @@
-"""Cases about what is stored: names of journals, records, their order, bounds and sizes."""
+"""Cases about stored content: names of journals, records, their order, bounds and sizes."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 

@@ -1,4 +1,4 @@
-"""Cases about journals of a job that are forgotten as a whole."""
+"""Cases about deleting all journals of a job."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -25,7 +25,7 @@ MANY = 1200
 
 
 async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
-    """Return True if nothing tells that the journal has ever been there."""
+    """Return True if there is no trace of the journal."""
     return (
         await store.scan(journal) == []
         and await store.read(journal, 0) == []
@@ -35,7 +35,7 @@ async def _unknown(store: ActionStateStore, journal: JournalKey) -> bool:
 
 
 class ForgettingCases(SuiteBase):
-    """Cases about forgetting the journals of a job."""
+    """Cases about deleting the journals of a job."""
 
     @case
     async def test_a_forgotten_journal_is_unknown(self, stores: Stores) -> None:

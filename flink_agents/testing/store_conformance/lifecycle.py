@@ -1,4 +1,4 @@
-"""Cases about a store's life: opening again, cancelled calls, closing, markers and listings."""
+"""Cases about a store's life: reopening, cancelled calls, closing, markers and listings."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -32,7 +32,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _refuses_all(store: ActionStateStore) -> None:
-    """Check that each use of ``store`` says that it is not open."""
+    """Check that each use of ``store`` raises that it is not open."""
     uses: list[Callable[[], Awaitable[object]]] = [
         lambda: store.append(JOURNAL, [record()]),
         lambda: store.append(JOURNAL, []),
@@ -209,7 +209,7 @@ class LifecycleCases(SuiteBase):
 
     @case
     async def test_what_a_marker_of_another_subtask_leaves_out(self, stores: Stores) -> None:
-        """A key that state does not know has its records behind the markers of its own subtask only."""
+        """If a key is not in state, all its records come after the markers of its own subtask."""
         first = await stores.open(subtask=0, parallelism=2)
         other = await stores.open(subtask=1, parallelism=2)
         await other.append(JOURNAL, [record(0, 1)])

@@ -1,4 +1,4 @@
-"""Cases about who may append: attempts, subtasks, rescaled jobs, and two jobs of one name."""
+"""Cases about who may append: attempts, subtasks, rescaled jobs, and two jobs with one name."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -27,7 +27,7 @@ from flink_agents.testing.store_conformance.base import (
 
 
 async def _may_append(store: ActionStateStore) -> bool:
-    """Return True if an append is accepted; if it is refused, nothing may be stored."""
+    """Return True if an append is accepted; if it is rejected, nothing may be stored."""
     before = len(await store.scan(OTHER))
     error = await outcome(store.append(OTHER, [record(0), record(1)]))
     assert error is None or isinstance(error, FencedOwnerError), error

@@ -1,4 +1,4 @@
-"""Cases about records that are not needed any more."""
+"""Cases about pruning."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -32,7 +32,7 @@ async def _with_runs(stores: Stores, *journals: JournalKey, runs: int = 6) -> Ac
 
 
 class PruningCases(SuiteBase):
-    """Cases about records that are not needed any more."""
+    """Cases about records that are no longer needed."""
 
     @case
     async def test_runs_up_to_the_given_one_go(self, stores: Stores) -> None:

@@ -1,4 +1,4 @@
-"""Cases about journals of which all was pruned: for how many that is remembered, and what is not."""
+"""Cases about fully pruned journals: how many of them a store remembers, and which ones it does not."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -26,7 +26,7 @@ from flink_agents.testing.store_conformance.base import (
 
 AT_ONCE = 10
 MANY = 100
-"""How many journals are pruned where the suite names no bound."""
+"""How many journals are pruned if the suite sets no bound."""
 
 
 def _names(number: int, prefix: str = "i") -> list[JournalKey]:
@@ -34,7 +34,7 @@ def _names(number: int, prefix: str = "i") -> list[JournalKey]:
 
 
 async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Return what some calls give, of which a few are in flight at a time."""
+    """Return the results of some calls, a few of which are in flight at a time."""
     found: list[Any] = []
     for start in range(0, len(calls), AT_ONCE):
         found += await asyncio.gather(*calls[start : start + AT_ONCE])
@@ -42,13 +42,13 @@ async def _in_turn(calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 
 async def _use_up(store: ActionStateStore, journals: Sequence[JournalKey]) -> None:
-    """Append to journals, and prune all of it again."""
+    """Append to journals, and prune everything again."""
     await _in_turn([store.append(journal, [record(0)]) for journal in journals])
     await _in_turn([store.prune(journal, 0) for journal in journals])
 
 
 class RemovalCases(SuiteBase):
-    """Cases about journals of which all was pruned."""
+    """Cases about fully pruned journals."""
 
     def _some(self) -> int:
         return MANY if self.removals is None else self.removals
@@ -107,7 +107,7 @@ class RemovalCases(SuiteBase):
     @case
     async def test_the_store_does_not_grow_with_journals_that_were_pruned(self, stores: Stores) -> None:
         if self.removals is None:
-            return  # it may remember all of them
+            return  # The store may remember all of them.
         store = await stores.open()
         journals = _names(6 * self.removals + 2 * AT_ONCE)
         await _use_up(store, journals)
