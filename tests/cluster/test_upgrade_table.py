@@ -75,7 +75,11 @@ def write(file):
     return to
 
 env = AgentsExecutionEnvironment.get_execution_environment(
-    config={"action-state.store": "sqlite", "action-state.sqlite.path": f"{DIRECTORY}/journal/journal.db"}
+    config={
+        "action-state.store": "sqlite",
+        "action-state.sqlite.path": f"{DIRECTORY}/journal/journal.db",
+        "action-state.on-mismatch": "dead-letter",
+    }
 )
 few = numbers_of(env, "numbers").filter(lambda number: number < len(PHASES)).uid("few")
 orders = few.map(lambda number: edits.Order(PHASES[number])).uid("orders")
@@ -145,7 +149,7 @@ def told(directory: Path, file: str) -> list[str]:
 def stopped(rest: ClusterRest, directory: Path) -> str:
     """Stop the former job when there is a run in every phase; returns the savepoint."""
     job = submit(rest, directory, None)
-    until(lambda: last_failure(rest, job) is not None or len(told(directory, "calls")) == 6)
+    until(lambda: last_failure(rest, job) is not None or len(told(directory, "calls")) == 2 * len(PHASES))
     for _ in range(3):
         before = kept_checkpoint(rest, job)
         until(lambda before=before: kept_checkpoint(rest, job) != before)

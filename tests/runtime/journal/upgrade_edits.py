@@ -88,19 +88,41 @@ async def stop() -> None:
         await asyncio.Event().wait()
 
 
-def make_take(step: type[Event], later: type[Event], tool: str, ending: str) -> Callable[..., Any]:
+def weigh(phase: str) -> str:
+    CALLS.append(f"weigh {phase}")
+    return f"weighed {phase}"
+
+
+def checker(name: str, action: str = "check") -> Agent:
+    """The sub-agent, which waits for a signal in some phases."""
+
+    async def check(event: Any, ctx: Any) -> OutputEvent:
+        await ctx.durable_execute_async(weigh, event.input)
+        if event.input in ("suspended", "signalled"):
+            await ctx.wait_for_signal("go")
+        return OutputEvent(output=event.input)
+
+    made = Agent(name=name)
+    made.add_action(action, [InputEvent], check)
+    return made
+
+
+def make_take(
+    step: type[Event], later: type[Event], tool: str, ending: str, asked: Agent | None
+) -> Callable[..., Any]:
     """The first action: what it does depends on the phase that its input names."""
 
     async def take(event: Any, ctx: Any) -> Any:
         phase = event.input.phase
         charged = await ctx.durable_execute_async(charge, phase)
+        if asked is not None and phase != "delayed event":
+            assert await ctx.call_agent(asked, phase) == phase
         if phase == "delayed event":
             ctx.send_event(make(later, phase), delay=3600)
             return None
         if phase == "recorded event":
             return make(step, phase)
         if phase in ("suspended", "signalled"):
-            await ctx.wait_for_signal("go")
             await ctx.wait_for_signal("more")
         else:
             await stop()
@@ -110,10 +132,12 @@ def make_take(step: type[Event], later: type[Event], tool: str, ending: str) -> 
     return take
 
 
-def make_finish(tool: str, ending: str) -> Callable[..., Any]:
+def make_finish(tool: str, ending: str, asked: Agent | None) -> Callable[..., Any]:
     """The second action, of runs that have come so far."""
 
     async def finish(event: Any, ctx: Any) -> Any:
+        if asked is not None and event.phase == "delayed event":
+            assert await ctx.call_agent(asked, event.phase) == event.phase
         shipped = await ctx.durable_execute_async(ship, event.phase)
         if event.phase == "recorded event":
             await stop()
@@ -146,6 +170,8 @@ def agent(
     adds: bool = False,
     moved: bool = False,
     policy: str = "fail",
+    asked: str | None = "checker",
+    checks: str = "check",
 ) -> Agent:
     """The agent of the job; without arguments, the former one.
 
@@ -161,7 +187,10 @@ def agent(
         adds: Whether it has one more action.
         moved: Whether another action takes the inputs, and the first one takes other events.
         policy: What happens to events that it cannot handle.
+        asked: The name of the sub-agent that its actions call; None for none.
+        checks: The name of the action of the sub-agent.
     """
+    sub_agent = None if asked is None else checker(asked, checks)
     made = Agent(name="orders")
     made.on_error = made.on_unhandled = policy
     if has_tool:
@@ -171,11 +200,11 @@ def agent(
     if moved:
         made.add_action(take, [step], also)
         take = "receive"
-    made.add_action(take, [InputEvent], make_take(step, later, tool, ending))
+    made.add_action(take, [InputEvent], make_take(step, later, tool, ending, sub_agent))
     if finish is not None:
-        made.add_action(finish, [step], make_finish(tool, ending))
+        made.add_action(finish, [step], make_finish(tool, ending, sub_agent))
     if deliver is not None:
-        made.add_action(deliver, [later], make_finish(tool, ending))
+        made.add_action(deliver, [later], make_finish(tool, ending, sub_agent))
     return made
 
 
@@ -199,5 +228,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "remove the action that takes delayed events": {"deliver": None},
     "remove a resource that actions use": {"has_tool": False},
     "rename or remove the class of inputs": {"gone": "Order"},
+    "rename a sub-agent that actions call": {"asked": "inspector"},
+    "rename an action of a sub-agent": {"checks": "inspect"},
+    "call a sub-agent no more": {"asked": None},
 }
 """Edits of the code, by the words of the page; with what the agent is made of, or names that go."""
