@@ -352,7 +352,7 @@ class AgentConfigurationError(AgentDefinitionError):
 
 
 class MissingResourceError(AgentDefinitionError):
-    """A resource refers to another one that the agent does not have."""
+    """A resource or an action names a resource that the agent does not have."""
 
     code = "FA1006"
 

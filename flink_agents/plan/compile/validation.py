@@ -36,6 +36,7 @@ from flink_agents.api.resources import (
     template_variables,
 )
 from flink_agents.plan.analysis.functions import has_async_code
+from flink_agents.plan.analysis.named_resources import named_resources
 from flink_agents.plan.analysis.reading import Reading
 from flink_agents.plan.compile.annotations import check_annotations
 from flink_agents.plan.compile.declarations import ActionDeclaration
@@ -212,7 +213,9 @@ def check_resources(
         for reference in one.references:
             target = (reference.type, reference.name)
             if target not in known:
-                raise _missing(one, target, known, places)
+                told = f"the {one.type.value} {one.name!r} names a {reference.type.value} "
+                told += f"{reference.name!r} that the agent does not have"
+                raise _missing(told, target, known, places[one.type, one.name])
             graph.setdefault((one.type, one.name), set()).add(target)
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -242,6 +245,7 @@ def check_flow(
         UnknownTriggerError: A type string is neither a class's nor emitted.
         EventNeverEmittedError: No action can emit the type of a trigger.
         ActionSignatureError: An annotation of an action does not fit.
+        MissingResourceError: An action asks for a resource that the agent does not have.
     """
     if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
         raise AgentDefinitionError(
@@ -260,6 +264,7 @@ def check_flow(
     _check_taken(plan, actions, emissions)
     for action in actions:
         check_annotations(action, context_class)
+        _check_asked_for(plan, action, context_class or RunnerContext)
     _warn_unreachable(actions, emissions)
 
 
@@ -286,6 +291,31 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
                     "OutputEvent(output=...)",
                     where=action.where,
                 )
+
+
+def _check_asked_for(plan: AgentPlan, action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
+    """Check that the agent has the resources that an action names.
+
+    Raises:
+        MissingResourceError: It lacks one.
+    """
+    known = {(one.type, one.name) for one in plan.resources}
+    for one in named_resources(action.function):
+        own = getattr(context_class, one.method, None) is not getattr(RunnerContext, one.method)
+        kind = None if own else _kind_of(one.kind)
+        if kind is None or (kind, one.name) in known:
+            continue
+        told = f"action {action.name!r} asks for a {kind.value} {one.name!r} that the agent does not have"
+        other = next((of.value for of, name in known if name == one.name), None)
+        otherwise = None if other is None else f"{one.name!r} is a {other}: ask for that type"
+        raise _missing(told, (kind, one.name), known, one.place, otherwise)
+
+
+def _kind_of(name: str) -> ResourceType | None:
+    try:
+        return ResourceType(name)
+    except AgentDefinitionError:  # a distribution that is not installed here may provide it
+        return None
 
 
 def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
@@ -380,17 +410,18 @@ def _is_output(trigger: type[Event] | str) -> bool:
 
 
 def _missing(
-    one: ResourcePlan,
+    told: str,
     target: tuple[ResourceType, str],
     known: Iterable[tuple[ResourceType, str]],
-    places: Mapping[tuple[ResourceType, str], str],
+    where: str,
+    fix: str | None = None,
 ) -> MissingResourceError:
     kind, name = target
     names = sorted(other for of_kind, other in known if of_kind is kind)
     return MissingResourceError(
-        f"the {one.type.value} {one.name!r} names a {kind.value} {name!r} that the agent does not have",
+        told,
         expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
         found=repr(name),
-        fix=suggest(name, names, f"declare it with @{kind.value} or add_resource"),
-        where=places[one.type, one.name],
+        fix=suggest(name, names, fix or f"declare it with @{kind.value} or add_resource"),
+        where=where,
     )

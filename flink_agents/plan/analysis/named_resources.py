@@ -1,0 +1,211 @@
+"""Finds the resources that an action asks for by a constant name: ``ctx.chat("analyst", ...)``.
+
+Whether the agent has them can be told before the job runs. Only what the action itself asks for counts. A use
+may be left out on purpose: one that depends on how the agent was made (``if self.translator:``), on its
+options, or on a global, and one inside a ``try`` that handles exceptions.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from flink_agents.api.identity import IdentityCache
+from flink_agents.api.places import short_path
+from flink_agents.plan.analysis.mentions import parameters_of
+from flink_agents.plan.analysis.source import AnyFunction, node_of
+
+METHODS = {
+    "chat": "chat_model",
+    "client": "client",
+    "embed": "embedding_model",
+    "vector_store": "vector_store",
+    "retrieve": "vector_store",
+    "mcp_server": "mcp_server",
+    "prompt": "prompt",
+}
+"""Methods of the context whose first argument is the name of a resource, and the kind of that."""
+
+
+class NamedResource(NamedTuple):
+    """A resource that an action asks for.
+
+    Attributes:
+        kind: Its kind.
+        name: Its name.
+        method: The method of the context.
+        place: Where the author wrote it.
+    """
+
+    kind: str
+    name: str
+    method: str
+    place: str
+
+
+def named_resources(action: Callable[..., Any]) -> tuple[NamedResource, ...]:
+    """Return the resources that an action surely asks for if it gets so far.
+
+    Args:
+        action: Its function; nothing is said of one that is wrapped in another.
+    """
+    function = action if isinstance(action, FunctionType) else None
+    if function is None or hasattr(function, "__wrapped__"):
+        return ()
+    known = _FOUND.get(function.__code__)
+    if known is not None:
+        return known
+    node = node_of(function)
+    context = _context_of(function)
+    if node is None or context is None:
+        return ()
+    finder = _Finder(node, context)
+    finder.read([ast.Expr(node.body)] if isinstance(node, ast.Lambda) else node.body)
+    file, name = short_path(function.__code__.co_filename), function.__qualname__
+    found = (
+        NamedResource(kind, called, method, f"{file}:{line} in {name}")
+        for kind, called, method, line in finder.found
+    )
+    return _FOUND.put(function.__code__, tuple(found))
+
+
+_FOUND: IdentityCache[tuple[NamedResource, ...]] = IdentityCache()
+
+_INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_JUMPS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_PLAIN_NAMES = frozenset(vars(builtins))
+
+
+class _Finder:
+    """Collects uses of resources, apart from those that may be left out on purpose."""
+
+    def __init__(self, node: AnyFunction, context: str) -> None:
+        self.found: list[tuple[str, str, str, int]] = []
+        self._context = context
+        arguments = node.args
+        names = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        self._data = names - {context, "self", "cls"}
+        self._bind(node)
+
+    def _bind(self, node: ast.AST) -> None:
+        """Add the locals that only hold data of the event to the names that decide nothing at deployment."""
+        values: dict[str, list[ast.AST | None]] = {}
+        for one in ast.walk(node):
+            for name, value in _assigned(one):
+                values.setdefault(name, []).append(value)
+        changed = True
+        while changed:
+            changed = False
+            for name, given in values.items():
+                if name not in self._data and all(one is not None and self._is_data(one) for one in given):
+                    self._data.add(name)
+                    changed = True
+
+    def _is_data(self, node: ast.AST) -> bool:
+        """Return True if what an expression gives depends on the event alone."""
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        return names <= self._data | _PLAIN_NAMES
+
+    def read(self, block: Iterable[ast.AST]) -> None:
+        """Read statements that are executed one after the other."""
+        for one in block:
+            if isinstance(one, ast.If) and not self._is_data(one.test):
+                self._read_expression(one.test)
+                if _jumps(one.body) or _jumps(one.orelse):
+                    return
+            elif isinstance(one, ast.Assert) and not self._is_data(one.test):
+                return
+            else:
+                self._read_one(one)
+
+    def _read_one(self, node: ast.AST) -> None:
+        if isinstance(node, _INNER) or self._is_optional(node):
+            return
+        if isinstance(node, ast.Call):
+            self._note(node)
+        for _, value in ast.iter_fields(node):
+            parts: Sequence[Any] = value if isinstance(value, list) else [value]
+            self.read([one for one in parts if isinstance(one, ast.AST)])
+
+    def _read_expression(self, node: ast.AST) -> None:
+        if not isinstance(node, ast.BoolOp | ast.IfExp):
+            self._read_one(node)
+
+    def _is_optional(self, node: ast.AST) -> bool:
+        """Return True if what is inside may be left out on purpose."""
+        if isinstance(node, ast.Try | ast.TryStar):
+            return bool(node.handlers)
+        if isinstance(node, ast.With | ast.AsyncWith):
+            return any("suppress" in ast.unparse(one.context_expr) for one in node.items)
+        if isinstance(node, ast.IfExp | ast.While):
+            return not self._is_data(node.test)
+        if isinstance(node, ast.BoolOp):
+            return not all(map(self._is_data, node.values[:-1]))
+        if isinstance(node, ast.For | ast.AsyncFor):
+            return not self._is_data(node.iter)
+        if isinstance(node, ast.Match):
+            return not self._is_data(node.subject)
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            return not all(self._is_data(one.iter) for one in node.generators)
+        return False
+
+    def _note(self, call: ast.Call) -> None:
+        target = call.func
+        if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+            return
+        if target.value.id != self._context:
+            return
+        arguments = [_constant(one) for one in call.args]
+        keywords = {one.arg: _constant(one.value) for one in call.keywords}
+        if target.attr == "get_resource":
+            name = arguments[0] if arguments else keywords.get("name")
+            kind = arguments[1] if len(arguments) > 1 else keywords.get("resource_type")
+        else:
+            name, kind = arguments[0] if arguments else None, METHODS.get(target.attr)
+        if name is not None and kind is not None:
+            self.found.append((kind, name, target.attr, call.lineno))
+
+
+def _constant(node: ast.expr) -> str | None:
+    """Return a text, or the kind that ``ResourceType.TOOL`` is; None of anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "ResourceType"
+    ):
+        return node.attr.lower()
+    return None
+
+
+def _assigned(node: ast.AST) -> list[tuple[str, ast.AST | None]]:
+    """Return the names that a node binds, each with the value; None if the value cannot be told."""
+    if isinstance(node, ast.Assign):
+        return [(name, node.value) for target in node.targets for name in _names(target)]
+    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        return [(name, node.value) for name in _names(node.target)]
+    if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        return [(name, node.iter) for name in _names(node.target)]
+    if isinstance(node, ast.withitem) and node.optional_vars is not None:
+        return [(name, None) for name in _names(node.optional_vars)]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [(one.asname or one.name.partition(".")[0], None) for one in node.names]
+    return []
+
+
+def _names(target: ast.AST) -> list[str]:
+    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
+def _jumps(block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], _JUMPS)
+
+
+def _context_of(function: FunctionType) -> str | None:
+    """Return the parameter of an action that is the context."""
+    names = [name for name in parameters_of(function) if name not in ("self", "cls")]
+    return names[1] if len(names) > 1 else None
