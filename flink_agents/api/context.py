@@ -355,7 +355,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             retry=retry,
             reconciler=reconciler,
         )
-        if what.reconciler is not None:
+        if what.reconciler is not None or what.misspelt is not None:
             what.check_asked(args, kwargs)
         return self._call_durably(what, args, kwargs)
 
@@ -385,7 +385,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             retry=retry,
             reconciler=reconciler,
         )
-        if what.reconciler is not None:
+        if what.reconciler is not None or what.misspelt is not None:
             what.check_asked(args, kwargs)
         return self._call_durably_async(what, args, kwargs)
 

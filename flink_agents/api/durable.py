@@ -180,11 +180,13 @@ class DurableCallable:
             checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
 
     def check_asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check that the reconciler, if there is one, can be asked about a call with these arguments.
+        """Check a call with these arguments: the key arrives, and the reconciler can be asked about it.
 
         Raises:
-            AgentConfigurationError: It does not take them.
+            AgentConfigurationError: The reconciler does not take them, or the key has a misspelt parameter.
         """
+        if self.misspelt is not None:
+            checks.check_key_given(self.function, self.identity, self.misspelt, args, kwargs)
         if self.reconciler is not None:
             checks.check_asked(self.function, self.identity, self.reconciler, self.clients, args, kwargs)
 
@@ -225,6 +227,11 @@ class DurableCallable:
         signature = checks.signature_of(self.function)
         parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
         return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+
+    @cached_property
+    def misspelt(self) -> str | None:
+        """A parameter with a default that is most likely meant for the idempotency key, or None."""
+        return checks.misspelt_default(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, without any record."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from types import FunctionType
@@ -56,13 +57,57 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
 
 
-def misspelt_key(names: Iterable[str]) -> str | None:
-    """Return the parameter that is most likely meant to be ``idempotency_key``; None if there is none."""
+def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
+    """Return the parameter that is most likely meant to be ``idempotency_key``; None if there is none.
+
+    Args:
+        names: The parameters.
+        cutoff: How like it a name has to be.
+    """
     names = list(names)
     if IDEMPOTENCY_KEY in names:
         return None
-    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [one.lower() for one in names], n=1, cutoff=0.85)
+    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [one.lower() for one in names], n=1, cutoff=cutoff)
     return next((one for one in names if near and one.lower() == near[0]), None)
+
+
+def misspelt_default(function: Callable[..., Any]) -> str | None:
+    """Return a parameter with a default that is most likely meant for the idempotency key, or None.
+
+    No call fails if such a parameter is left out, so nothing else would tell.
+    """
+    signature = signature_of(function)
+    names = signature.parameters if signature is not None else {}
+    if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
+        return None
+    # A parameter of the author's own can have a similar name.
+    found = misspelt_key(names, cutoff=0.9)
+    return found if found is not None and names[found].default is not inspect.Parameter.empty else None
+
+
+def check_key_given(
+    function: Callable[..., Any],
+    called: str,
+    parameter: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Check that the author gives ``parameter``, which is most likely meant to be ``idempotency_key``.
+
+    Raises:
+        AgentConfigurationError: Nobody gives it.
+    """
+    signature = signature_of(function)
+    with suppress(TypeError):
+        if signature is None or parameter in signature.bind_partial(*args, **kwargs).arguments:
+            return
+    raise AgentConfigurationError(
+        f"{called} has a parameter {parameter!r}, which nobody gives a value",
+        expected=f"a parameter {IDEMPOTENCY_KEY}, which the runtime gives",
+        found=parameter,
+        fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
+        where=authors_place(),
+    )
 
 
 def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:

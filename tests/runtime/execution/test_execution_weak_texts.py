@@ -60,3 +60,40 @@ def test_a_misspelt_idempotency_key_is_named() -> None:
     with OperatorHarness(Agent(name="Shop").add_action("pay", InputEvent, pay)) as harness:
         with pytest.raises(ActionFailedError, match="did you mean 'idempotency_key'"):
             harness.push("tea")
+
+
+def charge_once(order: str, idempotencyKey: str | None = None) -> str:
+    return f"{order} {idempotencyKey}"
+
+
+async def charge_once_async(order: str, *, idempotancy_key: str = "") -> str:
+    return f"{order} {idempotancy_key}"
+
+
+def charge_by_own(order: str, own_idempotency_keys: str = "none") -> str:
+    return f"{order} {own_idempotency_keys}"
+
+
+@each("blocking", [True, False])
+@each("settings", [{}, {"timeout": 60}])
+def test_a_misspelt_idempotency_key_with_a_default_is_named(blocking: bool, settings: dict[str, Any]) -> None:
+    function: Any = charge_once if blocking else charge_once_async
+    name = "idempotencyKey" if blocking else "idempotancy_key"
+
+    async def pay(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        given = {} if event.input == "nothing" else {name: "mine"}
+        return OutputEvent(output=await ctx.durable_execute_async(function, "tea", **given, **settings))
+
+    with OperatorHarness(Agent(name="Shop").add_action("pay", InputEvent, pay)) as harness:
+        assert harness.push("given") == ["tea mine"]
+        with pytest.raises(ActionFailedError, match="did you mean 'idempotency_key'") as caught:
+            harness.push("nothing")
+    assert "test_execution_weak_texts.py" in str(caught.value).splitlines()[0]
+
+
+def test_another_parameter_is_no_misspelt_key() -> None:
+    def pay(event: InputEvent, ctx: RunnerContext) -> OutputEvent:
+        return OutputEvent(output=ctx.durable_execute(charge_by_own, event.input))
+
+    with OperatorHarness(Agent(name="Shop").add_action("pay", InputEvent, pay)) as harness:
+        assert harness.push("tea") == ["tea none"]
