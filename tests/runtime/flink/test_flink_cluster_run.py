@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import (
+    ClusterError,
     ClusterUnavailableError,
     JobFailedError,
     SavepointFailedError,
@@ -105,6 +106,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return run_on_cluster(flink, request, said.append, shown.append), said, shown
 
     return with_client
+
+
+class Restarted(Flink):
+    """A JobManager that dies, and is started again: it knows no jobs."""
+
+    def get(self, path: str) -> Any:
+        if path == f"/jobs/{JOB}/checkpoints":
+            return {"latest": {"completed": {"external_path": "file:/checkpoints/chk-7"}}}
+        if path.endswith(("/status", "/exceptions?maxExceptions=100")) and len(self.states) == 1:
+            raise ClusterError("refused", found=f"404: NotFoundException: Job {JOB} not found")
+        return super().get(path)
+
+
+def test_a_job_that_the_cluster_has_lost_is_told_with_its_last_checkpoint(run: Any) -> None:
+    with pytest.raises(UnknownJobError, match="does not know job 'orders' any more") as caught:
+        run(Restarted("CREATED", "RUNNING", "RUNNING", "RUNNING"), CLIENT)
+    assert "--savepoint file:/checkpoints/chk-7" in (caught.value.fix or "")
 
 
 def test_a_job_is_followed_to_its_end(run: Any, tmp_path: Path) -> None:

@@ -176,6 +176,18 @@ def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None
     return KeptCheckpoint(last["external_path"], at.isoformat(" ", "seconds"))
 
 
+def last_checkpoint(rest: ClusterRest, job_id: str) -> str | None:
+    """Return the place of the last checkpoint of a job; None if it has none.
+
+    Raises:
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    last = (rest.get(f"/jobs/{job_id}/checkpoints").get("latest") or {}).get("completed") or {}
+    place = last.get("external_path") or ""
+    # Flink has words in angle brackets in place of a path that leads nowhere.
+    return place if ":/" in place else None
+
+
 def cancel(rest: ClusterRest, job: ClusterJob) -> None:
     """Cancel a job without a savepoint, and wait for its end.
 

@@ -14,7 +14,9 @@ from flink_agents.api.errors import (
     JobFailedError,
     ModuleNotOnWorkersError,
     SubmissionError,
+    UnknownJobError,
 )
+from flink_agents.runtime.flink.following.cluster_jobs import last_checkpoint
 from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
 from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
@@ -101,6 +103,7 @@ class _Following:
     told_of_slots: bool = False
     told_letters: list[str] = field(default_factory=list[str])
     letters_due: float = 0.0
+    checkpoint: str | None = None
 
     def to_the_end(self) -> str:
         """Follow the job; returns its last state."""
@@ -117,6 +120,8 @@ class _Following:
             except ClusterUnavailableError:
                 if time.monotonic() - answered > UNREACHABLE_SECONDS:
                     raise
+            except ClusterError as error:
+                raise self._lost(name, error) from None
             else:
                 if self.printed is not None:
                     self.printed.show_new(at_once=news.ended)
@@ -139,6 +144,20 @@ class _Following:
         if news.state == "FAILED":
             raise news.failure or JobFailedError(f"job {name!r} failed, and Flink does not say why")
         return news.state
+
+    def _lost(self, name: str, error: ClusterError) -> ClusterError:
+        """Return the error of a job that the cluster does not know any more; any other one as it is."""
+        if not (error.found or "").startswith("404"):
+            return error
+        again = "run it again"
+        if self.checkpoint is not None:
+            again = f"run it again from its last checkpoint: --savepoint {self.checkpoint}"
+        return UnknownJobError(
+            f"the cluster at {self.rest.address} does not know job {name!r} any more",
+            expected=f"job {self.job_id}, which ran there",
+            found="a JobManager that was started again, and knows no earlier jobs",
+            fix=again,
+        )
 
     def _answers_age(self) -> float:
         with suppress(ClusterError, KeyError, TypeError):
@@ -167,6 +186,8 @@ class _Following:
         if news.ended or time.monotonic() < self.letters_due:
             return
         self.letters_due = time.monotonic() + LETTERS_SECONDS
+        with suppress(ClusterError, KeyError, TypeError, AttributeError):
+            self.checkpoint = last_checkpoint(self.rest, self.job_id) or self.checkpoint
         lines = told_letters(dead_letters(self.rest, self.job_id))
         for line in lines:
             if line not in self.told_letters:

@@ -115,10 +115,16 @@ class ClusterRest:
     def _refused(self, method: str, path: str, status: int, body: bytes) -> ClusterError:
         text = body.decode("utf-8", "replace")
         try:
-            reasons = [str(reason) for reason in json.loads(text)["errors"]]
+            reasons = [_without_frames(str(reason)) for reason in json.loads(text)["errors"]]
         except (ValueError, KeyError, TypeError):
             reasons = [text]
         return ClusterError(
             f"Flink at {self.address} refused {method} {path}",
             found=f"{status}: {' '.join(reasons)[:_QUOTED_CHARACTERS]}",
         )
+
+
+def _without_frames(reason: str) -> str:
+    """Return what Flink says without the frames of Java."""
+    lines = [line for line in reason.splitlines() if not line.startswith(("\tat ", "\t... "))]
+    return "\n".join(lines) or reason
