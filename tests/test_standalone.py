@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import re
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -121,6 +126,58 @@ def test_task_managers_of_a_job_manager_that_is_gone_are_replaced(
     assert processes[0].wait(30) != 0, "it would look for the JobManager that is gone"
     assert launched == ["standalonesession", "taskexecutor", "1"]
     assert cluster._configured("jobmanager.rpc.port") == rpc_port, "others look for it there"
+
+
+def test_a_cluster_that_lost_its_job_manager_starts_with_what_it_was_given(
+    cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = cluster.directory / "conf" / "config.yaml"
+    monkeypatch.setattr(cluster, "_launch", lambda home, daemon: None)
+    monkeypatch.setattr(cluster, "_wait_until_ready", lambda taskmanagers: None)
+
+    def started(**given: Any) -> tuple[Any, Any]:
+        config.write_text(yaml.safe_dump({"rest": {"port": standalone._free_port()}}))
+        cluster.start(**given)
+        return cluster._configured("taskmanager.numberOfTaskSlots"), cluster._configured("my.option")
+
+    assert started() == (4, None)
+    assert started(slots=3, options={"my.option": "a"}) == (3, "a")
+    assert started() == (3, "a"), "all processes have died since"
+    assert started(slots=2) == (2, "a")
+    cluster.stop()
+    assert started() == (4, None)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@each("raised", [FULL, PermissionError("denied"), shutil.Error([("from", "to", str(FULL))])])
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, raised: OSError) -> None:
+    def fail(*_: Any) -> Any:
+        raise raised
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standalone.FlinkHome, "make", fail)
+        with pytest.raises(ClusterStartError, match=re.escape(str(tmp_path))) as caught:
+            StandaloneCluster(tmp_path).start(port=standalone._free_port())
+    assert "\n" not in (caught.value.found or "") and "[(" not in (caught.value.found or "")
+
+
+def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterStartError, match="cannot use its directory"):
+        StandaloneCluster(tmp_path / "file").start()
+
+
+def test_one_process_at_a_time_starts_a_cluster(
+    cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StandaloneCluster, "_start_missing", lambda *_: True)
+    with ThreadPoolExecutor() as pool:
+        with cluster._one_start():
+            other = pool.submit(StandaloneCluster(cluster.directory).start)
+            assert not wait([other], 0.05).done
+        assert other.result(30)
 
 
 def test_a_start_waits_for_all_slots(cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,9 @@ def misspelt_default(function: Callable[..., Any]) -> str | None:
     No call fails if such a parameter is left out, so nothing else would tell.
     """
     signature = signature_of(function)
-    names = signature.parameters if signature is not None else {}
+    if signature is None:
+        return None
+    names = signature.parameters
     if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
         return None
     # A parameter of the author's own can have a similar name.

@@ -59,7 +59,9 @@ Options = Annotated[
 def cluster_start(
     data: Data = None,
     taskmanagers: Annotated[int, typer.Option(min=1, help="How many TaskManagers.")] = 1,
-    slots: Annotated[int, typer.Option(min=1, help="How many slots each of them has.")] = 4,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="How many slots each of them has. Default: as before, else 4.")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of REST. Default: as before, else 8081.")
     ] = None,
@@ -377,6 +379,9 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         processes = ", ".join(map(str, status.taskmanagers)) or "none"
         typer.echo(f"  TaskManagers  {status.registered}: processes {processes}")
         typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
+    elif status.jobmanagers or status.taskmanagers:
+        lost = "does not answer" if status.jobmanagers else "has died, and its jobs with it"
+        typer.echo(f"  JobManager    {lost}: start it again with 'flink-agents cluster start'")
     for job in jobs:
         typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")
         if (reason := failures[job.id]) is not None:

@@ -12,13 +12,17 @@ logs, checkpoints and savepoints.
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +35,7 @@ from flink_agents.runtime.flink.launch.flink_home import FlinkHome, flat
 
 DEFAULT_DIRECTORY = Path(".flink-agents") / "cluster"
 DEFAULT_PORT = 8081
+DEFAULT_SLOTS = 4
 
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
@@ -100,17 +105,20 @@ class StandaloneCluster:
     def start(
         self,
         taskmanagers: int = 1,
-        slots: int = 4,
+        slots: int | None = None,
         port: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> bool:
         """Start what does not run yet, and return when the cluster takes jobs.
 
+        If a process has died, the cluster gets the slots and options again that it was started with. If
+        several processes call this for one directory, one of them starts it.
+
         Args:
             taskmanagers: How many TaskManagers there are to be; a cluster that runs gets those it lacks.
-            slots: How many slots each of them has.
+            slots: How many slots each of them has. Default: as before if a process has died, else 4.
             port: Of the REST interface. Default: as before, else 8081.
-            options: Flink's options, over this class's.
+            options: Flink's options, over this class's. Default: as for slots.
 
         Returns:
             False where the cluster ran already, with as many TaskManagers.
@@ -119,6 +127,15 @@ class StandaloneCluster:
             ClusterStartError: A process ended, the port is in use, or the time was not enough.
             SetupError: There is no PyFlink or no Java.
         """
+        try:
+            with self._one_start():
+                return self._start_missing(taskmanagers, slots, port, options)
+        except OSError as error:
+            raise _unwritable(self.directory, error) from error
+
+    def _start_missing(
+        self, taskmanagers: int, slots: int | None, port: int | None, options: Mapping[str, Any] | None
+    ) -> bool:
         before = self.status()
         left = before.taskmanagers
         taskmanagers = max(taskmanagers, len(left))
@@ -132,7 +149,9 @@ class StandaloneCluster:
         if not before.jobmanagers:
             port = port or self._port() or DEFAULT_PORT
             _check_free(port)
-            home = self._make_home(port, slots, options or {})
+            given = self._given(slots, options)
+            home = self._make_home(port, given["slots"], given["options"])
+            self._given_file.write_text(json.dumps(given), "utf-8")
             self._launch(home, "standalonesession")
         else:
             home = FlinkHome.make(self.directory)
@@ -140,6 +159,30 @@ class StandaloneCluster:
             self._launch(home, "taskexecutor")
         self._wait_until_ready(taskmanagers)
         return True
+
+    @contextmanager
+    def _one_start(self) -> Iterator[None]:
+        """Wait until no other process starts this cluster."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "start.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # The daemons must not inherit it.
+            os.set_inheritable(file.fileno(), False)
+            yield
+
+    def _given(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what a start is given; without that, what the start was given that nobody has stopped."""
+        before: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            before = json.loads(self._given_file.read_text("utf-8"))
+        return {
+            "slots": slots or before.get("slots") or DEFAULT_SLOTS,
+            "options": dict(options or before.get("options") or {}),
+        }
+
+    @property
+    def _given_file(self) -> Path:
+        return self.directory / "started-with.json"
 
     def _are_registered(self, taskmanagers: int) -> bool:
         """Wait for a while until a JobManager that runs knows all TaskManagers; whether it does."""
@@ -160,6 +203,7 @@ class StandaloneCluster:
         _end(pids)
         for daemon in _SCRIPTS:
             self._pid_file(daemon).unlink(missing_ok=True)
+        self._given_file.unlink(missing_ok=True)
         return bool(pids)
 
     def status(self) -> ClusterStatus:
@@ -296,9 +340,10 @@ class StandaloneCluster:
         """Return the value of an option of Flink in the configuration of the cluster, or None."""
         try:
             text = (self.directory / "conf" / "config.yaml").read_text("utf-8")
-        except OSError:
+            return dict(flat(yaml.safe_load(text) or {})).get(key)
+        except (OSError, ValueError, yaml.YAMLError):
+            # It was never written, or the disk was full.
             return None
-        return dict(flat(yaml.safe_load(text) or {})).get(key)
 
 
 def command_line(pid: int) -> str:
@@ -340,6 +385,18 @@ def _check_free(port: int) -> None:
             raise ClusterStartError(
                 f"port {port} is in use", found=found, fix="stop what listens there, or give another --port"
             ) from None
+
+
+def _unwritable(directory: Path, error: OSError) -> ClusterStartError:
+    # Copying a tree gives a list of (source, target, reason).
+    several = error.args[0] if isinstance(error, shutil.Error) else None
+    found = several[0][2] if several and isinstance(several[0], tuple) else str(error)
+    return ClusterStartError(
+        f"the cluster cannot use its directory {directory}",
+        expected="a directory that you can write to, with some space",
+        found=found,
+        fix="make room or correct its permissions, or give another --data",
+    )
 
 
 def _is_free(port: int) -> bool:
