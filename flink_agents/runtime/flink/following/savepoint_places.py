@@ -37,7 +37,7 @@ def check_savepoint(place: str, cluster: str) -> None:
     otherwise = _deeper(savepoints)
     raise SubmissionError(
         f"there is no savepoint at {path}",
-        expected=f"a directory with a file {METADATA}, as stop --savepoint prints it",
+        expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
         found=f"{parent} has {shown}",
         fix=suggest(wrong[0], savepoints, otherwise) if wrong else otherwise,
     )
@@ -46,7 +46,7 @@ def check_savepoint(place: str, cluster: str) -> None:
 def _deeper(savepoints: list[str]) -> str:
     if savepoints:
         return f"name one of the savepoints in it, such as {savepoints[-1]}"
-    return "correct --savepoint; flink-agents stop --savepoint prints the place of a new one"
+    return "correct --savepoint; flink-agents stop prints the place of a new one"
 
 
 def _is_here(cluster: str) -> bool:
