@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 import cloudpickle
 
@@ -25,6 +26,8 @@ from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.outside import OutsideCalls
 from flink_agents.testing.pauses import Pauses
+
+Shipped = TypeVar("Shipped")
 
 
 def _waited(clock: Clock, pauses: Pauses) -> None:
@@ -64,7 +67,7 @@ class Builder(Driver):
         plan, code, observers = self.plan, self._code, self._observers
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
-            code, observers = cloudpickle.loads(cloudpickle.dumps((code, observers)))
+            code, observers = self._shipped((code, observers))
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         backend = FakeBackend(self._clock, None if ttl is None else int(ttl.total_seconds() * 1000))
         backend.watermark = self.current_watermark
@@ -84,6 +87,20 @@ class Builder(Driver):
         aside = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         due = DueTimers(backend, self._clock, aside, self._event_time.holds, self._keeps_timers)
         return Subtask(made.processor, backend, made.shared, due)
+
+    def _shipped(self, value: Shipped) -> Shipped:
+        """Return what workers get of a value.
+
+        Raises:
+            UnshippableCodeError: A part of it cannot be pickled.
+        """
+        try:
+            return cloudpickle.loads(cloudpickle.dumps(value))
+        except Exception:
+            from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
+
+            check_shippable(f"the agent {self.plan.name!r}", value)
+            raise
 
     def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
         """Return the environment that a subtask runs in."""

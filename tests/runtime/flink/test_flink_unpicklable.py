@@ -17,6 +17,7 @@ from flink_agents.api.errors import OutputsNotReadyError, UnpicklableOutputError
 from flink_agents.runtime.flink.following.outputs import Outputs
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
+from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
 SCRIPT = """
@@ -60,6 +61,12 @@ class Greeter:
         return SOCKET
 
 by_method = Greeter().greet
+
+class Shop(Agent):
+    @action(InputEvent)
+    def sell(self, event, ctx):
+        with LOCK:
+            return OutputEvent(output=event.input)
 """
 
 CULPRITS = {
@@ -98,6 +105,13 @@ def test_what_can_be_pickled_passes(script: dict[str, Any]) -> None:
     for value in (script["Client"], len, functools.partial(pow, 2), lambda record: record):
         check_shippable("it", value)
     assert threading and socket
+
+
+def test_the_harness_names_it_as_a_job_does(script: dict[str, Any]) -> None:
+    with pytest.raises(UnshippableCodeError, match="the agent 'Shop' uses an object") as caught:
+        OperatorHarness(script["Shop"])
+    assert "the global 'LOCK', _thread.lock" in caught.value.message
+    assert "in Shop.sell" in str(caught.value).splitlines()[0]
 
 
 # -- outputs that are read too early -------------------------------------------------
