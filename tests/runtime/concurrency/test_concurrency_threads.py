@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
 from flink_agents import Agent, DurableCallable, InputEvent, OutputEvent
 from flink_agents.runtime.concurrency.threads import LoopThreads
@@ -83,6 +84,41 @@ def test_calls_that_hang_starve_no_key(make: Callable[..., Any], release: thread
         job.run_until_idle()
         assert sorted(job.outputs) == [f"healthy {number}" for number in range(HUNG)]
         assert {letter.key for letter in job.dead_letters} == {f"hangs {number}" for number in range(HUNG)}
+        release.set()
+
+
+def by_anyio(abandon: bool) -> Callable[..., Any]:
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def act(event: Any, ctx: Any) -> Any:
+            call = to_thread.run_sync(function, event.input, abandon_on_cancel=abandon)
+            return OutputEvent(output=await call)
+
+        return act
+
+    return make
+
+
+@pytest.mark.parametrize("abandon", [False, True])
+def test_threads_of_anyio_that_hung_starve_no_key_that_comes_later(
+    abandon: bool, release: threading.Event
+) -> None:
+    """Libraries use these, and have at most 40 of them."""
+    agent = Agent(name="threads").add_action(
+        "act", [InputEvent], by_anyio(abandon)(maybe_hang), timeout=0.2, on_error="dead-letter"
+    )
+    conditions = {"forced_replay": False, "forced_restart": False, "crash": None, "heartbeat": True}
+    with OperatorHarness(agent, key_selector=str, auto_run=False, **conditions) as job:
+        for number in range(50):
+            job.push(f"hangs {number}")
+        job.run_until_idle()
+        assert len(job.dead_letters) == 50
+        for number in range(20):
+            # On a loaded machine, a thread may take longer to start than the action may.
+            job.push(f"healthy {number}")
+            job.run_until_idle()
+            if job.outputs:
+                break
+        assert job.outputs
         release.set()
 
 
