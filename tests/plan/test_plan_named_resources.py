@@ -138,7 +138,12 @@ class OwnContext(RunnerContext):
         return name
 
 
+class OwnMeaning(Agent):
+    """Has its own context."""
+
+    context_class = OwnContext
+
+
 def test_a_method_of_the_own_context_class_names_what_it_likes() -> None:
-    agent = agent_of("ctx.vector_store('docs')")
-    agent.context_class = OwnContext
+    agent = OwnMeaning(name="shop").add_action("act", [InputEvent], action_of("ctx.vector_store('docs')"))
     compile_agent(agent)
