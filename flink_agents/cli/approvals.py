@@ -25,7 +25,7 @@ OTHERWISE = 3
 NO_OUTCOME = 4
 """Exit code of ``--wait`` if the request is still pending after the time."""
 
-approvals_app = typer.Typer(help="See what agents ask people, and answer.", no_args_is_help=True)
+approvals_app = typer.Typer(help="List and answer requests for approval.", no_args_is_help=True)
 
 Servers = Annotated[
     str, typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="How the brokers are reached.")
@@ -84,7 +84,7 @@ def approvals_list(
     option: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the requests that nobody has answered, the oldest first."""
+    """List pending requests, the oldest first."""
     desk = _desk(bootstrap_servers, option, requests=topic)
     found = _pending(desk)
     if as_json:
@@ -119,7 +119,7 @@ def approvals_approve(
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
 ) -> None:
-    """Send an approval of a request, with its own arguments or with others."""
+    """Approve a request, with its own arguments or others."""
     changed = None if arguments is None else _json(arguments, "--arguments")
     if changed is not None and not isinstance(changed, dict):
         raise typer.BadParameter("--arguments takes a JSON object")
@@ -141,7 +141,7 @@ def approvals_deny(
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
 ) -> None:
-    """Send a denial of a request."""
+    """Deny a request."""
     response = ApprovalResponse(id=id, approved=False, reason=reason, by=by)
     _answer(_desk(bootstrap_servers, option, signals, topic), response, timeout if wait else None)
 

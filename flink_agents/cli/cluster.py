@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from flink_agents.runtime.flink.launch.standalone import ClusterStatus, StandaloneCluster
 
 NOT_RUNNING = 1
-"""Exit code of ``status`` where no cluster runs."""
+"""Exit code of ``status`` if no cluster runs."""
 
 NOT_FINISHED = 1
-"""Exit code of ``run`` where the job was cancelled."""
+"""Exit code of ``run`` if the job was cancelled."""
 
 INTERRUPTED = 130
-"""Exit code of ``run`` where the reader has interrupted it."""
+"""Exit code of ``run`` if you interrupted it."""
 
 NOT_CONFIRMED = 1
-"""Exit code of ``cancel`` if nobody confirmed it."""
+"""Exit code of ``cancel`` without a confirmation."""
 
 cluster_app = typer.Typer(help="Run a standalone Flink cluster on this machine.", no_args_is_help=True)
 
@@ -68,7 +68,7 @@ def cluster_start(
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Start a JobManager and TaskManagers, or those that are missing; return when they take jobs."""
+    """Start a JobManager and TaskManagers, or the missing ones, and wait until they accept jobs."""
     cluster = _cluster(data)
     started = cluster.start(taskmanagers, slots, port, _options(option))
     _print_status(cluster.status(), as_json, "Flink runs" if started else "Flink already runs")
@@ -77,14 +77,14 @@ def cluster_start(
 @cluster_app.command("stop")
 @prints_errors
 def cluster_stop(data: Data = None) -> None:
-    """End the processes of the cluster, and the jobs that run there; all files stay."""
+    """Stop the cluster and its jobs. All files stay."""
     typer.echo("Flink is stopped" if _cluster(data).stop() else "no Flink runs here")
 
 
 @cluster_app.command("status")
 @prints_errors
 def cluster_status(data: Data = None, as_json: Json = False) -> None:
-    """Say whether the cluster runs, and which jobs it has, with their last failure. Exits with 1 if not."""
+    """Show processes, slots and jobs, with their last failure. Exits with 1 if no cluster runs."""
     status = _cluster(data).status()
     _print_status(status, as_json, "Flink runs" if status.running else "Flink does not run")
     if not status.running:
@@ -128,7 +128,7 @@ def run(
         bool, typer.Option("--java-trace", help="Print all that Flink says if the job fails.")
     ] = False,
 ) -> None:
-    """Submit a job to a cluster, and follow it to its end; or run it on this machine.
+    """Submit a job to a cluster and follow it, or run it on this machine.
 
     What the job prints is shown, its state, and each restart with its reason. With --local, a job with a name
     resumes where its last run stopped.
@@ -214,7 +214,7 @@ def stop(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop a job with a savepoint, which has its state, and print how to resume it.
+    """Stop a job with a savepoint, and print how to resume it.
 
     'run --savepoint PLACE' resumes it. If there can be no savepoint, the job runs on.
     """
@@ -238,7 +238,7 @@ def cancel(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End a job without a savepoint: what it did since its last checkpoint, or all of its state, is lost.
+    """End a job without a savepoint: its work since the last checkpoint is lost.
 
     It says what is lost, and asks.
     """
@@ -253,7 +253,7 @@ def cancel(
         _say("  kept: the last checkpoint")
     if not yes:
         if not is_terminal():
-            _say("nobody can be asked: add --yes to cancel it; nothing was done")
+            _say("cannot ask for confirmation: add --yes to cancel it; nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
         if not typer.confirm(f"cancel {found.name!r}?", err=True):
             _say("nothing was done")
@@ -274,7 +274,7 @@ def _resuming(place: str) -> str:
 
 
 def is_terminal() -> bool:
-    """Return True if somebody can be asked."""
+    """Return True if a person can answer at the terminal."""
     return sys.stdin.isatty()
 
 

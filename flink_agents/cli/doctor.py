@@ -75,11 +75,11 @@ def check_python() -> CheckResult:
     found = f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]} ({sys.executable})"
     if lowest <= tuple(sys.version_info[:2]) <= highest:
         return CheckResult("Python", "ok", found)
-    return CheckResult("Python", "fail", found, "make the environment anew: python3.12 -m venv .venv")
+    return CheckResult("Python", "fail", found, "create the environment again: python3.12 -m venv .venv")
 
 
 def check_java() -> CheckResult:
-    """Check that there is a Java that Flink can use, and say which and where from."""
+    """Check that there is a Java that Flink can use, and name it."""
     search = search_java()
     passed_over = "; ".join(f"{item.source} passed over: {item.reason}" for item in search.rejected)
     if search.runtime is None:
@@ -184,7 +184,7 @@ def check_rest_port() -> CheckResult:
 
 
 def check_temporary_directory() -> CheckResult:
-    """Check that there is a temporary directory to write to, with room for state."""
+    """Check that the temporary directory is writable and has room for state."""
     name, fix = "temporary files", "set TMPDIR to a writable directory with 1 GB free"
     try:
         with tempfile.TemporaryFile() as probe:
@@ -200,7 +200,7 @@ def check_temporary_directory() -> CheckResult:
 
 
 def check_kafka_connector() -> CheckResult:
-    """Check that Flink's Kafka connector is there or can be fetched; only Kafka sources and sinks need it."""
+    """Check that Flink's Kafka connector is there or can be downloaded."""
     name = "Kafka connector"
     try:
         jar = present_jar()
@@ -209,7 +209,7 @@ def check_kafka_connector() -> CheckResult:
     if jar is not None:
         return CheckResult(name, "ok", str(jar))
     if find_spec("jgo") is None:
-        fix = 'pip install "flink-agents-python[kafka]", where jobs read from Kafka or write to it'
+        fix = 'pip install "flink-agents-python[kafka]", if jobs read from Kafka or write to it'
         return CheckResult(name, "ok", f"{CONNECTOR} is not here", fix)
     return CheckResult(name, "ok", f"{CONNECTOR} will be fetched when a job needs it")
 

@@ -1,4 +1,4 @@
-"""The way in which commands end where something is wrong."""
+"""How commands end if something is wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command refuse the jobs of modules that it imports for what they define."""
+    """Let a command reject jobs in modules that it imports for their definitions."""
     name = command.__name__.replace("_", " ")
 
     @wraps(command)

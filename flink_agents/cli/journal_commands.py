@@ -20,12 +20,12 @@ CELL = 60
 """How many characters of a request or outcome a table shows; JSON has all."""
 
 NOTHING_FOUND = 1
-"""Exit code where there is no such journal."""
+"""Exit code if there is no such journal."""
 
 NOT_CONFIRMED = 1
-"""Exit code where nothing was removed for want of --yes."""
+"""Exit code if nothing was removed because --yes is missing."""
 
-journal_app = typer.Typer(help="Look at what durable calls recorded.", no_args_is_help=True)
+journal_app = typer.Typer(help="Inspect and manage the journals of durable steps.", no_args_is_help=True)
 
 Store = Annotated[str | None, typer.Option("--store", help="Name of the store. Default: the option's.")]
 File = Annotated[str | None, typer.Option("--path", help="The same as --option path=FILE.")]
@@ -81,7 +81,7 @@ def state_show(
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Show the journal of a key: its runs, their calls and what these came to.
+    """Show the journal of a key: its runs, their durable steps and results.
 
     Values of classes are shown as data; no code is imported but the modules that --module names.
     """
@@ -115,7 +115,7 @@ def state_replay(
     path: File = None,
     option: Options = None,
 ) -> None:
-    """Execute a run once more, for debugging: durable calls give back what was recorded, and nothing else.
+    """Execute a run again, for debugging: durable steps return their recorded results.
 
     Set breakpoints in the agent's code, or run it under a debugger.
     """
@@ -152,7 +152,7 @@ def state_prune(
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the records of the first runs of a key. A checkpoint that needs them cannot be restored."""
+    """Remove the records of a key's first runs. Older checkpoints cannot be restored then."""
     place = _place(store, path, option)
     from flink_agents.cli import journals
 
@@ -180,7 +180,7 @@ def state_reset(
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Forget all that was recorded of a job: when its inputs come again, their calls are made again.
+    """Delete a job's journals. Replayed inputs then repeat their durable steps.
 
     Refused while the job is alive. A checkpoint of the job can still be restored, and so repeats calls.
     """
@@ -242,7 +242,7 @@ def state_copy(
 def state_stats(
     store: Store = None, path: File = None, option: Options = None, as_json: Json = False
 ) -> None:
-    """Show the totals of a store, and which subtasks may append to it."""
+    """Show totals of a store, and which subtasks can append to it."""
     place = _place(store, path, option)
     from flink_agents.cli import journals
 

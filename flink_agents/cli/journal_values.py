@@ -175,7 +175,7 @@ _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] =
 
 
 def value_text(codec: LenientCodec, data: bytes) -> str:
-    """Return an encoded value; where a part of it is not made again, with the number of its bytes."""
+    """Return an encoded value; parts that are not restored show their number of bytes."""
     before = codec.stand_ins
     try:
         text = _text(codec.decode(data))

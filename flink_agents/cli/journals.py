@@ -49,7 +49,7 @@ class Place:
     options: Mapping[str, str]
 
     def ask(self, question: Callable[[ActionStateStore], Awaitable[T]]) -> T:
-        """Answer ``question`` with the store, which is open meanwhile; nobody is fenced."""
+        """Run ``question`` on the open store, without fencing an owner."""
         store = self.make()
 
         async def run() -> T:
@@ -128,7 +128,7 @@ def _tuples(value: Any) -> Any:
 
 
 def shown_key(text: str) -> str:
-    """Return a key as Python writes it; its canonical text where its class cannot be imported."""
+    """Return a key as Python writes it, or its canonical text if its class cannot be imported."""
     try:
         return repr(decode_key(text))
     except StateError:
@@ -195,7 +195,7 @@ def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
 async def records_of(
     store: ActionStateStore, text: str, job: str | None, run: int
 ) -> tuple[JournalKey, list[Record]] | None:
-    """Return the records of one run of a key; None where the key has no journal."""
+    """Return the records of one run of a key, or None if the key has no journal."""
     journals = _only_one(await _journals_of(store, text, job), text)
     return (journals[0], await store.read(journals[0], run)) if journals else None
 
@@ -203,7 +203,7 @@ async def records_of(
 async def prune_key(
     store: ActionStateStore, text: str, job: str | None, through: int
 ) -> list[dict[str, Any]]:
-    """Remove the records of a key's runs up to number ``through``; empty where there is no such journal."""
+    """Remove the records of a key's runs up to number ``through``; empty if there is no such journal."""
     journals = _only_one(await _journals_of(store, text, job), text)
     pruned: list[dict[str, Any]] = []
     for journal in journals:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flink_agents.testing.kafka import KafkaBroker
 
 NOT_RUNNING = 1
-"""Exit code of ``status`` where no broker runs."""
+"""Exit code of ``status`` if no broker runs."""
 
 kafka_app = typer.Typer(
     help="Run Kafka for development, manage topics, fetch its connector, and put dead letters back.",
@@ -49,7 +49,7 @@ def kafka_start(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start a broker, and return when it answers requests. One that runs already stays as it is."""
+    """Start a broker, unless it is running, and wait until it answers."""
     broker = _broker(data, port, security)
     started = broker.start()
     if as_json:
@@ -62,7 +62,7 @@ def kafka_start(
 @kafka_app.command("fetch-connector")
 @prints_errors
 def kafka_connector() -> None:
-    """Print where the file of Flink's Kafka connector is; fetch it where it is nowhere yet.
+    """Print the path of Flink's Kafka connector, and download it if it is missing.
 
     For a cluster whose jobs are not to bring it: copy the file into Flink's lib, on each machine.
     """
@@ -91,7 +91,7 @@ def kafka_put_back(
     limit: Annotated[int | None, typer.Option(min=1, help="Read no more than so many.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show them, and write nothing.")] = False,
 ) -> None:
-    """Put dead letters back into the topic that a job reads, each once.
+    """Send dead letters back to the topic that a job reads, each once.
 
     Letters that --agent and --error-type leave out, and those behind --limit, stay for the next time.
     """
@@ -132,7 +132,7 @@ def kafka_stop(data: Data = None) -> None:
 @kafka_app.command("status")
 @prints_errors
 def kafka_status(data: Data = None, as_json: Json = False) -> None:
-    """Say whether the broker runs, and where. The exit code is 0 if it does and 1 if not."""
+    """Show if the broker runs, and where. Exits with 1 if it does not."""
     broker = _broker(data)
     status = broker.status()
     if as_json:

@@ -41,7 +41,7 @@ def topic_create(
     client: Client = None,
     data: Data = None,
 ) -> None:
-    """Make a topic. One that is there already stays as it is."""
+    """Create a topic, unless it exists."""
     from flink_agents.connectors.kafka.topics import create_topic
 
     settings: dict[str, str] = {}

@@ -24,7 +24,7 @@ from flink_agents.cli.why import why
 
 app = typer.Typer(
     name="flink-agents",
-    help="Event-driven agents on Apache Flink.",
+    help="Durable AI agents on Apache Flink.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 110},
 )
-plan_app = typer.Typer(help="Look at what an agent compiles to.", no_args_is_help=True)
+plan_app = typer.Typer(help="Inspect the plan of an agent.", no_args_is_help=True)
 app.add_typer(plan_app, name="plan")
 app.add_typer(journal_app, name="journal")
 app.add_typer(kafka_app, name="kafka")
@@ -74,7 +74,7 @@ def top(
         typer.Option("--version", is_eager=True, callback=_version_and_exit, help="The same as 'version'."),
     ] = False,
 ) -> None:
-    """Event-driven agents on Apache Flink."""
+    """Durable AI agents on Apache Flink."""
 
 
 @app.command()
@@ -88,7 +88,7 @@ def doctor(
 ) -> None:
     """Check this machine and environment, or a cluster.
 
-    Each check that is not ok names its fix. The exit code is 1 where one has failed.
+    Each problem comes with its fix. The exit code is 1 if a check has failed.
     """
     from flink_agents.cli.doctor import render_json, render_table, run_checks
 
@@ -107,10 +107,10 @@ def doctor(
 @prints_errors
 def new(
     directory: Annotated[
-        Path, typer.Argument(help="The directory to make; its last part names the project, such as my-agent.")
+        Path, typer.Argument(help="Directory to create; its last part names the project, such as my-agent.")
     ],
 ) -> None:
-    """Write a small project: an agent, a test, a job and a README."""
+    """Create a project: an agent, its tests, a job and a README."""
     from flink_agents.cli.new_project import write_project
 
     for path in write_project(directory):
@@ -121,7 +121,7 @@ def new(
 @app.command(context_settings=PASS_THROUGH)
 @prints_errors
 def demo(context: typer.Context) -> None:
-    """Run the demo of the checkout; all arguments go to it.
+    """Run the demo of the checkout with the given arguments.
 
     It is examples/review_analysis.py. With --ui, its runs are shown in the browser.
     """
