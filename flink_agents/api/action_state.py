@@ -2,7 +2,7 @@
 
 A store holds *journals*. A journal belongs to one key of one job; its records are appended and
 never changed. Each record belongs to a run, which has a sequence number. What records mean is
-no matter of the store: it keeps bytes, in order, and lets nobody append who lost the right to.
+no matter of the store: it keeps bytes, in order, and rejects appends of an owner that was replaced.
 
 One store object serves one subtask: :meth:`ActionStateStore.open` first, then, before it reads a
 journal, :meth:`~ActionStateStore.rebuild`, then the rest. All methods are called on one asyncio
@@ -182,7 +182,7 @@ class ActionStateStore(ABC):
     def store_id(self) -> str:
         """A UUID of the file, topic or whatever holds the records; it stays with it.
 
-        Keyed state keeps it, so that a restore against another store is refused.
+        Keyed state keeps it, so that a restore against another store is rejected.
         """
 
     @property
@@ -194,15 +194,15 @@ class ActionStateStore(ABC):
     async def open(self, owner: Owner | None) -> None:
         """Make the store usable, and ``owner`` the one who may append.
 
-        From then on, everybody whom ``owner`` outranks (:meth:`Owner.outranks`) is refused, in other
+        From then on, each owner that ``owner`` outranks (:meth:`Owner.outranks`) is rejected, in other
         processes as well, and at the very append: no check may lie before the write.
 
         A live job holds a lease on its group. Another job waits for its end, in bounded time: a
-        lease that is renewed meanwhile is refused, one that is not renewed runs out. Attempts of
+        lease that is renewed meanwhile is rejected, one that is not renewed runs out. Attempts of
         the same job do not wait for it. This lease decides who waits, never who may append.
 
         Args:
-            owner: Who appends. None opens the store to look at it and to prune; nobody is fenced.
+            owner: Who appends. None opens the store to look at it and to prune, without fencing an owner.
 
         Raises:
             JobIdentifierInUseError: Another job that lives has the same group.
@@ -221,7 +221,7 @@ class ActionStateStore(ABC):
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Append ``records`` and return when they are durable: all of them or none.
 
-        Records of a journal are stored in the order of the calls. A cancelled call goes on in the
+        Records of a journal are stored in the order of the calls. A cancelled call continues in the
         background; whether its records are stored, :meth:`read` tells after the next append of
         the same journal.
 
@@ -269,7 +269,7 @@ class ActionStateStore(ABC):
         for ever what was pruned, which would let it grow with each key that was ever seen: a journal
         without records may become unknown again, as before its first record. The last ones of which all
         was pruned (:data:`REMOVALS` of them in a file, fewer where each start reads them) should be
-        remembered, so that a restore from a savepoint of before is refused by name.
+        remembered, so that a restore from a savepoint of before is rejected by name.
 
         Raises:
             FencedOwnerError: Another owner took over.
@@ -306,7 +306,7 @@ class ActionStateStore(ABC):
     async def rebuild(
         self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
     ) -> None:
-        """Make ready for reading what was recorded of ``journal`` behind ``marker``.
+        """Prepare to read the records of ``journal`` after ``marker``.
 
         A marker only narrows what is read. Called for each journal that may have records, and cheap
         where an earlier call read as much.

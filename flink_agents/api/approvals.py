@@ -21,16 +21,16 @@ APPROVAL_SIGNAL = "flink-agents.approval"
 """Name of the signals that answer requests."""
 
 Check = Callable[[Mapping[str, Any]], object]
-"""Raises an exception for arguments that what is asked for does not take."""
+"""Raises an exception for arguments that the requested call does not take."""
 
 
 class Decision(StrEnum):
     """How a request for an approval ended.
 
     Attributes:
-        APPROVED: Somebody approved it.
-        DENIED: Somebody denied it.
-        EXPIRED: Nobody answered in time.
+        APPROVED: A person approved it.
+        DENIED: A person denied it.
+        EXPIRED: No answer came in time.
         ENDED: The input ended before anybody answered, or the action that asked waits for it no more.
     """
 
@@ -147,7 +147,7 @@ class ApprovalOutcome:
 
 
 class ApprovalDeniedEvent(Event):
-    """An action was not executed, since nobody approved it. Emitted where an action of the agent takes it.
+    """An action was not executed, since it was not approved. Emitted if an action of the agent takes it.
 
     Attributes:
         outcome: How the request ended.

@@ -1,4 +1,4 @@
-"""Calls of tools by the code of an action, where somebody has to approve each of them first."""
+"""Calls of tools by the code of an action that need an approval first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
-    """Return a call of ``tool``, to be awaited, that begins when somebody has approved it.
+    """Return a call of ``tool``, to be awaited, that starts when it is approved.
 
     Args:
         tool: The tool.
@@ -30,7 +30,7 @@ def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     context = current_context()
     if context is None:
         raise ContextMisuseError(
-            f"the tool {tool.name!r} needs an approval, and is called where nobody can be asked",
+            f"the tool {tool.name!r} needs an approval, but no run can wait for it here",
             expected="a call in an async def action, to be awaited",
             found="a call in a def action, in a durable function, or outside of actions",
             fix=f"write async def, and await {tool.name}(...)",
@@ -65,7 +65,7 @@ async def ask(
     timeout: float | None,
     check: Check | None = None,
 ) -> ApprovalOutcome:
-    """Wait until somebody has approved a call of a tool.
+    """Wait until a call of a tool is approved.
 
     Args:
         context: The context of the action.
@@ -75,7 +75,7 @@ async def ask(
         check: Raises ``ValueError`` for arguments that an answer must not bring.
 
     Raises:
-        ApprovalDeniedError: Nobody approved it.
+        ApprovalDeniedError: It was not approved.
     """
     outcome = await context.request_approval(f"tool {tool}", arguments, timeout=timeout, check=check)
     if not outcome.approved:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from flink_agents.api.agent import Agent
 
 ASKED = "_asked"
-"""The object in short-term memory whose fields are the memories of asked agents, by name."""
+"""The object in short-term memory whose fields are the memories of sub-agents, by name."""
 
 
 class TranscriptEntry(BaseModel):
-    """One thing that an asked agent did on its way to the answer.
+    """One step of a sub-agent on its way to the answer.
 
     Attributes:
         agent: Name of the agent; of one that it asked itself, that one's.
@@ -42,12 +42,12 @@ class TranscriptEntry(BaseModel):
 
 @dataclass(frozen=True)
 class Answer:
-    """What an asked agent came to.
+    """The result of a sub-agent.
 
     Attributes:
         agent: Name of the agent.
-        outputs: The values that it put out, in order.
-        transcript: What it did, in order; empty where nobody asked for that.
+        outputs: Its outputs, in order.
+        transcript: Its steps, in order; empty unless you asked for them.
     """
 
     agent: str
@@ -56,10 +56,10 @@ class Answer:
 
     @property
     def output(self) -> Any:
-        """The only value that it put out.
+        """Its only output.
 
         Raises:
-            AgentOutputsError: It put out none, or several.
+            AgentOutputsError: It has no output, or several.
         """
         if len(self.outputs) == 1:
             return self.outputs[0]
@@ -77,7 +77,7 @@ class AskMethods(AwaitedMethods, ABC):
     def call_agent(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
         """Let another agent handle ``event`` within this run; gives its output, to be awaited.
 
-        For ``async def`` actions. The actions of the asked agent are executed as code of this one: each of
+        For ``async def`` actions. The actions of the sub-agent are executed as code of this one: each of
         their durable calls is recorded, and after a crash none whose end was recorded is made again. The
         agent has a short-term memory of its own for the key. What it does takes effect as a whole when it
         has ended, and not at all where it raises or is cancelled.
@@ -90,13 +90,13 @@ class AskMethods(AwaitedMethods, ABC):
             What gives the value of its ``OutputEvent``.
 
         Raises:
-            AgentOutputsError: When awaited: it put out nothing, or more than one value.
+            AgentOutputsError: When awaited: it has no output, or more than one.
             Exception: When awaited: what an action of the agent raised in its last attempt.
             AgentCycleError: The agent is asked while it waits for this answer.
             UnknownEventError: No action of the agent takes such an event.
             UnknownSideOutputError: It declares a side output that this agent does not.
             AgentDefinitionError: The agent cannot work.
-            ContextMisuseError: The action is no ``async def``, or one of the asked agent needs a thread.
+            ContextMisuseError: The action is no ``async def``, or one of the sub-agent needs a thread.
         """
         return noted("ctx.call_agent", _only(self._ask(agent, event)))
 
@@ -124,7 +124,7 @@ class AskMethods(AwaitedMethods, ABC):
     async def join(
         self, *awaitables: Awaitable[Any], timeout: float | None = None
     ) -> list[Any | BaseException]:
-        """Await all of them side by side, as long as time lasts.
+        """Await all of them concurrently, until the timeout.
 
         Args:
             *awaitables: What is awaited, such as several :meth:`call_agent`.

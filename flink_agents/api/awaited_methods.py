@@ -1,7 +1,7 @@
-"""What actions call and have to await: the end of an action finds what nobody awaited.
+"""Calls that actions have to await: the end of an action finds those that were not awaited.
 
-Python only warns of such a coroutine, in a log, and its truth value is true. So an action that forgets the
-``await`` before a request for an approval would go on as if somebody had approved it.
+Python only warns of such a coroutine, in a log, and it counts as true. So an action that forgets the
+``await`` before a request for an approval would continue as if it had been approved.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def noted(called: str, made: _T) -> _T:
 
 
 def truth_of(result: object, condition: str) -> bool:
-    """Return the truth value of what a condition returned.
+    """Return the result of a condition as a bool.
 
     Args:
         result: What it returned.
         condition: What it decides, for the error.
 
     Raises:
-        MissingAwaitError: It has to be awaited, which nobody does. It would be true, whatever it says.
+        MissingAwaitError: It has to be awaited, and is not. It would count as true.
     """
     if hasattr(type(result), "__await__"):
         if inspect.iscoroutine(result):

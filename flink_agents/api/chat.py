@@ -25,7 +25,7 @@ RESPONSE_LIMIT = 16 * 1024 * 1024
 """How many bytes an answer of a service may have, unless a description says otherwise."""
 
 ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
-"""What is said to a model: a text of the user, contents such as pictures, or messages."""
+"""Messages to a model: a string of the user, contents such as pictures, or messages."""
 
 
 class _Plain(BaseModel, metaclass=ToldModelType):
@@ -104,7 +104,7 @@ class OutputMode(StrEnum):
 
 
 class OnToolError(StrEnum):
-    """What happens where a tool raises something that is meant for nobody in particular.
+    """What happens if a tool raises an exception without a meaning of its own.
 
     Attributes:
         FAIL: The conversation ends, and the action gets the exception.
@@ -116,7 +116,7 @@ class OnToolError(StrEnum):
 
 
 class OnUnknownOutcome(StrEnum):
-    """What happens if nobody knows whether the call of a tool took effect.
+    """What happens if it is unknown if the call of a tool took effect.
 
     Attributes:
         FAIL: The conversation ends with ``ToolOutcomeUnknownError``.
@@ -359,8 +359,8 @@ class ConversationOptions(TypedDict, total=False):
     instructions: str | None
     """What the model is told before all messages, behind its own instructions."""
     history: Sequence[Any] | ChatTranscript | ConversationHistory
-    """What was said before: the ``messages`` of a result or of a ``ChatResponseEvent``; or how much of it
-    short-term memory keeps for the key, so that the conversation goes on from there."""
+    """Earlier messages: the ``messages`` of a result or of a ``ChatResponseEvent``; or how much of it
+    short-term memory keeps for the key, so that the conversation continues from there."""
     allow_urls: bool
     """Whether contents may be URLs, which the provider or the worker downloads. Default: the model's."""
     variables: Mapping[str, Any]
@@ -382,7 +382,7 @@ def written(
 
     Args:
         kind: The model of what can be said.
-        given: What is said.
+        given: The messages.
         what: What it is said of, for the error.
         page: The page that describes the fields.
 

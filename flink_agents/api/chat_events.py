@@ -24,7 +24,7 @@ class _Plain(BaseModel):
 
 
 class RequestedCall(_Plain):
-    """A call of a tool that somebody asks for.
+    """A requested call of a tool.
 
     Attributes:
         name: Name of the tool.
@@ -44,7 +44,7 @@ class CallResult(_Plain):
         name: Name of the tool.
         id: Identity of the call.
         kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong;
-            ``denied``, where nobody approved it.
+            ``denied``, if it was not approved.
         content: The result, or why there is none; a JSON value.
     """
 
@@ -55,7 +55,7 @@ class CallResult(_Plain):
 
 
 class ChatRequestEvent(Event):
-    """Somebody asks a chat model.
+    """A request to a chat model.
 
     Attributes:
         model: Name of the chat model.
@@ -64,7 +64,7 @@ class ChatRequestEvent(Event):
         tools: Names of tools besides those of the model.
         output_schema: JSON schema of an object that the answer shall be; None for a text.
         variables: Values for the prompt of the model.
-        history: What was said before: ``messages`` of an earlier response; or how much of it short-term
+        history: Earlier messages: ``messages`` of an earlier response; or how much of it short-term
             memory keeps for the key.
         run_tools: False leaves calls of tools to the author, who finds them in the response.
     """
@@ -126,7 +126,7 @@ class ChatResponseEvent(Event):
 
 
 class ToolRequestEvent(Event):
-    """Somebody asks for calls of tools, which are made side by side.
+    """A request for calls of tools, which run concurrently.
 
     Attributes:
         calls: The calls, by the names of the agent's tools.

@@ -207,7 +207,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             UsageLimitExceededError: The conversation would use more than it may.
             ModelOutputError: The model gave no output of that type.
             ToolError: A tool ended the conversation.
-            HistoryError: The history cannot be kept, or another chat of the action goes on with it.
+            HistoryError: The history cannot be kept, or another chat of the action continues it.
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         said = await messages if isinstance(messages, FilledPrompt) else messages
@@ -324,7 +324,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
-        """Call ``function`` and record how that ended; after a crash, what was recorded is given back.
+        """Call ``function`` and record its result; after a crash, return the recorded result.
 
         For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all
         other arguments, which are part of the call's identity, and an ``idempotency_key`` if it has a
@@ -374,7 +374,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         """Return the same, to be awaited, for ``async def`` actions.
 
         A call has its place in the order of calls from the moment at which this is called, so that
-        calls may run side by side: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
+        calls may run concurrently: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
         """
         what = durable_callable(
             function,

@@ -1,6 +1,6 @@
 """Decorators that mark the methods of an agent class.
 
-They only attach what was said to the function; ``flink_agents.plan`` reads and checks it.
+They only attach their arguments to the function; ``flink_agents.plan`` reads and checks it.
 Methods may be static or take ``self``; ``@staticmethod`` may stand above or below.
 """
 
@@ -128,7 +128,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
             found.append(value)
         else:
             raise UnknownTriggerError(
-                f"{what} has {role} that is no event type",
+                f"{what} has {role} that is not an event type",
                 expected="an Event class or a type string",
                 found=describe(cast(object, value)),
                 fix="write @action(InputEvent) or @action('OrderPlaced')",

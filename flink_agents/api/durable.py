@@ -50,7 +50,7 @@ class OnMismatch(StrEnum):
 
     Attributes:
         FAIL: The job fails, with both calls in the error.
-        RERUN: What the execution recorded is void, and it is executed anew.
+        RERUN: What the execution recorded is void, and it is executed again.
         DEAD_LETTER: The event becomes a dead letter.
     """
 
@@ -64,7 +64,7 @@ class OnPlanChange(StrEnum):
 
     Attributes:
         FAIL: The job fails, and says what changed.
-        CONTINUE_COMPATIBLE: The job goes on where unfinished work still fits, and fails where not.
+        CONTINUE_COMPATIBLE: The job continues if unfinished work still fits, and fails if not.
     """
 
     FAIL = "fail"
@@ -79,7 +79,7 @@ class OnJobChange(StrEnum):
             ``job-identifier``, the later one is the successor of the other: as ``ADOPT``.
         FORK: The job records in journals of its own. It takes over what the other job had recorded for
             inputs that waited in state, and repeats nothing else of it.
-        ADOPT: The job goes on with the journals of the other job, which must have ended.
+        ADOPT: The job continues the journals of the other job, which must have ended.
     """
 
     FAIL = "fail"
@@ -114,7 +114,7 @@ NOT_DONE = _NotDone.NOT_DONE
 
 @dataclass(frozen=True)
 class UnknownOutcome:
-    """What a durable call returns if nobody knows whether it took effect. For libraries that call for others.
+    """The result of a durable call if it is unknown if it took effect. For libraries that call for others.
 
     A failed call is made again when its action is tried again or its job restarts. A call with an unknown
     outcome must not be, so its end is recorded as a result.

@@ -247,5 +247,5 @@ class AgentsExecutionEnvironment(ABC):
 
         Raises:
             JobFailedError: The job failed; the text starts with the user's own line.
-            DeadLettersNotReadError: A policy writes dead letters that nobody reads.
+            DeadLettersNotReadError: A policy writes dead letters that nothing reads.
         """

@@ -448,7 +448,7 @@ class DuplicateAgentError(JobDefinitionError):
 
 
 class DeadLettersNotReadError(JobDefinitionError):
-    """An action sends failures to the dead letters, and nobody reads them."""
+    """An action sends failures to the dead letters, and nothing reads them."""
 
     code = "FA3003"
 
@@ -466,7 +466,7 @@ class NoWatermarksError(JobDefinitionError):
 
 
 class UnknownStoreError(JobDefinitionError):
-    """A job names a store that nobody provides, or whose provider cannot be imported."""
+    """A job names a store that no package provides, or whose provider cannot be imported."""
 
     code = "FA3006"
 
@@ -490,12 +490,12 @@ class ObserverError(JobDefinitionError):
 
 
 class ApprovalsNotAnsweredError(JobDefinitionError):
-    """An agent needs approvals, and nobody is asked for them or could answer."""
+    """An agent needs approvals, and nothing reads its requests or answers them."""
 
     code = "FA3010"
 
 
 class MissingMainGuardError(JobDefinitionError):
-    """A module runs its job when it is imported, and somebody imports it for what it defines."""
+    """A module runs its job when it is imported for its definitions."""
 
     code = "FA3011"

@@ -10,7 +10,7 @@ from flink_agents.api.errors import OptionError
 from flink_agents.api.option_values import option
 
 LATE_TAG = "late-outputs"
-"""Name of the side output that carries outputs of stragglers, with ``late="side"``."""
+"""Name of the side output that carries late outputs, with ``late="side"``."""
 
 _TIMEOUT = option("max_hold", timedelta, "30 s", minimum="1 ms")(
     "Give a timedelta, or a text such as '30 s'."
@@ -70,9 +70,9 @@ class EventTime:
 
         Args:
             max_hold: How long a run may hold the watermark behind the agent, from when the
-                watermark in front of it has reached the run's input.
+                input watermark has reached the run's input.
             late: What happens to the outputs of a run that took even longer.
-            idle_timeout: After what time windows go on without a subtask that never had a key.
+            idle_timeout: After what time windows continue without a subtask that never had a key.
 
         Raises:
             OptionError: A value does not fit.

@@ -10,7 +10,7 @@ An event is a frozen pydantic class. ``InputEvent`` wraps a record of the stream
 An event has an ``id`` and a lineage once it has been sent. Both are derived from the run
 (job, key, sequence number) and from the path by which the event came about, so a replay of
 the run gives its events the same ids. They take no part in equality or serialisation, and
-they are computed only when somebody asks.
+they are computed on demand.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class AskLineage(Lineage):
     Args:
         parent: Lineage of the event that the action handles.
         action: Name of the action.
-        agent: Name of the asked agent.
+        agent: Name of the sub-agent.
         task: The task of the action that asks, by the way to it.
         number: How many asks of that task came before.
     """
@@ -281,7 +281,7 @@ lineage_of_sent = Event.__dict__["_lineage"].__get__
 """``lineage_of_sent(event)`` is the lineage of an event that has one."""
 
 stamp = Event.__dict__["_lineage"].__set__
-"""``stamp(event, lineage)`` gives an event that nobody has seen yet its place in a run."""
+"""``stamp(event, lineage)`` gives a new event its place in a run."""
 
 
 class InputEvent(Event):

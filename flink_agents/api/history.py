@@ -87,7 +87,7 @@ class ConversationHistory(_Plain):
 class ChatTranscript(RootModel[list[dict[str, Any]]], metaclass=WrittenType):  # pyright: ignore[reportGeneralTypeIssues]
     """The messages of a conversation as JSON values, as the runtime wrote them.
 
-    ``history=`` of ``ctx.chat`` and of a ``ChatRequestEvent`` goes on from one. It can be kept in memory, and
+    ``history=`` of ``ctx.chat`` and of a ``ChatRequestEvent`` continues one. It can be kept in memory, and
     read like a list. A list of the same values is no transcript: anybody could have written it.
     """
 
@@ -119,7 +119,7 @@ class StoredConversation(BaseModel, Delivered):
 
     Attributes:
         system: Texts of the system messages that it began with.
-        summary: What fell out, in short; empty where nothing did, or nobody summarised it.
+        summary: What fell out, in short; empty if nothing did, or without a summary.
         messages: The messages in full, the oldest first, as JSON values of pydantic-ai's format.
         fallen_out: How many messages fell out so far.
     """

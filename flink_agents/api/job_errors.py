@@ -54,7 +54,7 @@ class OutputsNotReadyError(JobFailedError):
 
 
 class UnpicklableOutputError(JobFailedError):
-    """A job put out a value that cannot be pickled, as Flink does between operators."""
+    """A job emitted a value that cannot be pickled, as Flink does between operators."""
 
     code = "FA3132"
 

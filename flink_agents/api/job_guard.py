@@ -33,7 +33,7 @@ def check_may_run() -> None:
     """Check that a job may run here and now.
 
     Raises:
-        MissingMainGuardError: A module is being imported by somebody who wants what it defines.
+        MissingMainGuardError: A module is being imported for its definitions.
     """
     who = "a worker of the job" if _IN_WORKERS in sys.modules else next(iter(_readers), None)
     if who is None:

@@ -1,6 +1,6 @@
 """Where an output comes from: the run that put it out, and the message that began that run.
 
-An agent that is applied with ``lineage=True`` puts out each value inside a :class:`TracedOutput`. A sink can
+An agent that is applied with ``lineage=True`` emits each value inside a :class:`TracedOutput`. A sink can
 write what it says beside the value, and a source in another job can read it again, so that the way of an
 event can be followed over jobs.
 """
@@ -44,7 +44,7 @@ class TracedOutput:
     """An output of an agent that was applied with ``lineage=True``.
 
     Attributes:
-        value: What the agent put out.
+        value: The output of the agent.
         lineage: Where it comes from.
     """
 

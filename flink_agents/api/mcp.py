@@ -192,7 +192,7 @@ class MCPServerClient(AwaitedMethods, ABC):
         """Call a tool, by the name that the server gives it; returns JSON values, and bytes as bytes.
 
         Raises:
-            ApprovalDeniedError: The tool needs an approval, and nobody approved it.
+            ApprovalDeniedError: The tool needs an approval, and was not approved.
             MCPServerUnavailableError: The server could not be reached in any attempt.
             MCPRequestError: The tool failed, or the server has none of that name.
             MCPOutcomeUnknownError: The connection was lost in the middle, or the server gave no answer in

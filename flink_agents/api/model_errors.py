@@ -42,7 +42,7 @@ class AgentNotDurableError(ModelError):
 
 
 class ApprovalUnavailableError(ModelError):
-    """A run of an agent of pydantic-ai waits for somebody, and nobody is there who could answer."""
+    """A run of an agent of pydantic-ai waits for a person, and no one can answer."""
 
     code = "FA9006"
 
@@ -54,7 +54,7 @@ class NestedChatsError(ModelError):
 
 
 class MessageOriginError(ModelError):
-    """An object that came with data would speak to a chat model as somebody else than the user."""
+    """An object that came with data would speak to a chat model with another role than the user."""
 
     code = "FA9030"
 
@@ -90,7 +90,7 @@ class ToolResultError(ToolError):
 
 
 class ToolOutcomeUnknownError(ModelError, ToolError):
-    """Nobody knows whether a call of a tool took effect: it took too long, or was cut off."""
+    """It is unknown if a call of a tool took effect: it took too long, or was cut off."""
 
     code = "FA9040"
 

@@ -18,7 +18,7 @@ class Phase(Enum):
 
     Attributes:
         QUEUED: Its input was chosen, and waits until the runs of its key before it have ended; or it began on
-            Flink's thread, and waits until the agent loop goes on with it.
+            Flink's thread, and waits until the event loop continues it.
         RUNNING: The author's code is executed, or awaits something of its own.
         CALL: It waits for a durable call.
         SLOT: It waits for one of the slots of ``run.max-in-flight``.
@@ -140,7 +140,7 @@ class RunObserver:
     so by several at a time. They must not block. What one raises harms no run: it is counted in the metric
     ``observer_errors``, and the first error of each method is logged.
 
-    A replay tells of what it repeats. So what an observer counts depends on failures of the job, as metrics
+    A replay reports what it repeats. So what an observer counts depends on failures of the job, as metrics
     do.
     """
 
@@ -163,7 +163,7 @@ class RunObserver:
         """Note that a replay of an action did not make the calls that were recorded."""
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
-        """Note that a run goes on without an event."""
+        """Note that a run continues without an event."""
 
     def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
         """Note that a durable call is made: ``again`` where a replay found no record of it."""

@@ -27,7 +27,7 @@ class ConfigOption(Generic[T]):
     Attributes:
         key: Its name, dots between groups and dashes inside words.
         type: The Python type of its value.
-        default: Its value where nobody sets it.
+        default: Its value if you do not set it.
         doc: What it does, with unit.
         minimum: The least value that has a meaning; None where all have one.
 

@@ -348,7 +348,7 @@ class Configuration(Mapping[str, Any]):
             loaded = {}
         if not isinstance(loaded, dict):
             raise OptionError(
-                f"{path} is no mapping of options",
+                f"{path} is not a mapping of options",
                 expected="options and their values, such as 'run.max-events: 100'",
                 found=type(loaded).__name__,
                 fix="see the YAML in docs/configuration.md",

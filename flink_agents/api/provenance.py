@@ -1,7 +1,7 @@
 """Tells messages that the agent's code wrote from messages that came with data.
 
 A record can be typed as a message, and a model or a server can answer with something that looks like one.
-Such an object says what somebody else wants, so it never speaks as the system, the assistant or a tool.
+Such an object comes from outside, so it never speaks as the system, the assistant or a tool.
 Each object carries its origin, and copies, memory and the journal keep it:
 
 - An object of a class with :class:`WrittenType` is the code's only if a call such as ``ChatMessage(...)``
@@ -82,7 +82,7 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
 
     Args:
         value: Any value.
-        copy: Copies it if it has such objects, because somebody else may hold them as code's own.
+        copy: Copies it if it has such objects, because other code may hold them as its own.
     """
     found = messages_in(value)
     if found and copy is not None:
@@ -97,7 +97,7 @@ def taking_data(function: Callable[..., Any], types: Iterable[Any]) -> Callable[
     """Return ``function``, called with messages and contents in its arguments as data.
 
     Args:
-        function: Gets its arguments from a model or from somebody who approves a call.
+        function: Gets its arguments from a model or from an approval.
         types: The types of its parameters.
     """
     if not any(map(_may_carry, types)):

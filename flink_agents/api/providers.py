@@ -21,7 +21,7 @@ class Providers:
         group: The group of entry points.
         what: What is provided, in a word.
         error: Raised where a name has no provider that works.
-        built_in: What this package provides, ``module:attribute`` by name; nobody else can.
+        built_in: What this package provides, ``module:attribute`` by name; these names are taken.
     """
 
     group: str

@@ -60,7 +60,7 @@ class DeclaredResource:
 
 
 class ResourceProvider(ABC):
-    """Makes the resources of one kind. It is made without arguments, in each process anew.
+    """Makes the resources of one kind. It is created without arguments in each process.
 
     A resource that has a method ``aclose`` without arguments is closed at the end of the attempt: the method
     is called on the agent loop, and what it returns is awaited.

@@ -238,7 +238,7 @@ class Tool:
 
     @property
     def approved(self) -> Tool:
-        """A copy of this tool that nobody has to approve any more."""
+        """A copy of this tool that needs no approval any more."""
         if not self.settings.needs_approval:
             return self
         made = copy.copy(self)
@@ -247,12 +247,12 @@ class Tool:
 
     @property
     def is_repeatable(self) -> bool:
-        """True if a call may be made again, with its idempotency key, when nobody knows its outcome."""
+        """True if a call may be made again, with its idempotency key, if its outcome is unknown."""
         said = self.settings.idempotent
         return self.takes_key if said is None else said
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell whether somebody has to approve a call with these arguments."""
+        """Return True if a call with these arguments needs an approval."""
         needed = self.settings.needs_approval
         if not callable(needed):
             return bool(needed)
@@ -265,7 +265,7 @@ class Tool:
         one recorded call then, unless the tool is given a context or memory.
 
         Raises:
-            ApprovalDeniedError: When awaited: nobody approved it.
+            ApprovalDeniedError: When awaited: it was not approved.
             ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
         """
         if self.settings.needs_approval:

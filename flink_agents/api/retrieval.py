@@ -24,7 +24,7 @@ from flink_agents.api.vector_store import (
 )
 
 DEFAULT_K = 4
-"""How many documents are found where nobody says."""
+"""How many documents are found by default."""
 
 
 class ContextRetrievalRequestEvent(Event):
@@ -101,7 +101,7 @@ class Collection(AwaitedMethods, ABC):
 
     @abstractmethod
     async def drop(self) -> None:
-        """Remove the collection; another embedding model may fill it anew."""
+        """Remove the collection; another embedding model may fill it again."""
 
     @abstractmethod
     async def get(

@@ -6,7 +6,7 @@ from flink_agents.api.error_base import AgentsError
 
 
 class RetrievalError(AgentsError):
-    """An embedding model, a vector store or a long-term memory cannot do what was asked."""
+    """An embedding model, a vector store or a long-term memory cannot execute a request."""
 
     code = "FA9300"
 

@@ -178,7 +178,7 @@ class NoMoreSignalsError(RunError):
 
 
 class ApprovalDeniedError(RunError):
-    """An action called a tool that needs an approval, and nobody approved it.
+    """An action called a tool that needs an approval, and was not approved.
 
     Attributes:
         decision: How the request ended: ``denied``, ``expired`` or ``ended``.
@@ -210,19 +210,19 @@ class OutputTypeError(RunError, TypeError):
 
 
 class AgentOutputsError(RunError):
-    """An agent that an action asked put out another number of values than one."""
+    """A sub-agent has no output, or several."""
 
     code = "FA4024"
 
 
 class InvalidDurationError(RunError, ValueError):
-    """An action gives a time that is none: as a delay, for a pause, or for how long it waits at most."""
+    """An action gives an invalid duration: a delay, a sleep, or a timeout."""
 
     code = "FA4025"
 
 
 class NoVerdictError(RunError, TypeError):
-    """A validator put out what is no verdict."""
+    """A validator emitted a value that is not a verdict."""
 
     code = "FA4026"
 
@@ -234,7 +234,7 @@ class UnsavedChangeError(RunError):
 
 
 class RunEndedError(RunError):
-    """Somebody ended the run, by ``flink-agents runs end``. It is the error of its dead letter."""
+    """A person ended the run, by ``flink-agents runs end``. It is the error of its dead letter."""
 
     code = "FA4040"
 

@@ -103,7 +103,7 @@ class Limits(BaseModel):
 
 
 class ApprovedLimits(Limits):
-    """Limits, and whether somebody has to approve each call."""
+    """Limits, and if each call needs an approval."""
 
     needs_approval: Annotated[
         Any,
@@ -154,7 +154,7 @@ class ToolLimits(ApprovedLimits):
 
 
 class ToolSourceLimits(Limits):
-    """Limits of a source of tools, and which of these tools somebody has to approve."""
+    """Limits of a source of tools, and which of these tools need an approval."""
 
     needs_approval: StrictBool | tuple[str, ...] = Field(
         default=False,
@@ -175,7 +175,7 @@ class ToolSourceLimits(Limits):
         return any(fnmatchcase(name, pattern) for pattern in self.idempotent)
 
     def is_approved(self, name: str) -> bool:
-        """Tell whether a call of the tool ``name`` goes on without anybody's approval."""
+        """Return True if a call of the tool ``name`` needs no approval."""
         if isinstance(self.needs_approval, bool):
             return not self.needs_approval
         return not any(fnmatchcase(name, pattern) for pattern in self.needs_approval)
@@ -225,7 +225,7 @@ class AgentSettings(BaseModel):
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
         default=None, strict=False
     )
-    # An event that nobody accepts is not accepted the next time either.
+    # An event that no action accepts is not accepted the next time either.
     on_unhandled: Annotated[
         OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
     ] = Field(default=None, strict=False)
@@ -246,7 +246,7 @@ class LimitOptions(TypedDict, total=False):
     """Whether somebody has to approve each execution first. A function is asked: one of an action gets the
     event, one of a tool the arguments by name as one dict."""
     approval_timeout: float | timedelta | None
-    """Seconds after which an execution that nobody approved counts as denied. Default: never."""
+    """Seconds after which an execution without an answer counts as denied. Default: never."""
 
 
 class ToolOptions(LimitOptions, total=False):
@@ -298,7 +298,7 @@ def check_settings(
 
     Raises:
         AgentDefinitionError: One is not, or there is no such setting.
-        ActionSignatureError: The function that tells whether somebody has to approve cannot be called.
+        ActionSignatureError: The function in ``needs_approval`` cannot be called.
     """
     try:
         checked = kind(**given)
@@ -331,7 +331,7 @@ def check_settings(
 
 
 def _check_approval(what: str, where: str | None, needed: object) -> None:
-    """Check that the function that tells whether somebody has to approve can be called with one value."""
+    """Check that the function in ``needs_approval`` can be called with one value."""
     if not callable(needed):
         return
     problem = "a coroutine function" if inspect.iscoroutinefunction(needed) else None
@@ -373,7 +373,7 @@ def check_near(
         near = difflib.get_close_matches(name, known, 1, NEAR)
         if near and name not in known:
             raise AgentDefinitionError(
-                f"{what} has {name!r}, which is no setting",
+                f"{what} has {name!r}, which is not a setting",
                 expected=f"{near[0]!r}, or a name that is not so much like it",
                 found=repr(name),
                 fix=f"did you mean {near[0]!r}? If not, {fix}",
@@ -394,7 +394,7 @@ def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:
     """
     if given.get("approval_timeout") is not None and "needs_approval" not in given:
         raise AgentDefinitionError(
-            f"{what} has an approval_timeout, and asks nobody for an approval",
+            f"{what} has an approval_timeout, but no needs_approval",
             expected="needs_approval beside it",
             found=f"approval_timeout={given['approval_timeout']!r}",
             fix="write needs_approval=True, or a function that tells; or leave approval_timeout out",

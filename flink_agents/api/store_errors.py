@@ -6,7 +6,7 @@ from flink_agents.api.error_base import AgentsError
 
 
 class StoreError(AgentsError):
-    """The store of durable execution cannot do what was asked; nothing was recorded."""
+    """The store of durable execution failed; nothing was recorded."""
 
     code = "FA6000"
 
@@ -36,13 +36,13 @@ class RecordsPrunedError(StoreError):
 
 
 class StoreClosedError(StoreError):
-    """The store is not open, or it refuses to go on after an error."""
+    """The store is not open, or it stopped after an error."""
 
     code = "FA6005"
 
 
 class AppendOutcomeUnknownError(StoreError):
-    """Nobody knows if records are stored. The attempt must end; the next one reads them, or not."""
+    """It is unknown if records are stored. The attempt must end; the next one reads them, or not."""
 
     code = "FA6006"
 
@@ -52,7 +52,7 @@ class StoreUnavailableError(StoreError):
 
     code = "FA6007"
     is_missing = False
-    """True if nobody has made it yet."""
+    """True if it does not exist yet."""
 
 
 class StoreFormatError(StoreError):
@@ -74,7 +74,7 @@ class RunNotReplayableError(StoreError):
 
 
 class JobIdentifierMismatchError(StoreError):
-    """State was written by another job, and nobody said whether this one goes on with its journals."""
+    """State was written by another job, and no option says if this one continues its journals."""
 
     code = "FA6011"
 

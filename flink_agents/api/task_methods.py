@@ -1,4 +1,4 @@
-"""The methods of an action's context that await several things side by side, in an order that replays."""
+"""The methods of an action's context that await several things concurrently, in an order that replays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TaskMethods(AwaitedMethods):
     """What asyncio has for tasks, begun and returned in the order of the arguments."""
 
     async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:
-        """Await all of them side by side; returns their results in the order of the arguments.
+        """Await all of them concurrently; returns their results in the order of the arguments.
 
         Unlike ``asyncio.gather``, it waits for the end of all before it raises, so that nothing goes
         on behind the action's back.
@@ -39,7 +39,7 @@ class TaskMethods(AwaitedMethods):
         has not ended when the caller leaves the loop is cancelled.
 
         Args:
-            awaitables: What is awaited side by side.
+            awaitables: The awaitables, which run concurrently.
             timeout: Seconds after which it waits no more; None for as long as it takes.
 
         Raises:
@@ -75,7 +75,7 @@ class TaskMethods(AwaitedMethods):
         """Wait as ``asyncio.wait`` does, also for coroutines; what it returns has the order of the argument.
 
         Args:
-            awaitables: What is awaited side by side.
+            awaitables: The awaitables, which run concurrently.
             timeout: Seconds after which it waits no more; None for as long as it takes.
             return_when: ``asyncio.FIRST_COMPLETED``, ``FIRST_EXCEPTION`` or ``ALL_COMPLETED``.
 

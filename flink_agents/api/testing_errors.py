@@ -12,7 +12,7 @@ class RecoveryMismatchError(AgentsError, AssertionError):
 
     Attributes:
         key: The key of which something differs; None where no single one is known.
-        sequence_number: Number of the run that was under way, within that key, from 0.
+        sequence_number: Number of the run that was in flight, within that key, from 0.
         crash_point: Where the operator died.
         difference: What differs: outputs, a side output, memory, timestamps, effects or the end.
     """

@@ -131,7 +131,7 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
         schema = model.model_json_schema()
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
-    # Models are told no more than before: what they pass besides is refused when they do.
+    # Models are told no more than before: what they pass besides is rejected when they do.
     return {part: said for part, said in schema.items() if part != "additionalProperties"}
 
 
@@ -150,7 +150,7 @@ def parameter_texts(doc: str) -> dict[str, str]:
 
 
 def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """The entries of a section: a line that is indented more than the first goes on with what is above."""
+    """The entries of a section: a line that is indented more than the first continues the line above."""
     found: dict[str, str] = {}
     name, indent = "", -1
     for line in lines:

@@ -12,7 +12,7 @@ class TraceError(AgentsError):
 
 
 class UnknownTraceSinkError(TraceError):
-    """The option ``trace.sinks`` names a sink that nobody provides, or that cannot be imported."""
+    """The option ``trace.sinks`` names a sink that no package provides, or that cannot be imported."""
 
     code = "FA6101"
 

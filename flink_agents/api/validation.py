@@ -8,7 +8,7 @@
         attempts = 3
         sample = 0.01
 
-The validator accepts what the worker puts out, rejects it, or sends it back for another attempt. What is
+The validator accepts the worker's output, rejects it, or sends it back for another attempt. What is
 sampled goes to a side output with all that both agents did; what a person thinks of it comes back as an input
 of the same key.
 """
@@ -82,7 +82,7 @@ class HumanReview(_Record):
         good: Whether the person agrees with the agent.
         comment: What else there is to say.
         reviewer: Who says it.
-        output: What the agent should have put out, or None.
+        output: The expected output, or None.
     """
 
     key: Any
@@ -98,7 +98,7 @@ class Draft(_Record):
 
     Attributes:
         input: The input that the worker had.
-        output: What it put out.
+        output: Its output.
         attempt: Number of the attempt, from 1.
         reasons: Why the attempts before were sent back, oldest first.
         verdicts: What people said of the key so far, oldest first.
@@ -116,7 +116,7 @@ class RevisionRequest(AgentCallEvent):
 
     Attributes:
         input: The input.
-        output: What it put out the last time.
+        output: Its last output.
         reasons: Why each attempt was sent back, oldest first.
     """
 
@@ -129,7 +129,7 @@ class Attempt(_Record):
     """One attempt of a worker, and what the validator said of it.
 
     Attributes:
-        output: What the worker put out.
+        output: The output of the worker.
         verdict: What the validator said.
         transcript: What both did, in order; only in a sample.
     """
@@ -186,12 +186,12 @@ class HumanReviewEvent(Event):
 
 
 class ValidatedAgent(Agent):
-    """Puts out what one agent makes of an input, once another agent accepts it.
+    """Emits a worker's output once a validator accepts it.
 
     Attributes:
-        worker: The agent that works: an instance, or a class without required arguments. It puts out one
+        worker: The agent that works: an instance, or a class without required arguments. It emits one
             value for an input. If the validator sends something back, it takes ``RevisionRequest``, too.
-        validator: The agent that judges: it takes a ``Draft`` as input, and puts out one ``Verdict``.
+        validator: The agent that judges: it takes a ``Draft`` as input, and emits one ``Verdict``.
         attempts: How many attempts there are for an input. The last one that is sent back is rejected.
         sample: Share of the runs, from 0 to 1, that go to the side output ``review``. Which ones follows from
             the agent's name, key and sequence number alone.
@@ -237,7 +237,7 @@ class ValidatedAgent(Agent):
 
     @action(HumanReviewEvent)
     def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> Any:
-        """Keep what a person said, for the validator; a class of one's own may do something else."""
+        """Keep a person's review for the validator; override it to do something else."""
         kept = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
         ctx.short_term_memory.set(VERDICTS, kept[-MOST_VERDICTS:])
 
@@ -277,7 +277,7 @@ class ValidatedAgent(Agent):
 
 
 def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verdict:
-    """Return what a validator put out as a verdict.
+    """Return the output of a validator as a verdict.
 
     Raises:
         NoVerdictError: It is none.

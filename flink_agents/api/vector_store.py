@@ -80,7 +80,7 @@ class VectorSpace:
 
     Attributes:
         dimension: How many numbers a vector has.
-        model: The model that made them, ``provider:model``; empty where nobody says.
+        model: The model that made them, ``provider:model``; empty if unknown.
     """
 
     dimension: int
@@ -252,7 +252,7 @@ def _check_text(what: str, text: object, name: str) -> None:
 
 
 def check_field(name: object, value: object, document: str) -> None:
-    """Refuse an entry of metadata that is none.
+    """Reject an invalid entry of metadata.
 
     Raises:
         DocumentError: Its name is empty or begins with a dollar sign, or its value is no scalar.

@@ -48,7 +48,7 @@ class WaitMethods(AwaitedMethods, ABC):
     ) -> SignalWait[Any]:
         """Return a wait for a signal of the key, to be awaited; for ``async def`` actions.
 
-        A run that waits is suspended as by :meth:`sleep`; what it has put out leaves then. The signal may
+        A run that waits is suspended as by :meth:`sleep`; its outputs leave then. The signal may
         come before the wait does. It ends one wait, once.
 
         Args:
@@ -72,7 +72,7 @@ class WaitMethods(AwaitedMethods, ABC):
                 "ctx.wait_for_signal needs the name of a signal",
                 expected="a text",
                 found=f"{type(name).__qualname__} {name!r}"[:200],
-                fix='name what is waited for, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
+                fix='name the signal, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
             )
         return self._wait(name, signal_type, _timeout_of("ctx.wait_for_signal", timeout))
 
@@ -84,7 +84,7 @@ class WaitMethods(AwaitedMethods, ABC):
         timeout: float | timedelta | None = None,
         check: Check | None = None,
     ) -> ApprovalOutcome:
-        """Ask somebody whether something may be done, and wait for the answer; for ``async def`` actions.
+        """Ask a person for an approval, and wait for the answer; for ``async def`` actions.
 
         The request goes to the stream ``approvals()`` of the applied agent when the run is suspended, and how
         it ended goes there as well. A denial is a result, and so is the end of the time to answer.

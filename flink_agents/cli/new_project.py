@@ -85,7 +85,7 @@ def write_project(target: Path) -> list[Path]:
                 f"There is something at {target} already, which stays as it is.",
                 expected="a directory that is empty, or none",
                 found=str(target),
-                fix="choose another name, or remove what is there",
+                fix="choose another name, or remove the directory",
             )
         return [_write(target / path, text) for path, text in _texts(names).items()]
     except OSError as error:

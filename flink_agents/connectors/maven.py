@@ -54,7 +54,7 @@ def download(artifact: Any) -> Path:
         if zipfile.is_zipfile(jar):
             return jar
         jar.unlink()
-    raise RuntimeError(f"{artifact} is no jar file")
+    raise RuntimeError(f"{artifact} is not a jar file")
 
 
 @contextmanager

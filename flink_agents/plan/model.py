@@ -70,7 +70,7 @@ def _exception(name: str) -> type[BaseException]:
     found = FunctionRef.parse(name).resolve()
     if not (isinstance(found, type) and issubclass(found, BaseException)):
         raise FunctionReferenceError(
-            f"{name} is no exception",
+            f"{name} is not an exception",
             expected="an exception class as module:qualname, for example builtins:OSError",
             found=repr(found),
             fix="name an exception in retry_on and non_retryable",

@@ -326,8 +326,8 @@ def test_yaml(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "no mapping of options"),
-        ("text", "no mapping of options"),
+        ("[1, 2]", "not a mapping of options"),
+        ("text", "not a mapping of options"),
         ("run:\n  online: true", "'run.online' in"),
         ("1: x", "'1' in"),
         ("run.inline:", "does not fit"),

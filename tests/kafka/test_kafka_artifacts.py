@@ -91,7 +91,7 @@ def test_a_failure_is_named(tmp_path: Path, cache: Path, monkeypatch: pytest.Mon
 
 def test_what_never_becomes_a_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(monkeypatch, Served(tmp_path / "log4j-core.jar", *(b"<html>" for _ in range(3))))
-    with pytest.raises(BrokerDownloadError, match="no jar file"):
+    with pytest.raises(BrokerDownloadError, match="not a jar file"):
         artifacts.class_path()
 
 

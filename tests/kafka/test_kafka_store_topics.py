@@ -1,4 +1,4 @@
-"""Topics that are missing, made anew or unfit, brokers that cannot be reached: each has a named error."""
+"""Topics that are missing, created again or unfit, brokers that cannot be reached: each has a named error."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_topic_that_exists_keeps_its_number_of_partitions(made: KafkaSettings)
 def test_a_topic_that_was_made_anew(made: KafkaSettings) -> None:
     with admin(made) as client:
         client.delete_topics([made.topic])
-    refused(made, StoreMismatchError, "deleted and made anew")
-    refused(made, StoreMismatchError, "deleted and made anew")
+    refused(made, StoreMismatchError, "deleted and created again")
+    refused(made, StoreMismatchError, "deleted and created again")
 
 
 def test_claims_that_were_deleted(made: KafkaSettings) -> None:

@@ -67,7 +67,7 @@ def push(make: Make, messages: Any = "hello", script: Any = ("good",), **options
         ({"settings": "hot"}, "a dict of settings"),
         ({"tools": "price_of"}, "a list of names"),
         ({"history": "before"}, "a list of messages"),
-        ({"history": [3]}, "something that is no message"),
+        ({"history": [3]}, "a value that is not a message"),
         ({"output_type": int, "output_mode": "magic"}, "tool, native, prompted"),
         ({"variables": "mood"}, "a dict of values"),
         ({"instructions": 3}, "a text"),
@@ -97,7 +97,7 @@ def test_messages_that_are_none(agent_harness: Make, messages: Any) -> None:
     with pytest.raises(ActionFailedError) as caught:
         push(agent_harness, messages)
     assert isinstance(caught.value.__cause__, AgentConfigurationError)
-    assert "something that is no message" in str(caught.value)
+    assert "a value that is not a message" in str(caught.value)
     assert MODEL[0].count == 0
 
 

@@ -161,7 +161,7 @@ def test_arguments_are_checked_when_the_agent_is_compiled(install: Callable[...,
     agent = Agent(name="Reads").add_action("read", InputEvent, read)
     agent.add_resource("prices", "their_features", ResourceDescriptor(depth=3))
     with pytest.raises(
-        AgentDefinitionError, match="(?s)its provider refuses.*prices names no table"
+        AgentDefinitionError, match="(?s)its provider rejects.*prices names no table"
     ) as caught:
         compile_agent(agent)
     assert "test_plan_providers.py" in (caught.value.where or "")

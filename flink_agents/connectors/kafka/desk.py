@@ -177,7 +177,7 @@ def signal_json(signal: Signal) -> bytes:
     """
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
-            "a signal names a wait by what is the id of none",
+            "a signal has an invalid id of a wait",
             expected="key|number|action|task|place, as ctx.wait_for_signal(...).id gives it",
             found=repr(signal.wait)[:MAX_ERROR],
             fix="give the id that the action put out, or the key of the run",
@@ -226,7 +226,7 @@ def read_request(value: bytes) -> ApprovalRequest:
         return ApprovalRequest(**{**vars(read), "key": _key_of_wait(wait_of_request(read.id))})
     except ValueError as error:
         raise KafkaValueError(
-            "a record is no request for an approval",
+            "a record is not a request for an approval",
             expected="what approvals_to_kafka writes",
             found=str(error)[:MAX_ERROR],
             fix="give requests a topic of their own",

@@ -66,7 +66,7 @@ class KafkaStream(DataStream):
         """
         if self._policy == "dead-letter" and not self._read:
             raise DeadLettersNotReadError(
-                f"the {self._name} sends what it cannot read to its dead letters, and nobody reads them",
+                f"the {self._name} sends invalid records to its dead letters, and nothing reads them",
                 fix="name a topic for them: dead_letters='...'; or consume the stream that dead_letters() "
                 "returns; or choose on_error='fail' or 'ignore'",
             )

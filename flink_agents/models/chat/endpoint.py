@@ -90,7 +90,7 @@ def _of_provider(
             f"{what}, {model!r}, cannot be made",
             expected="a provider that pydantic-ai knows, with the arguments that it takes",
             found=f"{type(error).__name__}: {secrets.hide(error)}",
-            fix="correct the name, or say api_key={'env': VARIABLE} where the key is missing",
+            fix="correct the name, or set api_key={'env': VARIABLE} if the key is missing",
         ) from None
 
 

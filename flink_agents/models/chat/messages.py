@@ -106,7 +106,7 @@ def _message(one: Any, now: datetime) -> ModelMessage:
     if isinstance(one, Mapping):
         names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", one))[:_MOST_NAMES])
         raise AgentConfigurationError(
-            "a chat model is told something that is no message",
+            "a chat model got a value that is not a message",
             expected="a string, a ChatMessage, or messages and contents that the agent's code makes",
             found=f"{type(one).__name__} with the keys {names}"
             if names
@@ -115,7 +115,7 @@ def _message(one: Any, now: datetime) -> ModelMessage:
             "ChatMessage(role='user', content=...) of its fields",
         )
     raise AgentConfigurationError(
-        "a chat model is told something that is no message",
+        "a chat model got a value that is not a message",
         expected="a string, a ChatMessage, a message or content of pydantic-ai, or a list of these",
         found=type(one).__qualname__,
         fix="pass the text that the model shall read; bytes are BinaryContent(data, media_type=...)",
@@ -127,7 +127,7 @@ def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
         return _by_user(message.content, now)
     if message.role not in ("system", "assistant"):
         raise AgentConfigurationError(
-            "a message has a role that a chat model cannot be told",
+            "a message has an unknown role",
             expected="'system', 'user' or 'assistant'",
             found=repr(message.role),
             fix="give results of tools as messages of pydantic-ai, or leave them to the conversation",

@@ -86,7 +86,7 @@ def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str
         text = content.content if isinstance(content, TextContent | EmbeddedResource) else content
         if not isinstance(text, str):
             raise MCPResultError(
-                f"the prompt {prompt!r} of the MCP server {server!r} has content that is no text",
+                f"the prompt {prompt!r} of the MCP server {server!r} has content that is not text",
                 expected="messages with text, or with a resource that is text",
                 found=type(content).__name__,
                 fix="read pictures and sounds as resources, and give them to the model as its own messages",

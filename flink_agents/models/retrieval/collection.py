@@ -117,7 +117,7 @@ class StoreCollection(Collection):
     async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
         if ids is None and not filter:
             raise VectorFilterError(
-                "neither ids nor a filter say what is to be deleted",
+                "delete needs ids or a filter",
                 expected="ids, or a filter that is not empty",
                 fix="call drop() to remove the collection",
             )

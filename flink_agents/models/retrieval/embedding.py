@@ -129,7 +129,7 @@ class EmbeddingModelResource:
                 f"the embedding model {self.name!r} gave vectors that cannot be compared",
                 expected="vectors of one model and one length",
                 found="; ".join(sorted(f"{one.dimension} dimensions of {one.model}" for one in spaces)),
-                fix="the model changed while a run was under way: let the run begin anew with "
+                fix="the model changed while a run was in flight: start the run again with "
                 "action-state.on-mismatch: rerun, or finish it with the model that began it",
             )
         (space,) = spaces

@@ -32,7 +32,7 @@ def nested(holder: str) -> Iterator[None]:
     around = _under_way.get()
     if len(around) >= MOST_NESTED:
         raise NestedChatsError(
-            f"{len(around)} conversations lie in one another, and a tool begins one more",
+            f"{len(around)} conversations are nested, and a tool starts one more",
             expected=f"at most {MOST_NESTED}",
             found=" -> ".join([*around[-3:], holder]),
             fix="give the inner conversation no tool that leads back to it, by tools=... of the chat model "

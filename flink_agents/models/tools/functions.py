@@ -217,7 +217,7 @@ def _described(name: str, value: Any, limit: int) -> Described:
         kind, content = told_result(value, limit, _plain)
     except (ValueError, TypeError) as error:
         raise ToolResultError(
-            f"the tool {name!r} returned something that a model cannot be told",
+            f"the tool {name!r} returned a value that JSON cannot hold",
             expected="text, numbers, lists, dicts, dataclasses, pydantic models: what becomes JSON",
             found=f"{type(value).__qualname__}: {error}"[:500],
             fix="return what the model shall read",

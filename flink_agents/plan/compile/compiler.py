@@ -128,7 +128,7 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
         name = agent.agent_name if agent.agent_name is not None else type(agent).__name__
     if not isinstance(name, str) or not name.strip():
         raise AgentDefinitionError(
-            "the name of the agent is no text",
+            "the name of the agent is not a string",
             expected="a name that stays the same while state is to be kept",
             found=repr(name),
             fix="set agent_name",
@@ -279,7 +279,7 @@ def _check_arguments(resource: ResourceDeclaration, clazz: str, arguments: Mappi
             provider.check_declared(resource.name, clazz, arguments)
     except ValueError as error:
         raise AgentDefinitionError(
-            f"the {resource.type.value} {resource.name!r} has arguments that its provider refuses",
+            f"the {resource.type.value} {resource.name!r} has arguments that its provider rejects",
             expected=f"arguments that {type(provider).__qualname__} takes",
             found=str(error),
             where=resource.where,

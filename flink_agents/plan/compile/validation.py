@@ -102,7 +102,7 @@ def _check_approval(action: ActionDeclaration) -> None:
     if action.mark.settings.needs_approval and not has_async_code(action.function):
         raise AgentDefinitionError(
             f"action {action.name!r} needs an approval, and so has to be async def",
-            expected="an async def action, whose run can be suspended until somebody answers",
+            expected="an async def action, whose run can be suspended until an answer comes",
             found="a def action",
             fix="write async def",
             where=action.where,
@@ -119,7 +119,7 @@ def check_context_class(context_class: Any, where: str) -> None:
         return
     if not (isinstance(context_class, type) and issubclass(context_class, RunnerContext)):
         raise AgentDefinitionError(
-            "context_class is no RunnerContext",
+            "context_class is not a subclass of RunnerContext",
             expected="a subclass of flink_agents.RunnerContext",
             found=describe(context_class),
             fix="derive the class from RunnerContext",
@@ -385,7 +385,7 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
     declared: object = agent.side_outputs
     if not isinstance(declared, Mapping):
         raise AgentDefinitionError(
-            "side_outputs is no mapping",
+            "side_outputs is not a mapping",
             expected="tags and the types of their values",
             found=repr(declared),
             fix="write side_outputs = {'late': Order}",

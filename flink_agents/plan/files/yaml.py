@@ -283,7 +283,7 @@ class _File:
         agent_class = self._import(entry.clazz, (*at_, "class"))
         if not (inspect.isclass(agent_class) and issubclass(agent_class, Agent)):
             raise PlanFormatError(
-                f"{entry.clazz} is no agent class",
+                f"{entry.clazz} is not an agent class",
                 expected="a subclass of flink_agents.Agent",
                 found=repr(agent_class),
                 fix="name the class itself",

@@ -293,7 +293,7 @@ def test_several_requests_of_a_run_are_answered_in_any_order(order: tuple[int, .
 
 
 class CallsInThread(Agent):
-    """Calls a tool where nobody can be asked."""
+    """Calls a tool where no run can wait for it."""
 
     pay = Tool(pay, needs_approval=True)
 

@@ -470,7 +470,7 @@ def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
     if described is None:
         if is_used:
             raise StoreMismatchError(
-                f"the claims of topic {journals.name!r} are lost: nobody can tell which of its records count",
+                f"the claims of topic {journals.name!r} are lost: it is unknown which of its records count",
                 expected="the topic of claims as it was when the records were written",
                 found="records of journals, and a topic of claims without a word about them",
                 fix="use another topic, or delete both and start without state",
@@ -479,7 +479,7 @@ def check_topic(claims: Claims, journals: Topic, is_used: bool) -> None:
     known = uuid.UUID(bytes=described["id"])
     if known != journals.id:
         raise StoreMismatchError(
-            f"the topic {journals.name!r} was deleted and made anew: its journals are lost",
+            f"the topic {journals.name!r} was deleted and created again: its journals are lost",
             expected=f"the topic with the id {known}",
             found=f"id {journals.id}",
             fix="use another topic, or delete the topic of claims as well and start without state",

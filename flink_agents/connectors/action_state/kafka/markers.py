@@ -101,7 +101,7 @@ class Markers:
                 f"records of key {journal.key[:200]!r}, of which inputs wait, were removed from the topic",
                 expected=f"partition {partition} of {self._topic.name!r} from offset {wanted} on",
                 found=f"it begins at offset {begin}",
-                fix="let nobody but the store remove records of this topic: no retention, no DeleteRecords",
+                fix="only the store may remove records of this topic: no retention, no DeleteRecords",
             )
 
     def _fits(self, marker: Marker, partition: int) -> bool:

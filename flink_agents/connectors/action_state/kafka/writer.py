@@ -249,7 +249,7 @@ class KafkaWriter(GroupWriter[Write]):
                 at = report.get(timeout=0).offset
                 if at < 0:
                     # Without its offset, it can neither be compared with a fence nor removed.
-                    raise LookupError("stored, and the broker does not say where")
+                    raise LookupError("stored, but the broker does not report its offset")
             except Exception as error:
                 failure = self._not_acknowledged(error)
                 for write in writes:

@@ -197,11 +197,11 @@ def _members(archive: zipfile.ZipFile, place: Path) -> Iterator[zipfile.ZipInfo]
                 "a zip file of skills has a path that leads out of it",
                 expected=f"paths below the folders of {place}",
                 found=repr(entry.orig_filename),
-                fix="make the file anew from the folder of the skills",
+                fix="create the file again from the folder of the skills",
             )
         if path in seen:
             raise SkillError(
-                "a zip file of skills has a path twice", found=repr(path), fix="make the file anew"
+                "a zip file of skills has a path twice", found=repr(path), fix="create the file again"
             )
         seen.add(path)
         yield entry
