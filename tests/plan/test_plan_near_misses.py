@@ -150,6 +150,6 @@ def test_a_chat_model_is_described_once(more: dict[str, Any]) -> None:
     assert caught.value.found == f"{next(iter(more))} and clazz"
     assert "test_plan_near_misses.py:" in (caught.value.where or "")
     agent = Base().add_resource("m", "chat_model", ResourceDescriptor(clazz="shop:model", **more))
-    with pytest.raises(AgentDefinitionError, match="refuses") as refused:
+    with pytest.raises(AgentDefinitionError, match="rejects") as refused:
         compile_agent(agent)
     assert f"{next(iter(more))} and clazz" in (refused.value.found or "")
