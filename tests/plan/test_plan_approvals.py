@@ -139,7 +139,7 @@ async def pays(event: Any, ctx: Any) -> None: ...
     ids=["action", "tool", "builder"],
 )
 def test_a_timeout_of_an_approval_that_nobody_asks_for_is_refused(declare: Any) -> None:
-    with pytest.raises(AgentDefinitionError, match="has an approval_timeout, but no needs_approval") as caught:
+    with pytest.raises(AgentDefinitionError, match="but no needs_approval") as caught:
         declare()
     assert "needs_approval=True" in str(caught.value.fix)
 

@@ -244,7 +244,7 @@ class WithConstructor(ShopContext):
         pass
 
 
-@pytest.mark.parametrize(("cls", "text"), [(int, "not a subclass of RunnerContext"), (WithConstructor, "constructor")])
+@pytest.mark.parametrize(("cls", "text"), [(int, "a subclass of Runner"), (WithConstructor, "constructor")])
 def test_context_class_that_cannot_work_is_refused(cls: Any, text: str) -> None:
     agent = type("Wrong", (Shop,), {"context_class": cls, "__module__": __name__})
     with pytest.raises(AgentDefinitionError, match=text):
