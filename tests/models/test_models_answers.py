@@ -11,9 +11,11 @@ import gzip
 import json
 import logging
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from model_agents import KEY, KEY_VARIABLE, Analyst, options
 from pydantic_ai import Agent as ModelAgent, models
@@ -36,6 +38,7 @@ from flink_agents import (
 from flink_agents.api import errors
 from flink_agents.api.errors import AgentsError
 from flink_agents.models.engine import FlinkDurability
+from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import may_succeed_again, seconds_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply, ServedRequest
@@ -276,6 +279,41 @@ def test_an_answer_is_read_up_to_a_limit(agent: type[Agent]) -> None:
         outputs, [letter], _ = ended(agent(), lambda request, r=reply: r, [0], response_limit=1_000_000)
         assert outputs == []
         assert "the answer has more than 1000000 bytes" in letter.traceback
+
+
+ZEROS = b"0" * 30_000_000
+CODED: list[tuple[str, bytes, str]] = [
+    ("gzip", gzip.compress(ZEROS), "has more than"),
+    ("gzip, gzip", gzip.compress(gzip.compress(ZEROS)), "compressed by"),
+    ("deflate, identity, x-gzip", gzip.compress(zlib.compress(ZEROS)), "compressed by"),
+    ("br", b"any", "compressed by"),
+    ("zstd", b"any", "compressed by"),
+]
+
+
+class HasClient:
+    """Such as the client of a provider, which has its client for HTTP in a place of its own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+
+@each(("coding", "content", "told"), CODED)
+def test_no_piece_of_an_answer_is_decompressed_to_any_size(coding: str, content: bytes, told: str) -> None:
+    reply = Reply(body=content, headers={"content-encoding": coding})
+    with ModelServer(lambda request: reply) as server, httpx.Client() as client:
+        bound_bodies(HasClient(client), 1_000_000)
+        with pytest.raises(Exception, match=told):
+            client.get(server.base_url)
+        assert server.requests[-1].headers["accept-encoding"] == "gzip, deflate"
+
+
+def test_an_answer_that_is_compressed_twice_is_a_failed_attempt() -> None:
+    twice = Reply(body=CODED[1][1], headers={"content-encoding": "gzip, gzip"})
+    for agent in (Lenient(), Embedding()):
+        outputs, [letter], server = ended(agent, lambda request: twice, [0])
+        assert (outputs, server.count) == ([], 2)
+        assert "compressed by 'gzip, gzip'" in letter.traceback
 
 
 def test_an_answer_below_the_limit_is_read() -> None:
