@@ -54,6 +54,10 @@ _BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}")
 _USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]+@")
 
 
+_SHORTEST_LINE = 60
+"""Characters of a line of base64, at least."""
+
+
 class _Known:
     """The secrets of the process. Reading needs no lock: each change makes a new pattern."""
 
@@ -91,11 +95,16 @@ class _Known:
         self.forms = frozenset(form for value in values for form in forms_of(value))
         # No escape changes letters and digits: a string without them needs no pattern, which takes longer.
         runs = (max(re.findall("[A-Za-z0-9]+", value) or [""], key=len) for value in values)
-        self.anchors = (*runs, *self.forms)
+        coded = sorted(
+            {one for value in values for one in _base64_of(value.encode("utf-8", "surrogatepass"))}
+        )
+        parts = [part for one in coded for part in _parts_of_lines(one)]
+        self.anchors = (*runs, *self.forms, *parts)
         longest_first = sorted(values, key=len, reverse=True)
         patterns = [
             *map(_pattern_of, longest_first),
             *map(re.escape, sorted(self.forms, key=len, reverse=True)),
+            *map(_pattern_of_lines, coded),
         ]
         self.pattern = re.compile("|".join(patterns)) if patterns else None
 
@@ -142,7 +151,15 @@ def forms_of(secret: str) -> set[str]:
     found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     found |= {repr(secret)[1:-1], repr(data)[2:-1], quote(data), quote(data, safe=""), quote_plus(data)}
     found |= {html.escape(secret), json.dumps(json.dumps(secret)[1:-1])[1:-1]}
-    found |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret, data.hex()}
+    found |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret}
+    spelled = [data.hex(), *map(data.hex, (" ", ":", "-"))]
+    found |= {*spelled, *map(str.upper, spelled), *_base64_of(data)}
+    return {one for one in found if len(one) >= SHORTEST}
+
+
+def _base64_of(data: bytes) -> set[str]:
+    """Return what is certain of a secret in base64, whatever stands before it and follows."""
+    found: set[str] = set()
     if len(data) >= SHORTEST + 2:
         for before in range(3):
             coded = base64.b64encode(b"\0" * before + data).decode()
@@ -150,7 +167,19 @@ def forms_of(secret: str) -> set[str]:
             start = (0, 2, 3)[before]
             end = len(coded) if (before + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
             found |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
-    return {one for one in found if len(one) >= SHORTEST}
+    return found
+
+
+def _pattern_of_lines(coded: str) -> str:
+    """Return a pattern of a string in base64 that may be broken into lines, as in mails and certificates."""
+    return r"(?:\\*[rn]|\s)*".join(map(re.escape, coded))
+
+
+def _parts_of_lines(coded: str) -> list[str]:
+    """Return parts of a string in base64, of which one is whole when it is broken into lines."""
+    number = min(len(coded) // _SHORTEST_LINE + 2, len(coded) // SHORTEST)
+    size = -(-len(coded) // number)
+    return [coded[at : at + size] for at in range(0, len(coded), size)]
 
 
 def know(*values: object) -> None:
