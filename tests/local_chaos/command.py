@@ -253,7 +253,7 @@ class Run:
         printed = self._log.read_text(errors="replace") if self._log.exists() else ""
         resumed = printed.count("resuming 'orders' from")
         figures = {"kills": dict(self.struck), "starts": self.starts, "resumed": resumed, "failure": failure}
-        return judge(self._world(), ORDERS, outputs, totals, late, **figures)
+        return judge(self._world(), ORDERS, outputs, totals, late, keys=KEYS, **figures)
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -294,6 +294,7 @@ def main(arguments: list[str]) -> int:
         name: sum(getattr(one, name) for one in verdicts.values())
         for name in ("starts", "resumed", "called_again")
     }
+    total["late"] = sum(len(one.late) for one in verdicts.values())
     print(json.dumps(total) if options.json else total)
     return 0 if clean else 1
 

@@ -29,6 +29,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.connectors.kafka import approvals_to_kafka, kafka_signals, kafka_sink, kafka_source
+from tests.local_chaos.orders import awaits_signal, needs_approval, pauses
 
 WINDOW_MS = 1000
 
@@ -101,11 +102,11 @@ class Desk(Agent):
 
         tokens = [*await ctx.gather(call("left"), call("right"))]
         note(self.directory, "seen", order.number, *tokens)
-        if order.number % 5 == 0:
+        if pauses(order.number):
             await ctx.sleep(timedelta(milliseconds=300))
-        if self.waits and order.number % 7 == 0:
+        if self.waits and awaits_signal(order.number):
             tokens.append(await ctx.wait_for_signal(f"paid-{order.number}"))
-        if self.waits and order.number % 11 == 0:
+        if self.waits and needs_approval(order.number):
             outcome = await ctx.request_approval("book", {"number": order.number})
             tokens.append(str(outcome.approved))
         tokens.append(await call("end"))

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.local_chaos.orders import may_be_late
+
 STEPS = ("left", "right", "end")
 
 
@@ -66,6 +68,7 @@ class Verdict:
         repeated_after_record: Calls that were made again after their answer was recorded.
         keys_differ: Calls that came under several idempotency keys.
         late: Orders that came after their window had ended, behind a suspended run of their key.
+        late_without_reason: Those of them that neither waited nor were behind one that did.
         wrong_totals: Orders that are in no window and not late, or in several.
         failure: Why the run did not come to its end, or an empty string.
     """
@@ -82,6 +85,7 @@ class Verdict:
     repeated_after_record: Sequence[tuple[int, str]] = ()
     keys_differ: Sequence[tuple[int, str]] = ()
     late: Sequence[int] = ()
+    late_without_reason: Sequence[int] = ()
     wrong_totals: Sequence[int] = ()
     failure: str = ""
 
@@ -89,7 +93,9 @@ class Verdict:
     def clean(self) -> bool:
         """True if nothing was lost, repeated after its record, or put out twice."""
         wrong = (self.lost, self.twice, self.out_of_order, self.lost_effects, self.repeated_after_record)
-        return not (any(wrong) or self.keys_differ or self.wrong_totals or self.failure)
+        return not (
+            any(wrong) or self.keys_differ or self.late_without_reason or self.wrong_totals or self.failure
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures; of what is wrong, the first ten."""
@@ -105,9 +111,21 @@ def judge(
     outputs: Iterable[dict[str, Any]],
     totals: Iterable[dict[str, Any]] | None,
     late: Iterable[dict[str, Any]] = (),
+    *,
+    keys: int,
     **figures: Any,
 ) -> Verdict:
-    """Compare outputs and effects with those of an undisturbed run."""
+    """Compare outputs and effects with those of an undisturbed run.
+
+    Args:
+        world: The effects.
+        orders: How many orders there were.
+        outputs: What left for each order.
+        totals: What left for each window; None if the job has no windows.
+        late: Orders that missed their window.
+        keys: How many customers there are.
+        figures: Other attributes of the verdict.
+    """
     outputs = list(outputs)
     counts = Counter(one["number"] for one in outputs)
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -127,6 +145,7 @@ def judge(
         repeated_after_record=world.repeated_after_record,
         keys_differ=sorted(call for call, keys in world.keys.items() if len(keys) > 1),
         late=numbers_late,
+        late_without_reason=[number for number in numbers_late if not may_be_late(number, keys)],
         wrong_totals=[number for number in numbers if of_totals[number] != 1],
         **figures,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.local_chaos.judge import STEPS, Verdict, World, judge
+from tests.suite.tables import each
 
 ORDERS = 4
 Lines = list[str]
@@ -34,7 +35,7 @@ def outputs() -> Rows:
 def verdict(tmp_path: Path, world: Lines, rows: Rows, totals: Rows | None = None) -> Verdict:
     file = tmp_path / "world"
     file.write_text("\n".join(world) + "\n")
-    return judge(World.read(file), ORDERS, rows, totals, kills={}, starts=1, resumed=0)
+    return judge(World.read(file), ORDERS, rows, totals, keys=2, kills={}, starts=1, resumed=0)
 
 
 def test_an_undisturbed_run_is_clean(tmp_path: Path) -> None:
@@ -42,14 +43,26 @@ def test_an_undisturbed_run_is_clean(tmp_path: Path) -> None:
     assert verdict(tmp_path, lines(), outputs(), windows).clean
 
 
-def test_an_order_that_is_late_misses_its_window(tmp_path: Path) -> None:
-    file = tmp_path / "world"
+@each(
+    ("windows", "late", "clean"),
+    [
+        ([{"orders": [1, 2, 3]}], 0, True),
+        ([{"orders": [0, 1, 3]}], 2, True),  # behind order 0, which waits
+        ([{"orders": [0, 1, 2, 3]}], 2, False),
+        ([{"orders": [0, 2, 3]}], 1, False),  # nothing that waits is before it
+        ([{"orders": [0, 1, 2]}], 3, False),
+    ],
+)
+def test_an_order_may_miss_its_window_behind_one_that_waits(
+    windows: Rows, late: int, clean: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("late") / "world"
     file.write_text("\n".join(lines()) + "\n")
-    for windows, clean in (([{"orders": [0, 2, 3]}], True), ([{"orders": [0, 1, 2, 3]}], False)):
-        found = judge(
-            World.read(file), ORDERS, outputs(), windows, [{"number": 1}], kills={}, starts=1, resumed=0
-        )
-        assert found.clean == clean and found.as_json()["late"] == [1]
+    world = World.read(file)
+    found = judge(
+        world, ORDERS, outputs(), windows, [{"number": late}], keys=2, kills={}, starts=1, resumed=0
+    )
+    assert found.clean == clean and found.as_json()["late"] == [late]
 
 
 def test_a_call_that_was_in_flight_may_come_again(tmp_path: Path) -> None:

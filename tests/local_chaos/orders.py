@@ -1,0 +1,28 @@
+"""What the orders of the job wait for: the job does it, and the judge counts with it."""
+
+from __future__ import annotations
+
+
+def pauses(number: int) -> bool:
+    """Return True if the order waits for a moment."""
+    return number % 5 == 0
+
+
+def awaits_signal(number: int) -> bool:
+    """Return True if the order waits for a signal, in a job that reads from Kafka."""
+    return number % 7 == 0
+
+
+def needs_approval(number: int) -> bool:
+    """Return True if the order waits for an approval, in a job that reads from Kafka."""
+    return number % 11 == 0
+
+
+def may_be_late(number: int, keys: int) -> bool:
+    """Return True if the order may miss its window, as ``docs/time.md`` says.
+
+    A suspended run holds no watermark, nor do inputs of its key that wait for it. All orders are there from
+    the start, so each one waits for those of its key before it. Any other order holds its window until it leaves.
+    """
+    before = range(number % keys, number + 1, keys)
+    return any(pauses(one) or awaits_signal(one) or needs_approval(one) for one in before)
