@@ -22,7 +22,7 @@ def may_be_late(number: int, keys: int) -> bool:
     """Return True if the order may miss its window, as ``docs/time.md`` says.
 
     A suspended run holds no watermark, nor do inputs of its key that wait for it. All orders are there from
-    the start, so each one waits for those of its key before it. Any other order holds its window until it leaves.
+    the start, so each one waits for those of its key before it. Any other holds its window until it leaves.
     """
     before = range(number % keys, number + 1, keys)
     return any(pauses(one) or awaits_signal(one) or needs_approval(one) for one in before)

@@ -268,6 +268,13 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
 def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
     """Return the last job run; a new one if nothing is known of any, here or in the journal."""
     run = record.read()
+    if run is not None and run.name != request.name:
+        raise JobFolderError(
+            f"the folder is that of another job: {folder.path}",
+            expected=f"the job {request.name!r}",
+            found=f"the job {run.name!r}, whose name is the same to this file system",
+            fix="give the jobs names that differ in more than upper and lower case",
+        )
     if run is not None:
         return run
     left = leftovers(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
-from flink_agents.api.errors import JobRunMissingError, OtherScriptError, StoreError
+from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScriptError, StoreError
 from flink_agents.api.local_jobs import Accept
 from flink_agents.connectors.action_state import open_store
 from flink_agents.runtime.flink.resume.folder import JobFolder
@@ -94,6 +94,13 @@ def test_a_folder_that_was_moved_belongs_to_its_script(
     copied.folder = JobFolder.of(after / "state", "orders")
     beginning = copied.begin(replace(REQUEST, program=program))
     assert chosen(beginning) == 1 and not beginning.warnings
+
+
+def test_names_that_are_one_to_the_file_system(world: World) -> None:
+    """As on macOS, where the folders of 'orders' and 'Orders' are one."""
+    world.start(1)
+    with pytest.raises(JobFolderError, match="'orders'"):
+        world.begin(replace(REQUEST, name="Orders"))
 
 
 def test_a_finished_job_run_belongs_to_nobody(world: World, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from flink_agents.api.errors import CannotResumeError
 from flink_agents.api.options import Configuration
-from flink_agents.runtime.flink.resume import policy
+from flink_agents.runtime.flink.resume import opening, policy
+from flink_agents.runtime.flink.resume.opening import KeptAgent
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh
+from flink_agents.runtime.flink.stores import StoreChoice
 from tests.suite.tables import each
 
 CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
@@ -73,3 +75,22 @@ def test_a_start_is_fresh_by_option_or_argument(monkeypatch: pytest.MonkeyPatch)
     assert wants_fresh(Configuration({"local.fresh": True}))
     monkeypatch.setattr(sys, "argv", ["job.py", "--fresh"])
     assert wants_fresh(Configuration())
+
+
+@each("reason", ["it has no name", "it does not run from a script"])
+def test_a_job_that_does_not_resume_warns(reason: str) -> None:
+    """Only if its durable steps would run again, and only in scripts."""
+    agents = [
+        KeptAgent("Shop", "a", StoreChoice("sqlite", {}), keeps=True),
+        KeptAgent("Clerk", "b", None, keeps=False),
+    ]
+    decision = policy.Decision(None, reason=reason, fix="give it a name")
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening._log, "warning", lambda text, *values: told.append(text % values))
+        patch.setattr(policy, "main_script", lambda: Path("/jobs/orders.py"))
+        opening._say_what_is_lost(decision, agents[1:])
+        assert not told
+        opening._say_what_is_lost(decision, agents)
+    assert len(told) == 1
+    assert all(part in told[0] for part in (reason, "durable steps of Shop again", "give it a name"))
