@@ -49,7 +49,7 @@ PROMISES: list[tuple[str, str]] = [
     ("--fresh, in all its forms", "policy:test_a_start_is_fresh_by_option_or_argument"),
     ("--fresh moves the folder aside", "begin:test_fresh_moves_the_folder_aside"),
     ("a death while it moves", "begin:test_a_death_while_the_folder_is_moved_aside"),
-    ("any kill at any moment", "chaos:MOMENTS"),
+    ("any kill at any moment", "chaos:_strike_all"),
     # Several jobs
     ("finished jobs are skipped", "local:test_jobs_that_finished_are_skipped_if_the_script_died"),
     ("jobs added, removed, reordered, failed", "script:test_which_jobs_the_next_start_skips"),
