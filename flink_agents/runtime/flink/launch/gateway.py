@@ -8,6 +8,7 @@ does at its top, before any line of it can start a JVM; importing ``flink_agents
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import shutil
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,7 +69,7 @@ def _wrap_launch(module: Any) -> None:
     def prepare_and_launch(env: dict[str, str], args: Any) -> Any:
         prepare_process()
         env.update(os.environ)
-        with _ignoring_termination():
+        with _child_ignores_termination():
             process: Any = launch(env, args)
         if process.stderr is not None:
             process.stderr = _Tee(process.stderr)
@@ -82,19 +83,28 @@ def _wrap_launch(module: Any) -> None:
 
 
 @contextmanager
-def _ignoring_termination() -> Iterator[None]:
+def _child_ignores_termination() -> Iterator[None]:
     """Let the JVM ignore SIGTERM, which supervisors send to all processes: it ends with this process.
 
     A JVM that ended at once could take no savepoint. It leaves signals alone that are ignored as it starts.
+    This process does not ignore them meanwhile: a signal of just then would be lost.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server = importlib.import_module("pyflink.pyflink_gateway_server")
+    popen = server.Popen
+
+    def start(*arguments: Any, preexec_fn: Callable[[], object] | None = None, **options: Any) -> Any:
+        def prepare() -> None:
+            if preexec_fn is not None:
+                preexec_fn()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        return popen(*arguments, preexec_fn=prepare, **options)
+
+    server.Popen = start  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        server.Popen = popen  # type: ignore[attr-defined]
 
 
 def is_gone(seconds: float = 0.0) -> bool:

@@ -75,6 +75,7 @@ PROMISES: list[tuple[str, str]] = [
     ("bounded by local.stop-timeout", "stop:test_a_stop_that_takes_too_long_cancels_the_job_and_says_why"),
     ("a stop is never taken for the end", "stop:test_a_stop_is_tried_until_it_succeeds_and_is_never_taken"),
     ("a second signal ends it at once", "signals:test_the_first_signal_stops_and_the_second_ends_at_once"),
+    ("a signal while the JVM starts", "signals:test_a_signal_of_the_moment_in_which_the_jvm_starts"),
     ("handlers are put back", "signals:test_handlers_are_those_from_before_after_the_job"),
     ("in the main thread only", "signals:test_no_handler_is_installed_outside_of_the_main_thread"),
     ("had checkpoints, now none", "begin:test_checkpoints_that_are_gone_are_an_error"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 from typing import Any
 
 import pytest
 
+from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.stopping import INTERRUPTED, TERMINATED, StopSignals
 from tests.cluster.waiting import wait_until
 from tests.suite.tables import each
@@ -76,3 +79,16 @@ def test_the_first_signal_stops_and_the_second_ends_at_once(
             signals.restore()
     assert told == ["stop", "kill"]
     assert ended.value.code == (INTERRUPTED if second is signal.SIGINT else TERMINATED)
+
+
+def test_a_signal_of_the_moment_in_which_the_jvm_starts_is_not_lost() -> None:
+    """The JVM ignores SIGTERM, so that a savepoint can be taken; the script does not, not even just then."""
+    server = importlib.import_module("pyflink.pyflink_gateway_server")
+    popen, told = server.Popen, list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    child = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)"
+    with gateway._child_ignores_termination():
+        process = server.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, preexec_fn=lambda: None)
+        signal.raise_signal(signal.SIGTERM)
+        assert process.communicate()[0].strip() == b"True"
+    assert told == [signal.SIGTERM] and server.Popen is popen
