@@ -1,0 +1,42 @@
+"""The recorder of ``scripts/record-demo``: what a terminal shows, its pace, and the picture."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from tests.record_demo import COLUMNS, LAST_FRAME, LONGEST_GAP, Screen, paced, record, svg
+from tests.suite.tables import each
+
+CASES = [
+    (["a\nb"], ("a", "b")),
+    (["50 %\r100 %"], ("100 %",)),
+    (["abc\r\x1b[Kd"], ("d",)),
+    (["one\ntwo\r\x1b[2K\x1b[1A\x1b[2Kthree\nfour"], ("three", "four")),
+    (["one\ntwo\r\x1b[2K\x1b[", "1A\x1b[2Kthree\nfour"], ("three", "four")),
+    (["\x1b[31mred\x1b[0m"], ("red",)),
+    (["\x1b]0;title\x07text"], ("text",)),
+    (["x" * (COLUMNS + 5)], ("x" * COLUMNS,)),
+]
+
+
+@each(("parts", "shown"), CASES)
+def test_screen(parts: list[str], shown: tuple[str, ...]) -> None:
+    screen = Screen()
+    for part in parts:
+        screen.feed(part)
+    assert screen.shown() == shown
+
+
+def test_waits_are_shortened_and_moving_bars_are_one_frame() -> None:
+    bars = [(1.0 + number / 10, ("agent \u2501" + "\u2501" * number,)) for number in range(50)]
+    frames = [(0.0, ("start",)), *bars, (60.0, ("end",))]
+    found = paced(frames)
+    assert [lines[0][:5] for _, lines in found] == ["start", "agent", "end"]
+    assert [lasts for lasts, _ in found] == [1.0, LONGEST_GAP, LAST_FRAME]
+
+
+def test_a_command_becomes_a_picture() -> None:
+    frames = paced(record(["printf", "<a> & b\n"]))
+    picture = ElementTree.fromstring(svg(frames, "A test"))
+    texts = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "<a> & b" in texts and texts[0] is not None and texts[0].startswith("$ printf")
