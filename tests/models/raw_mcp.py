@@ -35,6 +35,7 @@ class Raw:
             from the id of the request.
         calls: The arguments and metadata of the calls of tools.
         hangs: How many of the next calls of tools get no answer before ``freed`` is set.
+        status: The status of HTTP of answers to calls of tools.
         refuses: How many of the next calls of tools are answered with an error of the tool.
     """
 
@@ -44,7 +45,19 @@ class Raw:
         self.calls: list[dict[str, Any]] = []
         self.hangs = 0
         self.refuses = 0
+        self.status = 200
         self.freed = Event()
+
+    def called(self, params: dict[str, Any]) -> Any:
+        """Return the answer to a call of a tool, after it was noted."""
+        self.calls.append(params)
+        if self.hangs > 0:
+            self.hangs -= 1
+            self.freed.wait()
+        if self.refuses > 0:
+            self.refuses -= 1
+            return {"content": [{"type": "text", "text": "pay otherwise"}], "isError": True}
+        return self.answers["tools/call"]
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
         owner = self
@@ -55,15 +68,11 @@ class Raw:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 method = request.get("method", "")
-                if method == "tools/call":
-                    owner.calls.append(request["params"])
-                    if owner.hangs > 0:
-                        owner.hangs -= 1
-                        owner.freed.wait()
-                answer = owner.answers.get(method)
-                if method == "tools/call" and owner.refuses > 0:
-                    owner.refuses -= 1
-                    answer = {"content": [{"type": "text", "text": "pay otherwise"}], "isError": True}
+                answer = (
+                    owner.called(request["params"]) if method == "tools/call" else owner.answers.get(method)
+                )
+                if method == "tools/call" and owner.status != 200:
+                    return self.reply(owner.status, b"", owner.headers)
                 if "id" not in request:
                     return self.reply(202, b"")
                 if (whole := whole_of(answer, request["id"])) is not None:

@@ -34,6 +34,7 @@ from flink_agents.api import errors
 from flink_agents.api.errors import AgentsError
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 pytestmark = pytest.mark.executes_once
 
@@ -261,6 +262,36 @@ def test_a_toolset_of_pydantic_ai_sends_keys_and_repeats_nothing(tmp_path: Path)
             [letter] = harness.dead_letters
             assert letter.error_type == "ToolOutcomeUnknownError"
     assert len([line for line in counts.lines if line.startswith("slow")]) == 1
+
+
+@each(
+    ("status", "headers", "calls", "error"),
+    [
+        (429, {}, 2, "MCPServerUnavailableError"),
+        (503, {"retry-after": "0"}, 2, "MCPServerUnavailableError"),
+        (503, {}, 1, "MCPOutcomeUnknownError"),
+        (503, {"retry-after": "soon"}, 1, "MCPOutcomeUnknownError"),
+        (502, {"retry-after": "0"}, 1, "MCPOutcomeUnknownError"),
+        (504, {}, 1, "MCPOutcomeUnknownError"),
+        (500, {}, 1, "MCPOutcomeUnknownError"),
+        (400, {}, 1, "MCPRequestError"),
+    ],
+)
+def test_a_call_is_repeated_if_its_status_says_that_it_was_not_begun(
+    status: int, headers: dict[str, str], calls: int, error: str
+) -> None:
+    options = {"retry": {**QUICK, "max_attempts": 2}}
+    with raw_server() as (raw, url), harness_of(Lenient(), at(url, **options)) as harness:
+        raw.status, raw.headers = status, headers
+        settle_direct(harness)
+        [letter] = harness.dead_letters
+        assert (len(raw.calls), letter.error_type) == (calls, error)
+
+
+def settle_direct(harness: OperatorHarness) -> None:
+    harness.push("direct")
+    while not harness.dead_letters:
+        harness.advance_time(1000)
 
 
 def test_one_call_is_one_key_in_all_its_attempts() -> None:

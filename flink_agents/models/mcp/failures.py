@@ -40,7 +40,10 @@ _BY_STATUS = "Server returned an error response"
 _NO_SESSION = "Session terminated"
 """The words of the library where a server was started again, and does not know who asks."""
 
-_NOT_BEGUN = frozenset({425, 429, 503})
+_NOT_BEGUN = frozenset({425, 429})
+
+_BUSY = 503
+"""Says that nothing was begun if it comes with a time to wait. Proxies say it of calls that were cut, too."""
 
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 """Exceptions of clients for HTTP that are raised before anything is sent."""
@@ -122,7 +125,7 @@ def _of_code(code: int, message: str, http: HTTPAnswer) -> Failure:
 
 
 def _of_status(status: int, text: str, retry_after: float | None) -> Failure:
-    if status in _NOT_BEGUN:
+    if status in _NOT_BEGUN or (status == _BUSY and retry_after is not None):
         return Failure(Kind.NOT_DONE, text, retry_after)
     return Failure(Kind.UNKNOWN if may_succeed_again(status) else Kind.REFUSED, text, retry_after)
 
