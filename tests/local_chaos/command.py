@@ -39,6 +39,7 @@ from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.testing.kafka import KafkaBroker
 from tests.local_chaos.judge import STEPS, Verdict, World, judge
 from tests.local_chaos.kills import MOMENTS, VICTIMS, Killer, Start, Stuck
+from tests.local_chaos.orders import APART_MS
 
 ORDERS, KEYS = 480, 12
 TOPICS = ("orders", "answers", "approvals", "booked", "totals", "late")
@@ -77,13 +78,13 @@ class Broker:
         begun = int(time.time() * 1000) - 3_600_000
         for number in range(ORDERS):
             order = {"number": number, "customer": f"c{number % KEYS}"}
-            producer.send("orders", json.dumps(order).encode(), timestamp_ms=begun + 40 * number)
+            producer.send("orders", json.dumps(order).encode(), timestamp_ms=begun + APART_MS * number)
             if number % 7 == 0:
                 signal = {"name": f"paid-{number}", "key": order["customer"], "value": f"paid{number}"}
                 producer.send("answers", json.dumps({**signal, "id": f"paid-{number}"}).encode())
         # A watermark has to pass the last window.
         last = {"number": ORDERS, "customer": "last"}
-        producer.send("orders", json.dumps(last).encode(), timestamp_ms=begun + 40 * ORDERS + 60_000)
+        producer.send("orders", json.dumps(last).encode(), timestamp_ms=begun + APART_MS * ORDERS + 60_000)
         producer.close()
 
     def read(self, topic: str) -> list[dict[str, Any]]:
@@ -292,7 +293,7 @@ def main(arguments: list[str]) -> int:
     }
     total |= {
         name: sum(getattr(one, name) for one in verdicts.values())
-        for name in ("starts", "resumed", "called_again")
+        for name in ("starts", "resumed", "called_again", "other_totals")
     }
     total["late"] = sum(len(one.late) for one in verdicts.values())
     print(json.dumps(total) if options.json else total)

@@ -29,9 +29,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.connectors.kafka import approvals_to_kafka, kafka_signals, kafka_sink, kafka_source
-from tests.local_chaos.orders import awaits_signal, needs_approval, pauses
-
-WINDOW_MS = 1000
+from tests.local_chaos.orders import WINDOW_MS, awaits_signal, needs_approval, pauses
 
 
 class Order(BaseModel):

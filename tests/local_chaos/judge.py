@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.local_chaos.orders import may_be_late
+from tests.local_chaos.orders import may_be_late, may_have_another_total
 
 STEPS = ("left", "right", "end")
+TOTAL = "total"
+"""The step of the agent after the windows."""
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Verdict:
         called_again: Calls that were in flight at a kill and were made again.
         repeated_after_record: Calls that were made again after their answer was recorded.
         keys_differ: Calls that came under several idempotency keys.
+        other_totals: Calls for windows that came out otherwise after a kill, for they follow late orders.
         late: Orders that came after their window had ended, behind a suspended run of their key.
         late_without_reason: Those of them that neither waited nor were behind one that did.
         wrong_totals: Orders that are in no window and not late, or in several.
@@ -84,6 +87,7 @@ class Verdict:
     called_again: int = 0
     repeated_after_record: Sequence[tuple[int, str]] = ()
     keys_differ: Sequence[tuple[int, str]] = ()
+    other_totals: int = 0
     late: Sequence[int] = ()
     late_without_reason: Sequence[int] = ()
     wrong_totals: Sequence[int] = ()
@@ -135,6 +139,8 @@ def judge(
     of_totals = Counter(number for one in totals or () for number in one["orders"])
     of_totals.update(numbers_late := [one["number"] for one in late])
     numbers = range(orders) if totals is not None else ()
+    several = [call for call, found in world.keys.items() if len(found) > 1]
+    other_totals = {(n, step) for n, step in several if step == TOTAL and may_have_another_total(n, keys)}
     return Verdict(
         orders=orders,
         lost=sorted(set(range(orders)) - set(counts)),
@@ -143,7 +149,8 @@ def judge(
         lost_effects=sorted(wanted - set(world.effects)),
         called_again=sum(len(tokens) - 1 for tokens in world.effects.values()),
         repeated_after_record=world.repeated_after_record,
-        keys_differ=sorted(call for call, keys in world.keys.items() if len(keys) > 1),
+        keys_differ=sorted(call for call in several if call not in other_totals),
+        other_totals=len(other_totals),
         late=numbers_late,
         late_without_reason=[number for number in numbers_late if not may_be_late(number, keys)],
         wrong_totals=[number for number in numbers if of_totals[number] != 1],

@@ -65,6 +65,21 @@ def test_an_order_may_miss_its_window_behind_one_that_waits(
     assert found.clean == clean and found.as_json()["late"] == [late]
 
 
+@each(
+    ("keys", "step", "number", "clean"),
+    [(48, "total", 1, False), (12, "total", 8, True), (12, "total", 1, True), (12, "end", 8, False)],
+)
+def test_a_window_may_come_out_otherwise_behind_an_order_that_waits(
+    keys: int, step: str, number: int, clean: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("totals") / "world"
+    again = [f"effect {number} {step} {key} {key}" for key in ("one", "two")]
+    file.write_text("\n".join([*lines(), *again]) + "\n")
+    found = judge(World.read(file), ORDERS, outputs(), None, keys=keys, kills={}, starts=1, resumed=0)
+    assert found.clean == clean
+    assert found.other_totals == int(clean) and len(found.keys_differ) == int(not clean)
+
+
 def test_a_call_that_was_in_flight_may_come_again(tmp_path: Path) -> None:
     found = verdict(tmp_path, ["effect 0 left key-0-left lost", *lines()], outputs())
     assert found.clean and found.called_again == 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from flink_agents.api.errors import (
@@ -34,6 +34,7 @@ from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, Outputs, Reader
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
+from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import KeptAgent, check_checkpoints, open_start
@@ -214,7 +215,8 @@ class Job:
         from pyflink.common import JobExecutionResult
 
         job_name = self._prepare(job_name, resumes=True)
-        story, waits, start = self._story, self.is_local or bool(self._collecting), self._start
+        story, start, local = self._story, self._start, self.is_local
+        waits = local or bool(self._collecting)
         try:
             if start is not None and start.skips:
                 return self._skip(start)
@@ -235,6 +237,12 @@ class Job:
                 return result
         except Py4JJavaError as error:
             raise story.failed(flink_compat.java_text(error)) from None
+        except Py4JError:
+            # The JVM died while it was given the job. Python would ask it on for each object of Java.
+            if not local or not gateway.is_gone(gateway.GONE_SECONDS):
+                raise
+            gateway.leave_alone()
+            raise story.lost("the JVM") from None
         finally:
             self._start = None
 

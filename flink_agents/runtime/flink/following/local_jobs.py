@@ -74,6 +74,14 @@ class JobStory:
         self.trace(java_text)
         return job_failed(self.name, java_text, self.untimed, self.typed)
 
+    def lost(self, what: str) -> TaskManagerLostError:
+        """Return the error of the job whose JVM or TaskManager is gone."""
+        return TaskManagerLostError(
+            f"{what} of the local job {self.name!r} is gone; nobody starts another one",
+            found=None if self.log is None else last_error(self.log),
+            fix="the log says why" + ("" if self.log is None else f": {shown(self.log)}"),
+        )
+
     def trace(self, java_text: str) -> None:
         """Print Flink's text, if that is wanted and has not been done."""
         # Several threads and callers can meet the same failure, each with another head of the text.
@@ -130,18 +138,10 @@ class LocalJob:
             return self._story.failed(flink_compat.java_text(error))
         if isinstance(error, Py4JError):
             gateway.leave_alone()
-            return self._lost("the JVM")
+            return self._story.lost("the JVM")
         if isinstance(error, JobFailedError):
             self._story.trace(error.java_trace)
         return error
-
-    def _lost(self, what: str) -> TaskManagerLostError:
-        log = self._story.log
-        return TaskManagerLostError(
-            f"{what} of the local job {self._story.name!r} is gone; nobody starts another one",
-            found=None if log is None else last_error(log),
-            fix="the log says why" + ("" if log is None else f": {shown(log)}"),
-        )
 
     def reports_itself(self) -> None:
         """Note that somebody else raises the error of the job."""
@@ -212,7 +212,7 @@ class LocalJob:
 
     def _lose(self) -> None:
         """End the job, whose TaskManager is gone."""
-        self._end(None, self._lost("the TaskManager"))
+        self._end(None, self._story.lost("the TaskManager"))
         flink_compat.close_minicluster(self._client)
 
 

@@ -76,6 +76,7 @@ def _wrap_launch(module: Any) -> None:
         _keep.append(process)
         if not any(isinstance(one, _UntilGone) for one in logging.root.filters):
             logging.root.addFilter(_UntilGone())
+            logging.getLogger("py4j.java_gateway").addFilter(_UntilGone())
         return process
 
     prepare_and_launch.prepares = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -125,12 +126,15 @@ def leave_alone() -> None:
         gateway._gateway_client.is_connected = False
 
 
+_OF_A_GONE_JVM = ("Exception while sending command", "An error occurred while trying to connect to the Java")
+
+
 class _UntilGone(logging.Filter):
     """Leaves out what Py4J logs of calls that were in flight when the JVM died: the job says it once."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.msg != "Exception while sending command." or not is_gone(GONE_SECONDS)
+        return not str(record.msg).startswith(_OF_A_GONE_JVM) or not is_gone(GONE_SECONDS)
 
 
 def kill() -> None:

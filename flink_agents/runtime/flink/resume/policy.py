@@ -45,7 +45,9 @@ def main_script() -> Path | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if file is None or shell is not None or _in_pytest():
         return None
-    return Path(file).absolute()
+    # What Python reads from a pipe is called <stdin>; a script inside a zip file has no directory beside it.
+    path = Path(file).absolute()
+    return path if path.parent.is_dir() and not path.name.startswith("<") else None
 
 
 def _in_pytest() -> bool:

@@ -61,6 +61,10 @@ def test_a_test_is_no_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.delenv("PYTEST_VERSION")
     assert policy.main_script() == tmp_path / "job.py"
+    for name in ("<stdin>", str(tmp_path / "jobs.pyz" / "__main__.py")):
+        main.__file__ = name
+        assert policy.main_script() is None
+    main.__file__ = str(tmp_path / "job.py")
     shell = ModuleType("IPython")
     vars(shell)["get_ipython"] = lambda: None
     monkeypatch.setitem(sys.modules, "IPython", shell)
