@@ -264,7 +264,10 @@ def durable_callable(
     """
     if "redact" in kwargs or "client" in kwargs:
         _check_untaken(function, kwargs)
-    given = {name: value for name, value in settings.items() if value is not NOT_GIVEN}
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        if value is not NOT_GIVEN:
+            given[name] = value
     if not given:
         if isinstance(function, DurableCallable):
             return function

@@ -33,9 +33,9 @@ def lagging(lags: bool = True) -> Iterator[None]:
         _wait_for(actor)
         feed(self, actor, *others)
 
-    def harvest_late(self: Commits, actor: KeyActor, *others: Any) -> None:
+    def harvest_late(self: Commits, actor: KeyActor, *others: Any) -> Any:
         _wait_for(actor)
-        harvest(self, actor, *others)
+        return harvest(self, actor, *others)
 
     with patch.object(Feeder, "feed", feed_late), patch.object(Commits, "harvest", harvest_late):
         yield

@@ -124,7 +124,10 @@ class GroupWriter(ABC, Generic[P]):
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         write.future = future
         self.waiting.add(future)
-        self.submit(write)
+        self._queue.put(write)
+        if self.ended_by is not None:
+            # The thread may have looked for the last time before this came.
+            self._refuse_waiting()
         return future
 
     def submit(self, write: P) -> None:
@@ -246,7 +249,10 @@ class GroupWriter(ABC, Generic[P]):
         for write, outcome in zip(writes, outcomes, strict=True):
             if write.future is not None:
                 told.append((write.future, outcome))
-        self._call(_resolve, told, self.waiting)
+        try:
+            self._loop.call_soon_threadsafe(_resolve, told, self.waiting)
+        except RuntimeError:  # the loop is closed
+            _log.debug("nobody waits for %s any more", self._place)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         try:

@@ -12,7 +12,6 @@ from flink_agents.api.errors import DurableResultError, RecordTooLargeError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
 from flink_agents.runtime.durable.call_attempts import CallAttempts, Threads, raised_by
 from flink_agents.runtime.durable.call_values import Arguments, decoded, encoded, failure_kept, result_error
-from flink_agents.runtime.durable.in_flight import CallInFlight
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
@@ -98,8 +97,9 @@ class CallExecution:
         if delivery.replaying:
             recorded = delivery.take(call.number)
             return await self._beside_others() if recorded is None else self._given(recorded, None)
-        in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity, delivery.main)
-        attempts = self._attempts(in_flight)
+        step, what = self._step, self._what
+        in_flight = self._recording.in_flight.begin(step.run, what.identity, delivery.main)
+        attempts = CallAttempts(step, what, call, self._threads, self._observers, in_flight)
         # What the function does belongs to nobody's order.
         current_delivery.set(None)
         try:
@@ -133,7 +133,8 @@ class CallExecution:
         if call.recorded is not None:
             self._observers.call_replayed(state, action, function)
         else:
-            self._observers.call_begun(state, action, function, journal_of(step).replayed)
+            assert step.run.journal is not None
+            self._observers.call_begun(state, action, function, step.run.journal.replayed)
             if (tell := self._observers.call_content) is not None:
                 tell(state, action, function, "request", self._call.identity.request)
 
@@ -185,7 +186,10 @@ class CallExecution:
         self._delivery.performing.append(pending)
         in_flight = self._recording.in_flight.begin(self._step.run, self._what.identity)
         try:
-            await self._make(pending, self._attempts(in_flight))
+            step, what, call = self._step, self._what, self._call
+            await self._make(
+                pending, CallAttempts(step, what, call, self._threads, self._observers, in_flight)
+            )
         finally:
             self._recording.in_flight.end(in_flight)
             if self._recording.bridge.over:
@@ -223,14 +227,11 @@ class CallExecution:
             raise
         delivery.settle(ended, record)
 
-    def _attempts(self, in_flight: CallInFlight) -> CallAttempts:
-        return CallAttempts(self._step, self._what, self._call, self._threads, self._observers, in_flight)
-
     @property
     def _tells_outside(self) -> bool:
         """Whether the outside may learn by the call which run makes it."""
         what = self._what
-        return what.wants_key or what.reconciler is not None or self._step.run.identified
+        return what.wants_key or what.reconciler is not None or self._step.run.lineage.known
 
     async def _announce(self) -> None:
         """Record what must be known before the call can take effect.
@@ -266,7 +267,8 @@ class CallExecution:
             record = _record(self._call, None, self._described(error), *place)
             stored = await self._keep(record)
         state, action = self._step.run.state, self._step.action.name
-        self._observers.recorded(state, action, stored)
+        if (tell := self._observers.recorded) is not None:
+            tell(state, action, stored)
         if record.error is None:
             if (tell := self._observers.call_content) is not None:
                 tell(state, action, self._call.identity.function, "result", value)
@@ -284,7 +286,9 @@ class CallExecution:
         calls, after = self._delivery.calls, self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
-        append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
+        journal = self._step.run.journal
+        assert journal is not None
+        append = journal.add_outcomes(self._step.path, outcomes)
         return self._recording.kept(calls, outcomes, append, late=True)
 
     def _failed(self, raised: BaseException, attempts: int) -> CallRecord:

@@ -30,7 +30,7 @@ from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import is_unchanging
+from flink_agents.runtime.serde.copies import UNCHANGING, is_unchanging
 from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
 
 MAX_AWAITS = 5
@@ -73,7 +73,8 @@ class Arguments:
         except UnserializableValueError as error:
             raise _unfit_argument(what, error) from error
         values = (*args, *kwargs.values())
-        self._plain = (args, kwargs) if all(map(is_unchanging, values)) else None
+        plain = UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))
+        self._plain = (args, kwargs) if plain else None
         self.identity = CallIdentity(
             what.identity, digest_of_bytes(self._data), request_text(what, args, kwargs)
         )
@@ -81,6 +82,9 @@ class Arguments:
 
     def of(self, what: DurableCallable, clients: Mapping[str, Any]) -> partial[Any]:
         """The function of ``what`` with a copy of the arguments, and with open clients by name."""
+        if self._plain is not None and not (what.wants_key or clients):
+            args, kwargs = self._plain
+            return partial(what.function, *args, **kwargs)
         return self._given_to(what, what.wants_key, clients)
 
     def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
@@ -281,19 +285,26 @@ def _told(call: CallIdentity | str | None) -> str:
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The arguments as a text for people."""
-    names = [name for name in what.positional if name not in what.clients]
+    names: Sequence[str] = what.positional
+    if what.clients:
+        names = [name for name in what.positional if name not in what.clients]
     if len(names) < len(args):
         names = list(map(str, range(len(args))))
     named = [*zip(names, args, strict=False), *kwargs.items()]
     # What stands without a name may be what is to be left out.
     hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()
-    shown = [f"{name}={'...' if name in hidden else _shown(value)}" for name, value in named]
+    shown: list[str] = []
+    for name, value in named:
+        shown.append(f"{name}={'...' if name in hidden else _shown(value)}")
     return redaction.hide_known(", ".join(shown))[:REQUEST_CHARACTERS]
 
 
 def _shown(value: Any) -> str:
     try:
-        # A piece of a secret would not be found.
-        return redaction.hide_known(repr(value))[:REQUEST_CHARACTERS]
+        text = repr(value)
+        if len(text) <= REQUEST_CHARACTERS:
+            return text
+        # It is cut here, and a piece of a secret would not be found.
+        return redaction.hide_known(text)[:REQUEST_CHARACTERS]
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"

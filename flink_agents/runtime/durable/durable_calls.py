@@ -143,7 +143,7 @@ class DurableCalls:
         if what.result_type is not None:
             check_result_type(what)
         arguments = Arguments(self._codec, what, args, kwargs)
-        delivery = self._delivery_of(step)
+        delivery = step.delivery or self._delivery_of(step)
         step.calls = delivery.calls
         try:
             call = step.calls.make(delivery.task_path(), arguments.identity)
@@ -164,7 +164,8 @@ class DurableCalls:
             run = step.run
             path = step.path
             seed = (run.identity, run.key_text, run.sequence_number, path)
-            records = journal_of(step).step(path)
+            assert run.journal is not None
+            records = run.journal.step(path)
             given = StepCalls(records), seed, partial(_stuck, step), waits_of, self._bridge
             if run.waits is None:
                 step.delivery = Delivery(*given)
@@ -176,7 +177,7 @@ class DurableCalls:
 
     def enter(self, step: ActionRun) -> None:
         """Let what runs from here on in the task of an execution belong to that."""
-        delivery = self._delivery_of(step)
+        delivery = step.delivery or self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
 
@@ -189,7 +190,8 @@ class DurableCalls:
         delivery = step.delivery
         if delivery is None:
             return
-        check_waits_awaited(step)
+        if step.run.waits is not None:
+            check_waits_awaited(step)
         if not delivery.unawaited:
             return
         made = inspect.CORO_CREATED  # what was cancelled before it began is closed
@@ -281,14 +283,14 @@ class DurableCalls:
             raise mismatch_error(step, mismatch) from None
         events = self._shared.events.settle(step)
         short_term, sensory = step.run.written_since(step.mark)
-        record = ActionRecord(
-            short_term, sensory, events, [list(each) for each in step.side or ()], calls.made
-        )
-        outcomes = calls.unrecorded
-        append = journal_of(step).add_action(step.path, record, outcomes)
+        record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.made)
+        outcomes, journal = calls.unrecorded, step.run.journal
+        assert journal is not None
+        append = journal.add_action(step.path, record, outcomes)
         if not outcomes:
             await self._recording.stored(append)
-            self._observers.recorded(step.run.state, step.action.name, 1)
+            if (tell := self._observers.recorded) is not None:
+                tell(step.run.state, step.action.name, 1)
         else:
             await self._store_end(step, calls, dict(outcomes), append)
 
@@ -327,7 +329,8 @@ class DurableCalls:
         append: Coroutine[Any, Any, None],
     ) -> None:
         await self._recording.stored(append)
-        self._observers.recorded(step.run.state, step.action.name, 1 + len(outcomes))
+        if (tell := self._observers.recorded) is not None:
+            tell(step.run.state, step.action.name, 1 + len(outcomes))
         calls.keep(outcomes)
 
     async def void(self, step: ActionRun) -> None:

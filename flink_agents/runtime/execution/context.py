@@ -144,16 +144,13 @@ class ActionRun:
     def path(self) -> str:
         """What distinguishes it from others of its run, and is the same on replay."""
         if self._path is None:
-            self._path = self._made_path()
+            parts: list[str] = []
+            lineage: Lineage | None = lineage_of_sent(self.event)
+            while lineage is not None and lineage.parent is not None:
+                parts.append(f"{lineage.action}[{lineage._ordinal}]")
+                lineage = lineage.parent
+            self._path = "/".join((*reversed(parts), self.action.name))
         return self._path
-
-    def _made_path(self) -> str:
-        parts: list[str] = []
-        lineage: Lineage | None = lineage_of_sent(self.event)
-        while lineage is not None and lineage.parent is not None:
-            parts.append(f"{lineage.action}[{lineage._ordinal}]")
-            lineage = lineage.parent
-        return "/".join((*reversed(parts), self.action.name))
 
     def adopt(self) -> None:
         """Belong to this thread from here on."""

@@ -17,7 +17,7 @@ from flink_agents.runtime.journal.plans import give_back
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.classes.values import shape_of
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import are_unchanging
+from flink_agents.runtime.serde.copies import UNCHANGING, are_unchanging
 from flink_agents.runtime.serde.typenames import Kind, shorten
 
 
@@ -94,7 +94,8 @@ class EventRecords:
 
     def own(self, event: Event) -> Event:
         """A copy for one attempt of an action; the event itself where that is the same to everybody."""
-        if are_unchanging(event.__dict__.values()):
+        values = event.__dict__.values()
+        if UNCHANGING.issuperset(map(type, values)) or are_unchanging(values):
             return event
         try:
             return self.copy(event)

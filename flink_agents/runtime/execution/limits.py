@@ -115,7 +115,9 @@ class Slot:
     def end(self) -> None:
         """Give the slot back: the execution has ended."""
         self._ended = True
-        self._let_go()
+        if self._held:
+            self._held = False
+            self._slots.give()
 
     @contextmanager
     def lent(self) -> Iterator[None]:

@@ -133,7 +133,7 @@ class RunState:
         return self.phase in IN_FLIGHT
 
     def enter(self, phase: Phase, since: float = 0.0) -> None:
-        """Begin a phase; this is the only place where one begins.
+        """Begin a phase. No other method tells observers that one begins.
 
         Args:
             phase: The phase.
@@ -147,7 +147,10 @@ class RunState:
     def begin(self, now: float) -> None:
         """Begin to execute the run outside of Flink's thread."""
         self.begun = self.started = now
-        self.enter(Phase.RUNNING, now)
+        if self._observers.phase_changed is None:
+            self.phase, self.since = Phase.RUNNING, now
+        else:
+            self.enter(Phase.RUNNING, now)
 
     def begin_wait(self, wait: Wait) -> None:
         """Let an action of the run wait for something."""
@@ -186,7 +189,10 @@ class RunState:
     def finish(self, now: float) -> None:
         """Note that all actions of the run have ended."""
         self._waits = self.action_run = None
-        self.enter(Phase.FINISHED, now)
+        if self._observers.phase_changed is None:
+            self.phase, self.since = Phase.FINISHED, now
+        else:
+            self.enter(Phase.FINISHED, now)
 
     def suspend(self, now: float, waits: Sequence[Any] = ()) -> None:
         """Note that nothing but records are left of the run, which waits for ``waits``."""

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from contextlib import aclosing, closing
 from itertools import chain
+from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from flink_agents.api.awaited_methods import truth_of
@@ -262,6 +263,9 @@ class StepExecutor(FailurePolicies):
             return None
 
     def _emit(self, step: ActionRun, result: Any) -> None:
+        if type(result) is CoroutineType:
+            step.awaited = result
+            return
         routes = self._shared.routes
         if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)

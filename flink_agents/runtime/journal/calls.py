@@ -231,7 +231,9 @@ class StepCalls:
         Raises:
             Mismatch: Another one was recorded under its number.
         """
-        number = self.number(RecordKind.CALL, task)
+        index = self._made.get((RecordKind.CALL, task), 0)
+        self._made[RecordKind.CALL, task] = index + 1
+        number = Number(RecordKind.CALL, task, index)
         self.made += 1
         records = self._records
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, origins_in
 from flink_agents.api.durable import OnPlanChange
@@ -17,9 +17,6 @@ from flink_agents.runtime.journal.order import RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, inherited
 from flink_agents.runtime.journal.plans import Plans
 from flink_agents.runtime.journal.portions import portions
-from flink_agents.runtime.journal.reads import ReadLog
-from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.retention.remembered import Recent
 from flink_agents.runtime.retention.shared_values import SharedValues
@@ -30,6 +27,18 @@ MAX_SETTLED = 100_000
 """Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
 
 _log = bounded_logger("flink_agents.durable")
+
+
+class KeyJournal(NamedTuple):
+    """Where the records of one key are. Its actor keeps it, so that nobody looks it up again.
+
+    Attributes:
+        store: The store that has them: the own one, unless they may belong to a former job.
+        key: The journal in it.
+    """
+
+    store: ActionStateStore
+    key: JournalKey
 
 
 class Journals:
@@ -66,6 +75,8 @@ class Journals:
         pruner: Pruner | None = None,
         on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
+        # Almost all journals are the job's own: they go to its store without a detour.
+        self._own, self._group = store, owner.group
         self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
         self._copied: frozenset[str] = frozenset()
@@ -116,6 +127,13 @@ class Journals:
             self._name = journal_id, name
         return JournalKey(name, key_text)
 
+    def of_key(self, journal_id: str, key_text: str) -> KeyJournal:
+        """The journal of a key, with the store that has it."""
+        known, name = self._name
+        if known != journal_id:
+            name = self.key(journal_id, key_text).journal_id
+        return KeyJournal(self._own if name == self._group else self.store, JournalKey(name, key_text))
+
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
         """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
 
@@ -125,12 +143,13 @@ class Journals:
             marker: Where its records can lie, as state says; None where it does not.
             pending: Whether inputs of it wait in state.
         """
-        journal = self.key(journal_id, key_text)
-        return journal not in self._settled and self.store.may_have(journal, marker, pending)
+        store, journal = self.of_key(journal_id, key_text)
+        return journal not in self._settled.things and store.may_have(journal, marker, pending)
 
     def marker(self, journal_id: str, key_text: str) -> bytes:
         """Before what is recorded of the key from now on. For any thread."""
-        return self.store.recovery_marker(self.key(journal_id, key_text))
+        store, journal = self.of_key(journal_id, key_text)
+        return store.recovery_marker(journal)
 
     async def recorded(
         self,
@@ -255,18 +274,6 @@ class Journals:
             self.pruner.committed(journal, through_seq, runs)
         else:
             self.pruner.restored(journal, through_seq)
-
-    def of_run(
-        self,
-        journal_id: str,
-        key_text: str,
-        seq: int,
-        header: Callable[[], RunHeader],
-        records: Sequence[Record],
-        log: ReadLog | None = None,
-    ) -> RunJournal:
-        """The journal of a run; see :class:`RunJournal`."""
-        return RunJournal(self.store, self.codec, self.key(journal_id, key_text), seq, header, records, log)
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
-from flink_agents.runtime.journal.portions import portions
+from flink_agents.runtime.journal.portions import FRAME, portions
 from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
 from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -128,10 +129,11 @@ class RunJournal:
 
     def _outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> list[Record]:
         found = outcomes.items() if len(outcomes) < 2 else sorted(outcomes.items(), key=_place)
-        return [
-            Record(kind, self._seq, step_name(step, task), nth, outcome.pack(self._codec))
-            for (kind, task, nth), outcome in found
-        ]
+        records: list[Record] = []
+        for (kind, task, nth), outcome in found:
+            name = step_name(step, task) if task else step
+            records.append(Record(kind, self._seq, name, nth, outcome.pack(self._codec)))
+        return records
 
     def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
         if self.bound and self._log is None and len(records) == 1:
@@ -151,13 +153,19 @@ class RunJournal:
             # the first append, and where that is refused, theirs may be stored all the same.
             header = self._header().pack(self._codec)
             records.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
-        for part in portions(records, self.limit):
+        size = sum(map(len, map(_data_of, records))) + sum(map(len, map(_step_of, records)))
+        for part in (
+            (records,) if size + FRAME * len(records) <= self.limit else portions(records, self.limit)
+        ):
             await self._store.append(self._journal, part)
             self.bound = True
         self._logged = max(self._logged, logged)
 
     def _read(self, reads: list[Read]) -> Iterable[Record]:
         return packed_reads(self._codec, self._seq, reads, self._logged, self.limit)
+
+
+_data_of, _step_of = attrgetter("data"), attrgetter("step")
 
 
 def _place(outcome: tuple[Number, Outcome]) -> int:

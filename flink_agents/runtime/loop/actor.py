@@ -23,6 +23,7 @@ from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of
 from flink_agents.runtime.metrics.observers import Observers
@@ -123,6 +124,7 @@ class KeyActor:
         memory: Short-term memory of the key, all of it.
         pending: Whether inputs of the key waited in state before the one at hand.
         origins: Other jobs that may have recorded something for inputs that wait.
+        journal: Where its records are; None if there is no store.
 
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
@@ -131,6 +133,7 @@ class KeyActor:
             state before the one at hand, or recorded runs of it were overtaken.
         overtaken: Recorded runs of it that were overtaken, as state says.
         origins: See above.
+        journal: See above.
         fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
         begin: The first sequence number of its incarnation.
         ends: Runs that somebody wants to end; see ``Head``. Flink's thread replaces it.
@@ -178,6 +181,7 @@ class KeyActor:
         "fresh",
         "gone",
         "head",
+        "journal",
         "journal_id",
         "key_text",
         "loaded",
@@ -216,10 +220,12 @@ class KeyActor:
         memory: dict[str, bytes | None],
         pending: bool,
         origins: Sequence[Origin] = (),
+        journal: KeyJournal | None = None,
     ) -> None:
         self.key_text = key_text
         self.head = head
         self.journal_id = head.journal_id
+        self.journal = journal
         self.overtaken, self.origins = head.overtaken, origins
         self.fresh, self.begin, self.ends = head.fresh, head.begin, head.ends
         self.marker, self.pending = head.marker, pending or bool(self.overtaken)

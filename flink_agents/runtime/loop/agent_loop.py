@@ -79,6 +79,7 @@ class AgentLoop:
         self._shared = shared
         self._to_look_at = to_look_at
         self._steps = steps
+        self._may_wait = shared.may_wait
         self._clock = clock
         self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._stopped = False
@@ -297,7 +298,8 @@ class AgentLoop:
         if self._bridge.over:
             # What waits is abandoned.
             return
-        self._watch.wake()
+        if not self._watch.is_awake():
+            self._watch.wake()
         if not self._inbox:
             # What is submitted meanwhile is found below.
             self._woken = False
@@ -331,7 +333,7 @@ class AgentLoop:
                 self._begun += 1
                 begun = clock()
                 actor.state = waiting.begin(begun)
-                run = self._run_of(actor, waiting)
+                run = waiting.run or self._new_run(actor, waiting)
                 try:
                     await self._execute(actor, run, waiting)
                 except RunSuspended as suspended:
@@ -371,12 +373,14 @@ class AgentLoop:
         state = run.state
         try:
             self.replays.attach(actor, run, waiting)
-            self.suspensions.attach(actor, run, waiting)
+            if self._may_wait:
+                self.suspensions.attach(actor, run, waiting)
             if actor.ends:
                 check_not_ended(actor, run, waiting)
             if waiting.run is None:
                 self._steps.begin(run, waiting.record)
-            check_run(run, waiting.suspension, self._shared)
+            if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
+                check_run(run, waiting.suspension, self._shared)
             state.executing = True
             await self._steps.execute(run, self._attempts, waiting.step)
             state.executing = False
@@ -424,10 +428,8 @@ class AgentLoop:
             self._to_look_at.append(actor)
         self._bridge.notify()
 
-    def _run_of(self, actor: KeyActor, waiting: Waiting) -> Run:
-        """The run of an input: the one that Flink's thread began, or a new one that has not begun."""
-        if waiting.run is not None:
-            return waiting.run
+    def _new_run(self, actor: KeyActor, waiting: Waiting) -> Run:
+        """A run of an input that has not begun; Flink's thread may have begun others."""
         return Run(
             self._shared,
             actor.journal_id,

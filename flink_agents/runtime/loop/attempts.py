@@ -126,7 +126,8 @@ class Attempts:
             if step.awaited is None:
                 await self._call(step)
             if step.awaited is not None:
-                await self._in_time(step, begun)
+                unbounded = step.action.settings.timeout is None
+                await (self._wait(step) if unbounded else self._in_time(step, begun))
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
             slot.end()

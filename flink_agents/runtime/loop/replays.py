@@ -18,6 +18,7 @@ from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns, input_digest
 from flink_agents.runtime.journal.reads import recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -237,7 +238,9 @@ class Replays:
             log = memory.log
         # Without the run, which has the journal: each run would be left to the collector of cycles.
         header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin)
-        run.journal = journals.of_run(run.journal_id, run.key_text, run.sequence_number, header, records, log)
+        assert actor.journal is not None
+        store, journal = actor.journal
+        run.journal = RunJournal(store, journals.codec, journal, run.sequence_number, header, records, log)
 
     def ended(self, run: Run, waiting: Waiting) -> None:
         """Note where later runs of the key can have records: behind what ``run`` recorded."""

@@ -67,8 +67,6 @@ class Suspensions:
 
     def attach(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
         """Give a run its journal and its waits."""
-        if not self._shared.may_wait:
-            return
         assert actor.mail is not None
         self._live[actor.mail] = None
         if self._ended and not actor.mail.ended:

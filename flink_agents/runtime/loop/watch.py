@@ -96,6 +96,7 @@ class Watch:
         self._lag = _Lag(group.get_gauge("loop_lag_ms").set)
         self._thread: threading.Thread | None = None
         self._busy, self._end = threading.Event(), threading.Event()
+        self.is_awake = self._busy.is_set
         # Of the loop's thread.
         self._reported: dict[KeyActor, RunState] = {}
         self._next_look = self._used = 0.0

@@ -50,7 +50,7 @@ class LocalCounter(Counter):
 
     @override
     def inc(self, n: int = 1) -> None:
-        if not is_number(n, self):
+        if type(n) is not int and not is_number(n, self):
             return
         with self._lock:
             self._count += n

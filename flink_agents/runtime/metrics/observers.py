@@ -32,6 +32,7 @@ class Observers:
         phase_changed: None if nobody listens, since phases change more often than all else.
         call_content: None if nobody listens, so that no content is made for nobody.
         memory_written: None if nobody listens.
+        recorded: None if nobody listens.
         agent_called: None if nobody listens.
         agent_answered: None if nobody listens.
         request_answered: None if nobody listens.
@@ -66,7 +67,7 @@ class Observers:
         self.agent_called = dispatch("agent_called")
         self.agent_answered = dispatch("agent_answered")
         self.request_answered = dispatch("request_answered")
-        self.recorded = dispatch("recorded") or _nobody
+        self.recorded = dispatch("recorded")
         self.memory_written = dispatch("memory_written")
         self.committed = dispatch("committed") or _nobody
         self.closed = dispatch("closed") or _nobody

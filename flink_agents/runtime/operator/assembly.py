@@ -251,10 +251,11 @@ def _operator(
     for service in services:
         service.attach(operator)
     if not beats:
-        operator.schedule = KeyTimers(operator, host.clock, host.keys, end)
+        operator.attach(KeyTimers(operator, host.clock, host.keys, end))
         return Subtask(shared, low, operator, None)
     assert host.outlet is not None and host.keys is not None
-    operator.schedule = heartbeat = Heartbeat(operator, host.clock, host.keys, host.outlet(low), end)
+    heartbeat = Heartbeat(operator, host.clock, host.keys, host.outlet(low), end)
+    operator.attach(heartbeat)
     return Subtask(shared, low, operator, heartbeat)
 
 

@@ -82,6 +82,7 @@ class Commits:
         self._state = state
         self._hooks = hooks
         self._journals = shared.journals
+        self._prunes = shared.journals is not None and shared.journals.pruner is not None
         self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
@@ -142,10 +143,12 @@ class Commits:
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.origins = ()
         self._head(head, timers)
-        self._mark(actor, marker)
+        if hooks.committed:
+            self._mark(actor, marker)
         for run in finished:
             run.state.commit(now)
-        self._prunable(actor)
+        if self._prunes:
+            self._prunable(actor)
         return last
 
     def _suspend(self, ended: Ended, actor: KeyActor, timers: Timers, emission: Emission) -> None:

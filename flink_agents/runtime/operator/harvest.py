@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from flink_agents.api.observers import Phase
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 
@@ -116,7 +117,8 @@ def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyAct
         return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
-        if actor.held is None:
+        state = actor.state
+        if state is None or state.phase is not Phase.INPUT:
             age = loop.age(actor) * 1000 if actor.running else 0.0
             shortest = min(shortest, expected - age if age < expected else age / 16)
     return now + int(shortest)

@@ -109,40 +109,59 @@ class Heartbeat(Schedule):
 
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit what has finished, of all keys."""
-        if timestamp >= START and self._end.is_foreign(timestamp):
-            self.see_the_end(timers)
+        if timestamp >= START and not self._begins_end(timestamp, timers):
             return
-        self._beat(timestamp, timers)
-        if self._has_ended:
-            self._rests = not (self._actors or self._restored or self._awaits_keys())
-
-    def _beat(self, timestamp: int, timers: Timers) -> None:
         hooks = self._hooks
-        self._note_time(timestamp)
+        if timestamp < START:
+            if timestamp == self._at or timestamp <= self._clock():
+                # A timer in event time may be far ahead, and says nothing of beats.
+                self._fired = max(self._fired, timestamp)
+                if self._at is not None and self._at <= timestamp:
+                    self._at = None
         if hooks.fired:
-            # These are about the key whose timer has fired.
-            emission, key_text = Emission(), self._keys.text()
-            for hook in hooks.fired:
-                hook(key_text, timestamp, timers, emission)
-            if emission.outputs or emission.side_outputs:
-                self._leave(emission)
+            self._tell_fired(timestamp, timers)
         if timestamp >= START:
             self._end_input(timestamp, timers)
         for hook in hooks.beat:
             hook()
         if timestamp == self._end.drain:
             self._drain_all(timers)
-        elif not (self._actors or self._has_work()):
-            return
-        elif timestamp == self._end.start:
-            self._begin_the_end(timers)
-        else:
-            self._look_at_all(timers)
-        self._arm(timers)
+            self._arm(timers)
+        elif self._actors or self._has_work():
+            if timestamp == self._end.start:
+                self._begin_the_end(timers)
+            else:
+                self._look_at_all(timers)
+            self._arm(timers)
+        if self._has_ended:
+            self._note_rest()
+
+    def _note_rest(self) -> None:
+        """Note whether the end of the input has something to wait for."""
+        self._rests = not (self._actors or self._restored or self._awaits_keys())
+
+    def _begins_end(self, timestamp: int, timers: Timers) -> bool:
+        """Return True if a timer at the end of the input is one of this agent, not of a savepoint."""
+        if self._end.is_foreign(timestamp):
+            self.see_the_end(timers)
+            return False
+        if timestamp == self._end.start:
+            self._waits_for_end, self._has_ended = False, True
+        return True
+
+    def _tell_fired(self, timestamp: int, timers: Timers) -> None:
+        """Let services do what is due for the key whose timer has fired."""
+        emission, key_text = Emission(), self._keys.text()
+        for hook in self._hooks.fired:
+            hook(key_text, timestamp, timers, emission)
+        if emission.outputs or emission.side_outputs:
+            self._leave(emission)
 
     def _look_at_all(self, timers: Timers) -> None:
         """Commit what has finished, and do what else waits for a beat, if anything does."""
-        self._operator.waits.check_failure()
+        made = self._operator.waits.made
+        if made is not None and made.failure is not None:
+            raise made.failure
         if self._restored:
             self._wake_restored(MOST_WOKEN, timers)
         if self._done:
@@ -151,17 +170,6 @@ class Heartbeat(Schedule):
             self._check_restored(MOST_WOKEN)
         for hook in self._hooks.look:
             hook(timers)
-
-    def _note_time(self, timestamp: int) -> None:
-        """Note which timer has fired."""
-        if timestamp < START:
-            if timestamp == self._at or timestamp <= self._clock():
-                # A timer in event time may be far ahead, and says nothing of beats.
-                self._fired = max(self._fired, timestamp)
-                if self._at is not None and self._at <= timestamp:
-                    self._at = None
-        elif timestamp == self._end.start:
-            self._waits_for_end, self._has_ended = False, True
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
         """Find the keys with work that the end of the input lets begin, or waits for."""
@@ -227,7 +235,7 @@ class Heartbeat(Schedule):
         if present is not actor:
             if present is None:
                 del self._key_of[key_text]
-        elif actor.head.has_pending:
+        elif actor.head.first_pending != actor.head.next_pending:
             operator.feeder.feed(actor, operator.waits.loop)
         else:
             operator.release(actor, timers)
@@ -279,13 +287,15 @@ class Heartbeat(Schedule):
 
     def _awaits_keys(self) -> bool:
         """Return True if the end of the input waits for something of a key without an actor."""
-        return any(hook() for hook in self._hooks.awaits_keys)
+        hooks = self._hooks.awaits_keys
+        return bool(hooks) and any(hook() for hook in hooks)
 
     def _has_work(self) -> bool:
         """Return True if a beat has something to do besides looking at actors."""
-        if self._restored or self._unchecked or self._awaits_keys():
+        if self._restored or self._unchecked:
             return True
-        return any(hook() for hook in self._hooks.is_looking)
+        hooks = (*self._hooks.awaits_keys, *self._hooks.is_looking)
+        return bool(hooks) and any(hook() for hook in hooks)
 
     # -- the timer ------------------------------------------------------------------------
 

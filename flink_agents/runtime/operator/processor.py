@@ -57,11 +57,13 @@ class AgentProcessor:
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
         waits: Makes the agent loop, and waits for it.
-        schedule: Says when Flink's thread looks at actors; set before the operator opens.
+        schedule: Says when Flink's thread looks at actors.
+        on_timer: Called for each timer of the current key, with its time and the timers of the key.
         to_look_at: The actors that Flink's thread is to look at; None if the schedule looks at all.
     """
 
     schedule: Schedule
+    on_timer: Callable[[str, int, Timers], Emission]
 
     def __init__(
         self,
@@ -97,6 +99,10 @@ class AgentProcessor:
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = Commits(shared, state, hooks)
         shared.run_metrics.add_gauges("runs", self._load)
+
+    def attach(self, schedule: Schedule) -> None:
+        """Take timers as a schedule says. Called before the operator opens."""
+        self.schedule, self.on_timer = schedule, schedule.on_timer
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
@@ -166,10 +172,6 @@ class AgentProcessor:
             return emission
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
-
-    def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Commit what has finished, as a timer of the current key tells, and see that it goes on."""
-        return self.schedule.on_timer(key_text, timestamp, timers)
 
     @property
     def busy_keys(self) -> list[str]:
@@ -293,8 +295,11 @@ class AgentProcessor:
         self._comes_back = False
         try:
             packed = packed or self._intake.packed(record, run.timestamp)
-            self.waits.check_failure()
-            self.waits.wait_for_room()
+            if (made := self.waits.made) is not None:
+                if made.failure is not None:
+                    raise made.failure
+                if self.feeder.is_full(made):
+                    self.waits.wait_for_room()
         except BaseException:
             step.let_go()
             raise
@@ -346,7 +351,9 @@ class AgentProcessor:
             for hook in hooks.overtaken:
                 hook(head, key_text)
         origins = origins_of(head, self._state.pending) if head.origins else ()
-        actor = KeyActor(key_text, head, known, pending, origins)
+        journals = self._shared.journals
+        journal = None if journals is None else journals.of_key(head.journal_id, key_text)
+        actor = KeyActor(key_text, head, known, pending, origins, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
             actor.order = Unread.UNREAD
             if not head.fresh:
@@ -412,7 +419,9 @@ class AgentProcessor:
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit what the current key's actor has finished, unless the attempt has failed."""
-        self.waits.check_failure()
+        made = self.waits.made
+        if made is not None and made.failure is not None:
+            raise made.failure
         last = self._commits.harvest(actor, emission, timers)
         for hook in self.hooks.after_commit:
             hook(actor, last, timers)

@@ -25,30 +25,33 @@ class Recent(Generic[T]):
 
     Args:
         most: How many there are at most.
+
+    Attributes:
+        things: Those that are there.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._things: dict[T, None] = {}
+        self.things: dict[T, None] = {}
         self._lock = threading.Lock()
 
     def add(self, thing: T) -> None:
         """Add ``thing``; the one that was added first goes where there are too many."""
         with self._lock:
-            self._things[thing] = None
-            if len(self._things) > self._most:
-                del self._things[next(iter(self._things))]
+            self.things[thing] = None
+            if len(self.things) > self._most:
+                del self.things[next(iter(self.things))]
 
     def discard(self, thing: T) -> None:
         """Remove ``thing``, if it is there."""
         with self._lock:
-            self._things.pop(thing, None)
+            self.things.pop(thing, None)
 
     def __contains__(self, thing: T) -> bool:
-        return thing in self._things
+        return thing in self.things
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self.things)
 
 
 class Seen:

@@ -25,6 +25,8 @@ def plain_copy(value: Any) -> Any:
     if kind is dict:
         if not UNCHANGING.issuperset(map(type, value)):
             raise NotPlain
+        if UNCHANGING.issuperset(map(type, value.values())):
+            return dict(value)
         return {name: plain_copy(part) for name, part in value.items()}
     if kind is list or kind is tuple:
         return kind([plain_copy(part) for part in value])

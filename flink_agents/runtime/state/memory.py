@@ -245,6 +245,8 @@ class MemoryTree:
 
     def nodes(self) -> dict[str, bytes]:
         """All nodes that were there before the run, as far as they were read."""
+        if not self._known:
+            return {}
         return {path: data for path, data in self._known.items() if data is not None}
 
     def load(self, whole: bool = False) -> dict[str, bytes | None]:

@@ -48,7 +48,7 @@ patch(
 )
 patch(
     "untraced-behind-unrecorded",
-    "agent_loop:AgentLoop._run_of",
+    "agent_loop:AgentLoop._new_run",
     "waiting.ordered or actor.unrecorded or waiting.was_aside",
     "waiting.ordered or waiting.was_aside",
     "A run behind one that recorded nothing does not trace its memory.",

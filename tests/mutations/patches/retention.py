@@ -147,7 +147,7 @@ patch(
 patch(
     "recent-grows",
     "remembered:Recent.add",
-    "if len(self._things) > self._most:",
+    "if len(self.things) > self._most:",
     "if False:",
     "What a task remembers of keys grows without a bound.",
 )

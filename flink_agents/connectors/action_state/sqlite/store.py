@@ -178,7 +178,9 @@ class SQLiteStore(ThreadedStore[Write]):
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
-        writer = self._require_owned()
+        writer = self._writer
+        if writer is None or self._closed or self._owner is None or self._ended.done():
+            writer = self._require_owned()
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
@@ -218,7 +220,8 @@ class SQLiteStore(ThreadedStore[Write]):
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        self._require_open()
+        if self._writer is None or self._closed or self._ended.done():
+            self._require_open()
         return self._known is None or hash(journal) in self._known
 
     @override
@@ -250,8 +253,13 @@ class SQLiteStore(ThreadedStore[Write]):
     @override
     def recovery_marker(self, journal: JournalKey) -> bytes:
         """Return the id and the position of the file: a copy with a lower position lacks records."""
-        self._require_open()
-        return self._marker + self._reached().to_bytes(_POSITION_BYTES, "big")
+        if self._writer is None or self._closed or self._ended.done():
+            self._require_open()
+        writer = self._writer
+        reached = (
+            max(self._opened_at, writer.position) if isinstance(writer, SQLiteWriter) else self._opened_at
+        )
+        return self._marker + reached.to_bytes(_POSITION_BYTES, "big")
 
     def _reached(self) -> int:
         """Return the position of the file; other processes may have written since it was opened."""

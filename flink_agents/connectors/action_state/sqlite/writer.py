@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import sqlite3
 import threading
 import time
@@ -28,8 +29,8 @@ from flink_agents.api.errors import StoreError
 from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite.file import (
+    READ_BUSY_SECONDS,
     advance,
-    begin,
     file_identity,
     log_path,
     translate,
@@ -38,7 +39,7 @@ from flink_agents.connectors.action_state.sqlite.owners import owns, release, re
 from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
-from flink_agents.sqlite_files import is_busy
+from flink_agents.sqlite_files import begin, is_busy
 
 _log = bounded_logger("flink_agents.store")
 
@@ -209,8 +210,11 @@ class SQLiteWriter(GroupWriter[Write]):
                 rows = Rows(self._connection, map(_journal_of, batch))
                 outcomes = _applied(batch, rows)
                 rows.flush()
-                position = self._advance(batch)
-                pruned = self._expire(rows.pruned)
+                # A transaction that only removes does not move the position.
+                position = advance(self._connection) if any(map(_records_of, batch)) else self.position
+                pruned = rows.pruned + (self._pruned or 0)
+                if self._pruned is None or pruned >= min(PRUNED_BETWEEN, self._removals // 10 + 1):
+                    pruned = None if expire(self._connection, self._removals) else 0
                 self._renew()
             except BaseException:
                 self._roll_back()
@@ -220,25 +224,16 @@ class SQLiteWriter(GroupWriter[Write]):
             self.position = position
         return outcomes
 
-    def _advance(self, batch: list[Write]) -> int:
-        """Count a transaction that appends; returns the position of the file, as far as it is known."""
-        if not any(map(_records_of, batch)):
-            return self.position
-        return advance(self._connection)
-
-    def _expire(self, pruned: int) -> int | None:
-        """Delete journals that need not be remembered; returns what to note after the commit."""
-        if self._pruned is not None:
-            pruned += self._pruned
-            if pruned < min(PRUNED_BETWEEN, self._removals // 10 + 1):
-                return pruned
-        return None if expire(self._connection, self._removals) else 0
-
     def _begin(self) -> None:
         try:
-            if file_identity(self._path) != self._identity:
-                raise OSError("the file was removed or replaced while the store was open")
-            begin(self._connection, self._busy_seconds)
+            found = os.stat(self._path)
+            if (found.st_dev, found.st_ino) != self._identity:
+                raise FileNotFoundError
+        except OSError:
+            gone = OSError("the file was removed or replaced while the store was open")
+            raise _NotBegun from gone
+        try:
+            begin(self._connection, self._busy_seconds, READ_BUSY_SECONDS)
             log = file_identity(self._log)
             if log != (self._log_identity or log):
                 self._roll_back()
@@ -290,7 +285,7 @@ class SQLiteWriter(GroupWriter[Write]):
         try:
             if self._owner is not None and not self._abandoned:
                 with self._lock:
-                    begin(self._connection, self._busy_seconds)
+                    begin(self._connection, self._busy_seconds, READ_BUSY_SECONDS)
                     release(self._connection, self._owner)
                     self._connection.execute("COMMIT")
         except sqlite3.Error as error:
