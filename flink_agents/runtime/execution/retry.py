@@ -14,13 +14,18 @@ from typing import Any
 
 from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import (
+    ActionSignatureError,
     ActionTimeoutError,
     AgentsError,
+    CyclicResourceError,
+    EventNeverEmittedError,
     FunctionReferenceError,
     MissingExtraError,
+    MissingResourceError,
     RecordedFailureError,
     ResourceUnavailableError,
     UnknownEventError,
+    UnknownTriggerError,
 )
 from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.execution.limits import Slot
@@ -46,6 +51,12 @@ DEPLOYMENT_ERRORS = (
     FunctionReferenceError,
     MissingExtraError,
     ModuleNotFoundError,
+    # The definition of a sub-agent, which is compiled when it is called first.
+    ActionSignatureError,
+    CyclicResourceError,
+    EventNeverEmittedError,
+    MissingResourceError,
+    UnknownTriggerError,
 )
 """Errors of the job and its workers, which each record would meet: none of them is the fault of a record."""
 

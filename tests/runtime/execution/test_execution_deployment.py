@@ -50,6 +50,20 @@ async def asks_who_lacks_a_module(event: Any, ctx: Any) -> OutputEvent:
     return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
 
 
+async def asks_who_lacks_a_resource(event: Any, ctx: Any) -> OutputEvent:
+    async def act(event: Any, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=await ctx.chat("analyst", "hi"))
+
+    asked = Agent(name="asked").add_action("act", [InputEvent], act)
+    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
+
+
+async def asks_who_waits_for_nothing(event: Any, ctx: Any) -> OutputEvent:
+    asked = Agent(name="asked").add_action("act", [InputEvent], is_bad_data)
+    asked.add_action("never", [Nobody], is_bad_data)
+    return OutputEvent(output=await ctx.call_agent(asked, InputEvent(input=event.input)))
+
+
 def is_bad_data(event: Any, ctx: Any) -> None:
     raise KeyError(event.input)
 
@@ -64,7 +78,16 @@ def of(action: Callable[..., Any], policy: str) -> Agent:
 @each("policy", ["dead-letter", "ignore", "retry"])
 @each(
     "action",
-    [emits_unknown, emits_named, lacks_a_module, lacks_a_model, in_a_task, asks_who_lacks_a_module],
+    [
+        emits_unknown,
+        emits_named,
+        lacks_a_module,
+        lacks_a_model,
+        in_a_task,
+        asks_who_lacks_a_module,
+        asks_who_lacks_a_resource,
+        asks_who_waits_for_nothing,
+    ],
     ids=lambda action: action.__name__,
 )
 def test_no_policy_passes_by_what_the_deployment_lacks(action: Callable[..., Any], policy: str) -> None:
