@@ -7,9 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.connectors.kafka.client import CLIENT_OPTIONS, SHADED, java_properties
+from flink_agents.connectors.kafka.client import (
+    BOOTSTRAP_MS,
+    CLIENT_OPTIONS,
+    SHADED,
+    java_properties,
+    made_client,
+)
 from flink_agents.connectors.kafka.positions import start_options, stop_options
 
 CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"
@@ -148,3 +155,21 @@ def test_a_start_that_there_is_not(start: Any, text: str) -> None:
 def test_a_source_cannot_stop_at_the_earliest_record() -> None:
     with pytest.raises(KafkaStreamError, match="'latest', 'committed'"):
         stop_options("earliest", ["a"], None)  # pyright: ignore[reportArgumentType]
+
+
+class Unreachable:
+    """A client of brokers that do not answer."""
+
+    DEFAULT_CONFIG = {"bootstrap_timeout_ms": 30_000}
+
+    def __init__(self, **options: Any) -> None:
+        raise KafkaTimeoutError(f"{options['bootstrap_timeout_ms']}")
+
+
+def test_brokers_that_do_not_answer_are_named_soon() -> None:
+    with pytest.raises(KafkaStreamError, match="the brokers at nowhere:1 cannot be reached") as caught:
+        made_client(Unreachable, bootstrap_servers="nowhere:1")
+    assert caught.value.found == f"KafkaTimeoutError: {BOOTSTRAP_MS}"
+    with pytest.raises(KafkaStreamError) as caught:
+        made_client(Unreachable, bootstrap_servers="nowhere:1", bootstrap_timeout_ms=5)
+    assert caught.value.found == "KafkaTimeoutError: 5"

@@ -36,6 +36,9 @@ _SECURITY += ("ssl_check_hostname", "sasl_mechanism", "sasl_plain_username", "sa
 CLIENT_OPTIONS = ("bootstrap_servers", *_SECURITY, *_SAME_MEANING)
 """Options that a source and a sink accept; other settings of the Java client go into ``properties``."""
 
+BOOTSTRAP_MS = 12_000
+"""How long a client looks for brokers, if its options do not say it."""
+
 _OWN_PROPERTIES = frozenset(
     ("bootstrap.servers", "group.id", "transactional.id", "key.deserializer", "value.deserializer")
     + ("key.serializer", "value.serializer", "enable.auto.commit")
@@ -62,10 +65,16 @@ def reaching(servers: Any = None) -> Iterator[None]:
         raise KafkaStreamError(
             f"the brokers{at} cannot be reached, or refuse it",
             expected="brokers that answer at bootstrap_servers, and take the login of the client",
-            found=f"{type(error).__name__}: {error}",
+            found=_told(error),
             fix="start the brokers, or correct bootstrap_servers and the options of the client; "
             "`flink-agents kafka start` starts a broker for development",
         ) from error
+
+
+def _told(error: Exception) -> str:
+    name, text = type(error).__name__, str(error)
+    # kafka-python writes the class into the text of some errors.
+    return text if text.startswith(name) else f"{name}: {text}"
 
 
 def know_passwords(options: Mapping[str, Any]) -> None:
@@ -85,6 +94,8 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
         KafkaStreamError: The options are invalid, or the brokers cannot be reached.
     """
     know_passwords(options)
+    if "bootstrap_timeout_ms" in getattr(kind, "DEFAULT_CONFIG", ()):
+        options = {"bootstrap_timeout_ms": BOOTSTRAP_MS, **options}
     with reaching(options.get("bootstrap_servers")):
         try:
             return kind(**options)
