@@ -54,7 +54,7 @@ def test_commands_take_the_directory_of_a_cluster(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text("")
     data = tmp_path / "cluster"
-    for words in (["run", str(script)], ["stop"]):
+    for words in (["run", str(script)], ["stop"], ["cancel"], ["doctor"]):
         result = CliRunner().invoke(app, [*words, "--data", str(data)])
         assert result.exit_code == 2
         assert f"cluster start --data {data}" in result.output

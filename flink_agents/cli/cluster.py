@@ -314,6 +314,11 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
     return ClusterRest(address or default_address())
 
 
+def address_of(data: Path, address: str | None) -> str:
+    """Return the address of the cluster in a directory; no other address may be given."""
+    return _rest(address, data).address
+
+
 def directory(text: str | None) -> str | None:
     """Return a directory as the URL that Flink needs; a URL stays as it is."""
     # Flink writes file:/directory, too. A scheme has two letters or more, unlike a drive of Windows.

@@ -11,7 +11,7 @@ import typer
 
 from flink_agents.api.errors import SetupError
 from flink_agents.cli.approvals import approvals_app, signal
-from flink_agents.cli.cluster import cancel, cluster_app, run, stop
+from flink_agents.cli.cluster import Directory, address_of, cancel, cluster_app, run, stop
 from flink_agents.cli.erase import erase
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.explain import explain
@@ -84,6 +84,7 @@ def doctor(
         str | None,
         typer.Option(metavar="URL", help="Check the Flink cluster with this REST address instead."),
     ] = None,
+    data: Directory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Check this machine and environment, or a cluster.
@@ -92,6 +93,8 @@ def doctor(
     """
     from flink_agents.cli.doctor import render_json, render_table, run_checks
 
+    if data is not None:
+        cluster = address_of(data, cluster)
     if cluster is None:
         results = run_checks()
     else:
