@@ -102,3 +102,24 @@ patch(
     "return directory",
     "RocksDB cannot restore at another parallelism if the directory has a path of 25 to 57 characters.",
 )
+patch(
+    "lost-job-as-java",
+    "flink.following.cluster_run:_Following._lost",
+    'if not (error.found or "").startswith("404"):',
+    "if True:",
+    "A job that a restarted JobManager does not know ends in forty frames of Java.",
+)
+patch(
+    "start-forgets-slots",
+    "flink.launch.standalone:StandaloneCluster._given",
+    'slots or before.get("slots") or DEFAULT_SLOTS',
+    "slots or DEFAULT_SLOTS",
+    "A cluster that lost its JobManager starts with other slots than it was given.",
+)
+patch(
+    "two-starts",
+    "flink.launch.standalone:StandaloneCluster._one_start",
+    "fcntl.flock(file, fcntl.LOCK_EX)",
+    "pass",
+    "Two commands at once start two JobManagers in one directory.",
+)
