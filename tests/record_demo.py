@@ -62,8 +62,17 @@ class Screen:
                 self.column += len(found)
 
     def shown(self) -> tuple[str, ...]:
-        """Return the last lines, cut to the width of the terminal."""
-        return tuple(line[:COLUMNS] for line in self.lines[-ROWS:])
+        """Return the last lines, cut to the width; of a bar that was drawn twice, the newer one."""
+        lines: list[str] = []
+        for line in self.lines:
+            if lines and _BAR.search(line) and _label(line) == _label(lines[-1]):
+                lines.pop()
+            lines.append(line[:COLUMNS])
+        return tuple(lines[-ROWS:])
+
+
+def _label(line: str) -> str:
+    return _BAR.split(line, maxsplit=1)[0]
 
 
 Frame = tuple[float, tuple[str, ...]]

@@ -15,6 +15,7 @@ CASES = [
     (["one\ntwo\r\x1b[2K\x1b[", "1A\x1b[2Kthree\nfour"], ("three", "four")),
     (["\x1b[31mred\x1b[0m"], ("red",)),
     (["\x1b]0;title\x07text"], ("text",)),
+    (["a \u2501\u2501 1\na \u2501\u2501 2\nb \u2501 0"], ("a \u2501\u2501 2", "b \u2501 0")),
     (["x" * (COLUMNS + 5)], ("x" * COLUMNS,)),
 ]
 
