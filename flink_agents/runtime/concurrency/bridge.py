@@ -1,8 +1,8 @@
 """The bridge between the agent loop, Flink's thread and the threads of actions.
 
-Flink's thread and the threads of actions hand functions and coroutines to the loop, and wait for what comes
-of them. Nobody waits without end: a thread looks once in a slice of time whether the task attempt is over,
-and what is cancelled gets so many seconds to end. All of these times stand here.
+Flink's thread and the threads of actions pass functions and coroutines to the loop, and wait for the
+results. No wait is endless: a waiting thread checks regularly whether the task attempt is over,
+and cancelled work gets a limited time to end. All of these times are defined here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 from flink_agents.runtime.concurrency.outcomes import Outcome, StoppedIteration, awaited_outcome
 
 FLINK_SLICE_SECONDS = 0.05
-"""How long Flink's thread waits before it looks whether it was cancelled."""
+"""How long Flink's thread waits before it checks whether it was cancelled."""
 
 THREAD_SLICE_SECONDS = 0.1
-"""How long a thread of an action waits before it looks whether the task attempt is over."""
+"""How long a thread of an action waits before it checks whether the task attempt is over."""
 
 CANCEL_SECONDS = 5.0
-"""How long somebody waits for the end of an action, a task or a call that was cancelled."""
+"""How long to wait for the end of an action, a task or a call that was cancelled."""
 
 CLIENT_CLOSE_SECONDS = 3.0
 """How long the end of a task attempt waits for clients to close."""
@@ -41,7 +41,7 @@ def hand_to(
     *args: Any,
     context: Context | None = None,
 ) -> bool:
-    """Let ``loop`` call a function, from any thread; returns False where the loop is closed."""
+    """Let ``loop`` call a function, from any thread; returns False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *args, context=context)
     except RuntimeError:
@@ -50,17 +50,17 @@ def hand_to(
 
 
 class Errands:
-    """What the loop wants a waiting thread to do meanwhile: a function returns whether the wait is over."""
+    """Functions that the loop wants a waiting thread to run; each returns True if the wait is over."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], bool]] = queue.SimpleQueue()
         self.put = self._queue.put
 
     def do_until(self, is_over: Callable[[], bool]) -> None:
-        """Do errands until one says that the wait is over.
+        """Run errands until one returns that the wait is over.
 
         Args:
-            is_over: True if the task attempt is over.
+            is_over: Returns True if the task attempt is over.
 
         Raises:
             asyncio.CancelledError: The task attempt is over.
@@ -71,7 +71,7 @@ class Errands:
                     return
             except queue.Empty:
                 if is_over():
-                    # Nobody on the loop will answer any more.
+                    # The loop will not answer any more.
                     raise asyncio.CancelledError from None
 
 
@@ -83,7 +83,7 @@ class Bridge:
 
     Attributes:
         loop: See above.
-        over: True if the task attempt is over, so that threads of actions wait no longer. Any thread may
+        over: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
         progress: Grows with each call of :meth:`notify`.
     """
@@ -98,7 +98,7 @@ class Bridge:
     # -- to the loop ------------------------------------------------------------------
 
     def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
-        """Let the loop call a function; returns False where the loop is closed."""
+        """Let the loop call a function; returns False if the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(function, *args, context=context)
         except RuntimeError:
@@ -106,7 +106,7 @@ class Bridge:
         return True
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
-        """The answer to ``question``, which the loop finds; it is cancelled where the loop is closed."""
+        """Return a future for the answer to ``question``, which runs on the loop unless that is closed."""
         try:
             return asyncio.run_coroutine_threadsafe(question, self.loop)
         except RuntimeError:
@@ -116,15 +116,15 @@ class Bridge:
             return unasked
 
     def answer(self, question: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
-        """Wait for the answer to ``question`` on Flink's thread, which ``check`` may end by raising."""
+        """Wait on Flink's thread for the answer to ``question``; ``check`` may end the wait by raising."""
         asked = self.ask(question)
-        # Not by the time-out of result(): the question may raise such an error itself.
+        # Not with the timeout of result(): the question may raise such an error itself.
         while not futures.wait([asked], FLINK_SLICE_SECONDS).done:
             check()
         return asked.result()
 
     def wait_for(self, make: Callable[[], Awaitable[Any]], errands: Errands | None = None) -> Any:
-        """Await on the loop what ``make`` gives there; the thread of an action waits, and does ``errands``.
+        """Await the result of ``make`` on the loop; the action's thread waits, and runs ``errands``.
 
         Raises:
             asyncio.CancelledError: The task attempt is over.
@@ -151,22 +151,22 @@ class Bridge:
     # -- to Flink's thread ------------------------------------------------------------
 
     def notify(self) -> None:
-        """Let Flink's thread look, if it waits; only for the loop's thread."""
+        """Let Flink's thread check its condition, if it waits; only for the loop's thread."""
         self.progress += 1
-        # Whoever waits says so before it looks, so that either of the two sees what the other has done.
+        # A waiting thread says so before it checks, so that one of the two sees what the other has done.
         if self._waited_for:
             with self._progress:
                 self._progress.notify_all()
 
     def wait_for_progress(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait on Flink's thread until a condition holds, which :meth:`notify` may make true.
+        """Wait on Flink's thread until a condition holds, which :meth:`notify` signals.
 
         Args:
             until: The condition.
-            seconds: How long at most.
+            seconds: The timeout.
 
         Returns:
-            Whether it holds.
+            True if it holds.
         """
         with self._progress:
             self._waited_for = True

@@ -20,20 +20,20 @@ _log = bounded_logger("flink_agents.clients")
 
 
 class _Client:
-    """A client and the task that it lives in: many must be closed by the task that opened them."""
+    """A client and the task that owns it: many must be closed by the task that opened them."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self.name = name
         self._make = make
         self._end = asyncio.Event()
-        # A future would not hand on whatever it raised.
+        # A future would not pass on every exception.
         self.opened: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         # Without the context of the step that asks first: the client outlives it.
         loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
 
     def end(self) -> None:
-        """Begin to close it."""
+        """Start closing it."""
         if self.opened.done():
             self._end.set()
         else:
@@ -72,7 +72,7 @@ class _Client:
 
 
 class Clients:
-    """The clients of a subtask. All of it runs on the agent loop.
+    """The clients of a subtask. All methods run on the agent loop.
 
     Args:
         agent: The agent.
@@ -84,7 +84,7 @@ class Clients:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to ``loop``."""
+        """Bind the clients to ``loop``."""
         self._loop = loop
 
     def at_hand(self) -> bool:
@@ -95,10 +95,10 @@ class Clients:
             return False
 
     def check(self, name: str) -> None:
-        """Check that there is a client ``name``.
+        """Check that the agent has a client ``name``.
 
         Raises:
-            ResourceNotFoundError: There is none.
+            ResourceNotFoundError: It has none.
         """
         self._agent.client(name)
 
@@ -108,24 +108,24 @@ class Clients:
         return client is not None and client.opened.done() and not client.task.done()
 
     def opens_in(self, name: str) -> asyncio.Task[None] | None:
-        """The task that opens the client ``name``, if one does."""
+        """Return the task that opens the client ``name``, if there is one."""
         client = self._clients.get(name)
         return None if client is None or client.opened.done() else client.task
 
     def lives_in(self, task: object) -> str | None:
-        """The name of the client that lives in ``task``, if one does. For any thread."""
+        """Return the name of the client that ``task`` owns, if there is one. Thread-safe."""
         return next((name for name, client in list(self._clients.items()) if client.task is task), None)
 
     async def get(self, name: str) -> Outcome:
-        """The client ``name``, opened at the first call; where that fails, the next call tries again."""
+        """Return the client ``name``, opened at the first call; if that fails, the next call tries again."""
         client = self._clients.get(name)
         if client is None or (client.opened.done() and client.task.done()):
             client = self._clients[name] = _Client(name, _manager(self._agent.client(name)))
-        # Who waits may be cancelled; the others wait on.
+        # One waiting caller may be cancelled; the others keep waiting.
         return await asyncio.shield(client.opened)
 
     async def close(self) -> None:
-        """Close all, in bounded time. What one raises is logged."""
+        """Close all clients, in bounded time. Errors are logged."""
         tasks = {client.task: client for client in self._clients.values() if not client.task.done()}
         for client in tasks.values():
             client.end()

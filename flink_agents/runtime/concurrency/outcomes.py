@@ -1,8 +1,8 @@
-"""Carries how code ended from one thread or task to another, whatever it raised.
+"""Carries the outcome of code from one thread or task to another, whatever it raised.
 
-asyncio does not let every exception pass: a future refuses ``StopIteration``, so that whoever
-waits for it would wait for ever, and a task that raises ``SystemExit`` or ``KeyboardInterrupt``
-stops its loop. So an end travels as a value, and becomes an exception again where it arrives.
+asyncio does not pass on every exception: a future rejects ``StopIteration``, so that its
+waiters would wait for ever, and a task that raises ``SystemExit`` or ``KeyboardInterrupt``
+stops its loop. So an outcome travels as a value, and becomes an exception again at its destination.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class StoppedIteration(RuntimeError):
-    """Stands for a ``StopIteration`` in coroutines, which cannot raise it; Python does the same.
+    """Replaces a ``StopIteration`` in coroutines, which cannot raise it; Python does the same.
 
     Args:
         stop: The exception.
@@ -30,21 +30,21 @@ class StoppedIteration(RuntimeError):
 
 
 def carried(error: BaseException) -> BaseException:
-    """What a coroutine or a future can raise for ``error``."""
+    """Return ``error`` in a form that a coroutine or a future can raise."""
     return StoppedIteration(error) if isinstance(error, StopIteration) else error
 
 
 def thrown(error: BaseException) -> BaseException:
-    """What code raised of which ``error`` came through a coroutine."""
+    """Return the original exception of ``error``, which came through a coroutine."""
     return error.stop if isinstance(error, StoppedIteration) else error
 
 
 class Outcome:
-    """How code ended.
+    """The outcome of code.
 
     Args:
-        value: What it returned.
-        error: What it raised, or None.
+        value: Its result.
+        error: Its exception, or None.
     """
 
     __slots__ = ("_error", "_value")
@@ -54,12 +54,12 @@ class Outcome:
         self._error = error
 
     def result(self) -> Any:
-        """What it returned; asked for once.
+        """Return the result; call it once.
 
         Raises:
-            BaseException: What it raised, as far as a coroutine can raise it.
+            BaseException: The exception, as far as a coroutine can raise it.
         """
-        # An error leads to the frames that it passes, and so to this object: no cycle is to be left.
+        # An exception refers to the frames that it passes, and so to this object: this avoids a cycle.
         error, self._error = self._error, None
         if error is None:
             return self._value
@@ -69,16 +69,16 @@ class Outcome:
             del error
 
     def peek(self) -> Any:
-        """What it returned, for one of several who ask.
+        """Return the result, for one of several callers.
 
         Raises:
-            BaseException: What it raised, as far as a coroutine can raise it.
+            BaseException: The exception, as far as a coroutine can raise it.
         """
         return Outcome(self._value, self._error).result()
 
 
 def outcome_of(function: Callable[[], Any]) -> Outcome:
-    """Call ``function``; returns how it ended."""
+    """Call ``function``; returns its outcome."""
     try:
         return Outcome(function())
     except BaseException as error:
@@ -86,10 +86,10 @@ def outcome_of(function: Callable[[], Any]) -> Outcome:
 
 
 async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
-    """Await what ``make`` returns, in a task of its own, which an exit that it raises does not leave.
+    """Await the result of ``make`` in a separate task, which contains any exit that it raises.
 
-    The task makes its awaitable itself, so that one that is cancelled before its first step leaves no
-    coroutine that nobody awaits.
+    The task creates its awaitable itself, so that a task cancelled before its first step leaves no
+    coroutine that was never awaited.
     """
     try:
         return Outcome(await make())
@@ -98,7 +98,7 @@ async def awaited_outcome(make: Callable[[], Awaitable[Any]]) -> Outcome:
 
 
 def is_close(error: BaseException) -> bool:
-    """True if ``error`` closes a coroutine that nobody runs any more, instead of being raised in it."""
+    """True if ``error`` closes an abandoned coroutine, instead of being raised in it."""
     if not isinstance(error, GeneratorExit):
         return False
     try:
@@ -109,7 +109,7 @@ def is_close(error: BaseException) -> bool:
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
-    """True if ``error`` cancels the task that runs, instead of being raised by what it awaits."""
+    """True if ``error`` cancels the running task, instead of being raised by what it awaits."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()

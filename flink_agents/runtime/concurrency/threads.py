@@ -1,8 +1,8 @@
-"""Threads of ``asyncio.to_thread`` and ``run_in_executor``, accounted for as those of ``def`` actions are.
+"""Threads of ``asyncio.to_thread`` and ``run_in_executor``, counted like those of ``def`` actions.
 
-There are at most ``run.pool-size`` of them. A thread whose call nobody awaits any more, because the time of
-the action is over, does not count: another one takes its place, so that calls which hang cost other keys
-nothing. The time that a call waits for a thread does not count towards the timeout of its action.
+There are at most ``run.pool-size`` of them. A thread whose call is no longer awaited, because the
+action has timed out, does not count: another one replaces it, so that hanging calls do not slow other
+keys. The time that a call waits for a thread does not count towards the timeout of its action.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ T = TypeVar("T")
 
 
 class ThreadWait:
-    """How long something with a deadline has only waited for a thread. For any thread.
+    """How long work with a deadline has only waited for a thread. Thread-safe.
 
-    While one of its calls is executed, its time goes on, whatever else waits: that call may be what hangs.
+    While any of its calls is executed, its time runs, even if others wait: that call may be the one that
+    hangs.
 
     Args:
-        outer: That of what it is part of, which waits as well; None if it is part of nothing.
+        outer: The counter of the enclosing work, which waits as well; None if there is none.
     """
 
     def __init__(self, outer: ThreadWait | None) -> None:
@@ -46,7 +47,7 @@ class ThreadWait:
         self._seconds = 0.0
 
     def count(self, waiting: int, executed: int) -> None:
-        """Note that so many more calls wait, and so many more are executed."""
+        """Note a change in the numbers of waiting and of executed calls."""
         with self._lock:
             self._waiting += waiting
             self._executed += executed
@@ -61,13 +62,13 @@ class ThreadWait:
 
     @property
     def seconds(self) -> float:
-        """For how long it has only waited."""
+        """Return how long it has only waited."""
         with self._lock:
             return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
 
 thread_wait: ContextVar[ThreadWait | None] = ContextVar("thread_wait", default=None)
-"""Counts what the code that runs waits for threads; None if it has no deadline."""
+"""Return the counter of the running code's waits for threads; None if it has no deadline."""
 
 
 class _Call(Future[Any]):
@@ -75,8 +76,8 @@ class _Call(Future[Any]):
 
     Args:
         executor: The threads.
-        function: What is called, with its arguments.
-        wait: Counts how long the call waits; None if nobody asks.
+        function: The function, with its arguments.
+        wait: Counts how long the call waits; None if nothing needs it.
     """
 
     def __init__(self, executor: LoopThreads, function: partial[Any], wait: ThreadWait | None) -> None:
@@ -96,20 +97,20 @@ class _Call(Future[Any]):
 
     @override
     def cancel(self) -> bool:
-        """Cancel it, or let another thread take the place of the one that executes it."""
+        """Cancel it, or let another thread replace the one that executes it."""
         cancelled = super().cancel()
         self._executor.abandon(self, cancelled)
         return cancelled
 
 
 class LoopThreads(ThreadPoolExecutor):
-    """Executes what ``asyncio.to_thread`` is given.
+    """Executes the calls of ``asyncio.to_thread``.
 
-    A ``StopIteration``, which no future takes, becomes a RuntimeError. Later releases of Python do so
-    themselves; without, whoever awaits the thread waits for ever.
+    A ``StopIteration``, which no future accepts, becomes a RuntimeError. Later releases of Python do so
+    themselves; without that, the caller would wait for ever.
 
     Args:
-        size: Number of threads, without those whose calls nobody awaits any more.
+        size: Number of threads, without those whose calls are no longer awaited.
     """
 
     def __init__(self, size: int) -> None:
@@ -135,11 +136,11 @@ class LoopThreads(ThreadPoolExecutor):
         return cast("Future[T]", call)
 
     def abandon(self, call: _Call, cancelled: bool) -> None:
-        """Note that nobody awaits a call any more.
+        """Note that a call is no longer awaited.
 
         Args:
             call: The call.
-            cancelled: True if it has not begun, and never will.
+            cancelled: True if it has not started, and never will.
         """
         with self._changed:
             if cancelled:
@@ -158,7 +159,7 @@ class LoopThreads(ThreadPoolExecutor):
 
     @override
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Begin nothing any more."""
+        """Start no more calls."""
         with self._changed:
             self._closed = True
             waiting = list(self._queue)
@@ -168,7 +169,7 @@ class LoopThreads(ThreadPoolExecutor):
         super().shutdown(wait=False)
 
     def join(self, seconds: float) -> None:
-        """Wait until nothing is executed any more, for so long at most."""
+        """Wait until all calls have ended, at most ``seconds``."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._running, seconds):
                 _log.warning(
@@ -176,8 +177,8 @@ class LoopThreads(ThreadPoolExecutor):
                 )
 
     def _add_threads(self) -> None:
-        """Start threads for calls that wait, as long as there are not enough."""
-        # An idle thread that was told of a call counts as idle until it has woken.
+        """Start threads for waiting calls, as long as there are not enough."""
+        # An idle thread that was notified of a call counts as idle until it has woken.
         for _ in range(len(self._queue) - self._idle - self._starting):
             if self._count - len(self._abandoned) >= self._size:
                 return
@@ -231,7 +232,7 @@ def _execute(call: _Call) -> None:
 
 
 def _name_of(function: partial[Any]) -> str:
-    """The name of a call, for people; ``asyncio.to_thread`` calls a method of a context with the function."""
+    """Return the displayed name of a call; ``asyncio.to_thread`` wraps the function in a context's method."""
     called = next((one for one in (*function.args, function.func) if isinstance(one, _FUNCTIONS)), None)
     return getattr(called, "__qualname__", None) or type(function.func).__qualname__
 

@@ -1,4 +1,4 @@
-"""Ends attempts of actions that take too long, and keeps the threads that ``def`` actions run in."""
+"""Cancels attempts of actions that take too long, and owns the threads of ``def`` actions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _log = bounded_logger("flink_agents.loop")
 T = TypeVar("T")
 
 LEAST_SECONDS = 0.01
-"""So long at least until somebody looks again at what has waited for a thread."""
+"""The minimum time between two checks of how long work has waited for a thread."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """How long something may take.
+    """The time limit of some work.
 
     Attributes:
-        what: What it is, for people.
+        what: Name of the work, for messages.
         where: Its place in the user's code.
-        seconds: How long; None for as long as it likes.
+        seconds: The limit; None for no limit.
     """
 
     what: str
@@ -43,12 +43,12 @@ class Deadline:
 
     @classmethod
     def of(cls, action: BoundAction) -> Deadline:
-        """That of each attempt of an action."""
+        """Return the deadline of each attempt of an action."""
         return cls(f"action {action.name!r}", action.where, action.settings.timeout)
 
 
 def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:
-    """The error of an attempt that took too long; ``traceback`` leads to where it waited."""
+    """Return the error of an attempt that took too long; ``traceback`` shows where it waited."""
     seconds = deadline.seconds or 0.0
     return ActionTimeoutError(
         f"{deadline.what} took longer than its timeout",
@@ -68,12 +68,12 @@ async def within(
 
     Args:
         deadline: The deadline.
-        coroutine: What is awaited.
-        seconds: What is left of the deadline's time; None for all of it.
-        wait: Counts what ``coroutine`` waits for threads; None if it has no context of its own.
+        coroutine: The coroutine.
+        seconds: The rest of the deadline's time; None for all of it.
+        wait: Counts how long ``coroutine`` waits for threads; None if it has no context of its own.
 
     Raises:
-        ActionTimeoutError: It took longer. It was cancelled, and has ended or is left behind.
+        ActionTimeoutError: It took longer. It was cancelled, and has ended or is abandoned.
     """
     wait = wait or ThreadWait(thread_wait.get())
     whole = deadline.seconds if seconds is None else seconds
@@ -115,13 +115,13 @@ async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType 
     try:
         task.result()
     except BaseException as error:
-        # Its clean-up may have raised anything: that it took too long is what counts.
+        # Its clean-up may have raised anything: the timeout is what counts.
         return error.__traceback__
     return None
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take what a task raised that nobody waits for, so that asyncio does not complain."""
+    """Retrieve the exception of an abandoned task, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
 
@@ -130,7 +130,7 @@ class WorkerPool:
     """Threads for ``def`` actions.
 
     Args:
-        size: Number of threads. One that an action holds though its time is over does not count.
+        size: Number of threads. A thread of an action that has timed out does not count.
     """
 
     def __init__(self, size: int) -> None:
@@ -149,8 +149,8 @@ class WorkerPool:
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
         """Call ``function`` in a thread, and wait for it until ``deadline``.
 
-        The time counts from its beginning there. A thread cannot be stopped: what goes on
-        after its time is over is left behind, and another thread takes its place.
+        The time counts from its start there. A thread cannot be stopped: a function that
+        runs longer is abandoned, and another thread replaces it.
 
         Raises:
             ActionTimeoutError: It took longer.
@@ -170,19 +170,19 @@ class WorkerPool:
             if future.done():
                 return future.result().result()
         finally:
-            # One that ended is not touched by this; of another, nothing is heard any more.
+            # An ended call is not affected; the result of another one is ignored.
             future.cancel()
         self._lose_one()
         _log.warning("%s: %s goes on though its time is over", deadline.where, deadline.what)
         raise timed_out(deadline)
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Start no more calls."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def join(self, seconds: float) -> None:
-        """Wait until nothing is executed any more, for so long at most."""
+        """Wait until all calls have ended, at most ``seconds``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._active == 0, seconds):
                 _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
@@ -200,7 +200,7 @@ class WorkerPool:
     def _lose_one(self) -> None:
         self._lost += 1
         if self._lost >= self._size and not self._closed:
-            # All of its threads may be held: whoever waits there has to wait, others need not.
+            # All of its threads may be taken: waiting calls have to wait, others need not.
             self._lost = 0
             self._threads.shutdown(wait=False)
             self._threads = self._make()

@@ -1,1 +1,1 @@
-"""All that imports PyFlink: the function, the environment, streams and types."""
+"""Everything that imports PyFlink: the function, the environment, streams and types."""

@@ -1,9 +1,9 @@
-"""Ends what an attempt left running.
+"""Ends work that an attempt left running.
 
 PyFlink calls ``close()`` at the regular end of a job only. After a failure, a cancel or a stop
-with savepoint the interpreter lives on, and with it the loop of an operator that is dead. Two
-things end it: the thread of the operator, whose end takes a sentinel with it, and the next
-attempt of the same subtask, which first ends its predecessor.
+with savepoint, the interpreter keeps running, and with it the loop of a dead operator. Two
+things end the loop: a sentinel that is destroyed with the operator's thread, and the next
+attempt of the same subtask, which first ends the previous one.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ class Attempt:
     """An attempt of one subtask of one operator.
 
     Args:
-        identity: Equal for attempts of which only the latest may work.
-        end: Ends what the attempt started; may be called again. Its argument says whether to
+        identity: Equal for attempts of the same subtask; only the latest one may work.
+        end: Ends everything that the attempt started; may be called again. Its argument is True to
             wait for that end, in bounded time.
     """
 
     def __init__(self, identity: Hashable, end: Callable[[bool], None]) -> None:
         self._identity = identity
         self._end = end
-        # What goes on behind a thread that has ended still runs the code that it was loaded with.
+        # Work that outlives its thread still runs the code that it was loaded with.
         self._use = module_uses.hold(self)
 
     def begin(self) -> None:
-        """Become the latest attempt; an earlier one has ended when this returns."""
+        """Become the latest attempt; earlier ones have ended when this returns."""
         with _lock:
             previous = _attempts.get(self._identity)
             _attempts[self._identity] = self
@@ -44,7 +44,7 @@ class Attempt:
         _local.sentinels = [*getattr(_local, "sentinels", ()), _Sentinel(self)]
 
     def end(self, wait: bool) -> None:
-        """End the attempt; a successor finds it until somebody has waited for that."""
+        """End the attempt; the next one can still find and await it until a caller has waited for its end."""
         self._end(wait)
         if wait:
             module_uses.release(self._use, self)
@@ -54,7 +54,7 @@ class Attempt:
 
 
 class _Sentinel:
-    """Goes with the thread that it was made in."""
+    """Is destroyed with the thread that created it."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -62,5 +62,5 @@ class _Sentinel:
     def __del__(self) -> None:
         self._attempt.end(wait=False)
         if not sys.is_finalizing():
-            # There may be no successor: then nobody else lets go of the attempt.
+            # There may be no next attempt: then only this removes it.
             threading.Thread(target=self._attempt.end, args=(True,), name="attempt-end", daemon=True).start()

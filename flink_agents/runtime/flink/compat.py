@@ -1,7 +1,7 @@
-"""Wraps all that PyFlink's public API lacks or gets wrong, in one place.
+"""Wraps everything that PyFlink's public API lacks or gets wrong, in one place.
 
-Each function names the trap that it covers; ``docs/design/pyflink.md`` tells how each was
-seen. Nothing else in the package touches a private attribute of PyFlink, the Java gateway or
+Each function names the trap that it covers; ``docs/design/pyflink.md`` says how each was
+found. No other code in the package touches a private attribute of PyFlink, the Java gateway or
 a Java object.
 """
 
@@ -32,7 +32,7 @@ from flink_agents.runtime.state.keyed_state import (
 )
 
 _ANNOUNCED = "internal.flink-agents.main-classes"
-"""Not among the options of agents, whose names are checked."""
+"""The key of an announcement; not an option of agents, whose names are checked."""
 
 # -- inside a task ------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ class TaskInfo:
 
 
 def task_info(context: RuntimeContext) -> TaskInfo:
-    """Return where the operator of ``context`` runs.
+    """Return the task in which the operator of ``context`` runs.
 
     PyFlink 2.3 calls Java methods that Flink 2 moved to ``getTaskInfo()``, and has none for
     the job. In process mode there is no Java context, and PyFlink's own values are used.
@@ -86,13 +86,13 @@ def watch_operators(
 ) -> None:
     """Call functions before and after each Python operator of this worker is unpickled.
 
-    PyFlink has no place for it, and the operators of a job, its own functions among them, are unpickled
-    in no particular order: the first one decides which modules are in memory.
+    PyFlink has no hook for it, and the operators of a job, PyFlink's own functions among them, are unpickled
+    in no particular order: the first one decides which modules are loaded.
 
     Args:
-        arrives: Gets the id and the name of the operator's job, the pickle, and what the job has announced
+        arrives: Gets the id and the name of the operator's job, the pickle, and the job's announcement
             (:func:`announce`).
-        loaded: Gets what that has returned; None if it has raised.
+        loaded: Gets the result of ``arrives``; None if it raised.
     """
     from pyflink.fn_execution.embedded import operations
 
@@ -116,10 +116,10 @@ def watch_operators(
 
 
 def task_configuration(context: RuntimeContext) -> dict[str, str]:
-    """Return Flink's configuration, as the TaskManager and the job know it; empty in process mode.
+    """Return Flink's configuration, as the TaskManager and the job see it; empty in process mode.
 
-    PyFlink's context does not show it. It has what was given on the command line of the TaskManager,
-    and, in a local cluster, what the cluster was made with, which no file has.
+    PyFlink's context does not show it. It includes options from the TaskManager's command line,
+    and, in a local cluster, the cluster's options, which are in no file.
     """
     java = getattr(context, "_runtime_context", None)
     if java is None:
@@ -168,7 +168,7 @@ def cancellation_check() -> Callable[[], None]:
 
     A plain wait in Python does not notice the interrupt: with it a cancel took 15 s (measured).
     """
-    pemja: Any = importlib.import_module("pemja")  # only a worker has it
+    pemja: Any = importlib.import_module("pemja")  # Only a worker has it.
     thread = pemja.findClass("java.lang.Thread").currentThread()
 
     def check() -> None:
@@ -182,12 +182,12 @@ def cancellation_check() -> Callable[[], None]:
 
 
 def configuration_of(env: StreamExecutionEnvironment) -> dict[str, str]:
-    """Return all of Flink's configuration that ``env`` was made with."""
+    """Return the whole Flink configuration of ``env``."""
     return dict(get_j_env_configuration(env._j_stream_execution_environment).toMap())
 
 
 def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
-    """Set Flink options on an environment that exists already."""
+    """Set Flink options on an existing environment."""
     from pyflink.common import Configuration
 
     configuration = Configuration()
@@ -197,7 +197,7 @@ def configure(env: StreamExecutionEnvironment, values: dict[str, str]) -> None:
 
 
 def announce(env: StreamExecutionEnvironment, text: str) -> None:
-    """Let workers have a text before they unpickle any operator of the job, PyFlink's own among them."""
+    """Pass a string to workers, which get it before they unpickle any operator of the job."""
     configure(env, {_ANNOUNCED: text})
 
 
@@ -210,28 +210,28 @@ def _java(stream: DataStream) -> Any:
 
 
 def java_stream(stream: DataStream) -> Any:
-    """Return Java's stream behind Python's, from which a subclass of ``DataStream`` is made."""
+    """Return the Java stream of a Python stream, from which a subclass of ``DataStream`` can be made."""
     return _java(stream)
 
 
 def transformation_ids_before(stream: DataStream) -> set[int]:
-    """Return the ids of the transformations that ``stream`` comes from, its own included."""
+    """Return the ids of the transformations upstream of ``stream``, and its own."""
     transformation = _java(stream).getTransformation()
     return {each.getId() for each in transformation.getTransitivePredecessors()}
 
 
 def transformation_id(stream: DataStream) -> int:
-    """Return the id of the transformation that makes ``stream``."""
+    """Return the id of the transformation that produces ``stream``."""
     return _java(stream).getTransformation().getId()
 
 
 def parallelism_of(stream: DataStream) -> int:
-    """Return the number of subtasks of the operator that makes ``stream``."""
+    """Return the number of subtasks of the operator that produces ``stream``."""
     return _java(stream).getTransformation().getParallelism()
 
 
 def can_have_watermarks(stream: DataStream) -> bool:
-    """Return True if ``stream`` may have watermarks; True where that cannot be told."""
+    """Return True if ``stream`` may have watermarks, or if that is unknown."""
     ahead, seen = [_java(stream).getTransformation()], set[int]()
     while ahead:
         transformation = ahead.pop()
@@ -247,23 +247,23 @@ def can_have_watermarks(stream: DataStream) -> bool:
 
 
 def _makes_watermarks(transformation: Any) -> bool | None:
-    """Return True if watermarks begin there; None if they come from before."""
+    """Return True if watermarks start there; None if they come from upstream."""
     kind = transformation.getClass().getSimpleName()
     if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
-        return True  # a function of the user, or a table
+        return True  # A function of the user, or a table.
     if kind not in ("SourceTransformation", "TimestampsAndWatermarksTransformation"):
         return None
     try:
         generator = transformation.getWatermarkStrategy().createWatermarkGenerator(None)
         return generator.getClass().getSimpleName() != "NoWatermarksGenerator"
-    except Py4JError:  # a strategy that asks its context
+    except Py4JError:  # A strategy that uses its context.
         return True
 
 
 class Collector:
-    """Takes the pickled records of one stream of a job out of Flink, in batches.
+    """Fetches the pickled records of a job's stream from Flink, in batches.
 
-    ``executeAndCollect`` runs a job of its own and fetches record by record through the
+    ``executeAndCollect`` runs a job of its own and fetches single records through the
     gateway (2 ms each, measured); this attaches to the common job and fetches a list at a time.
 
     Args:
@@ -290,7 +290,7 @@ class Collector:
             yield pickle.loads(pickler.dumps(batch))
 
     def close(self) -> None:
-        """Let go of what the job still holds for the collector."""
+        """Release what the job still holds for the collector."""
         self._iterator.close()
 
 
@@ -298,9 +298,9 @@ class Collector:
 
 
 def without_jvm(kind: Any) -> Any:
-    """Return a copy of a PyFlink type that knows no object of the JVM, so that it pickles; else ``kind``.
+    """Return a copy of a PyFlink type without JVM objects, so that it can be pickled; else ``kind``.
 
-    A type keeps what the JVM made of it, and makes it again if it is missing.
+    A type caches its JVM object, and creates it again if it is missing.
     """
     if isinstance(kind, list):
         return [without_jvm(each) for each in cast("list[Any]", kind)]
@@ -312,17 +312,17 @@ def without_jvm(kind: Any) -> Any:
 
 
 def names_of_row(kind: RowTypeInfo) -> list[str]:
-    """The names of a row's fields; none where it has none. The public method asks the JVM for some then."""
+    """Return the names of a row's fields, if any. Without names, the public method calls the JVM."""
     return list(kind._field_names or ())  # pyright: ignore[reportPrivateUsage]
 
 
 def basic_type_of(kind: TypeInformation) -> BasicType | None:
-    """Which basic type it is; no public method says so."""
+    """Return the name of a basic type; no public method has it."""
     return getattr(kind, "_basic_type", None)
 
 
 def inner_types_of(kind: TypeInformation) -> tuple[TypeInformation, ...]:
-    """The types of what an array, a list or a map holds: keys before values. Only the JVM tells otherwise."""
+    """Return the item types of an array, list or map: keys before values. Else only the JVM has them."""
     names = ("elem_type", "_element_type", "_key_type_info", "_value_type_info")
     return tuple(vars(kind)[name] for name in names if name in vars(kind))
 
@@ -340,15 +340,15 @@ def on_class_path(class_name: str) -> bool:
 
 
 def add_jar(env: StreamExecutionEnvironment, uri: str) -> None:
-    """Let a job bring a jar file; PyFlink would list one that is added twice two times."""
+    """Add a jar file to a job; PyFlink would list a jar twice if it is added twice."""
     if uri not in configuration_of(env).get("pipeline.jars", ""):
         env.add_jars(uri)
 
 
 def name_source(stream: DataStream, name: str, uid: str) -> None:
-    """Give the source behind a table a name and a stable identity.
+    """Give a table's source a name and a stable identity.
 
-    Flink derives the identity of a source of tables from the whole graph of the job: after any change
+    Flink derives the identity of a table source from the whole graph of the job: after any change
     of the job, a savepoint's offsets would be lost.
     """
     for transformation in _java(stream).getTransformation().getTransitivePredecessors():
@@ -360,11 +360,11 @@ def name_source(stream: DataStream, name: str, uid: str) -> None:
 
 
 class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
-    """A sink for ``DataStream.sink_to`` that writes by way of a table.
+    """A sink for ``DataStream.sink_to`` that writes through a table.
 
-    PyFlink's ``sink_to`` takes sinks that Java knows, or asks a sink to transform its stream first. This one
-    then takes the place of the stream, and inserts into its table. A sink of tables gets a stable identity
-    here, too: its transactions are found by it.
+    PyFlink's ``sink_to`` accepts sinks that Java knows, or asks a sink to transform its stream first. This
+    one then replaces the stream, and inserts into its table. It also gives the table sink a stable
+    identity, by which its transactions are found.
 
     Args:
         insert: Inserts a stream into the table, as part of the job.
@@ -383,7 +383,7 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
         return self
 
     def apply(self, ds: DataStream) -> Any:
-        """Return what ``sink_to`` takes for the stream."""
+        """Return the object that ``sink_to`` uses as the stream."""
         return _InsertedStream(self, ds)
 
     def insert(self, stream: DataStream) -> Any:
@@ -401,7 +401,7 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
 
 
 class _InsertedStream:
-    """Stands for Python's and for Java's stream in ``DataStream.sink_to``."""
+    """Replaces Python's and Java's stream in ``DataStream.sink_to``."""
 
     def __init__(self, sink: TableSink, stream: DataStream) -> None:
         self._sink = sink
@@ -413,7 +413,7 @@ class _InsertedStream:
 
 
 class _InsertedSink:
-    """Stands for Java's ``DataStreamSink`` in PyFlink's, whose settings are those of the transformation."""
+    """Replaces Java's ``DataStreamSink`` in PyFlink's, whose settings are those of the transformation."""
 
     def __init__(self, transformation: Any) -> None:
         self.name = transformation.setName
@@ -424,26 +424,26 @@ class _InsertedSink:
         self.slotSharingGroup = transformation.setSlotSharingGroup
 
 
-# -- jobs that run ------------------------------------------------------------------------
+# -- running jobs -------------------------------------------------------------------------
 
 
 def java_text(error: Any) -> str:
-    """Return what Java says of an error that came through the gateway, with all its causes."""
+    """Return Java's message for an error from the gateway, with all its causes."""
     return f"{error.java_exception.toString()}\n{error}"
 
 
 def log_to(path: str) -> None:
-    """Let the log of this process's JVM go to another file.
+    """Redirect the log of this process's JVM to another file.
 
-    Flink's file of settings names it by a system property, which is read when the JVM starts. Settings of
-    the user's own stay as they are.
+    Flink's log configuration names the file by a system property, which is read when the JVM starts. Your
+    own log configuration stays as it is.
     """
     _jvm().java.lang.System.setProperty("log.file", path)
     _jvm().org.apache.logging.log4j.core.config.Configurator.reconfigure()
 
 
 class _Listener:
-    """Stands for Java's ``JobListener``; Java calls it in the thread that submits."""
+    """Implements Java's ``JobListener``; Java calls it in the thread that submits."""
 
     def __init__(self, submitted: Callable[[Any], None]) -> None:
         self._submitted = submitted
@@ -460,32 +460,32 @@ class _Listener:
 
 
 def listen_for_jobs(env: StreamExecutionEnvironment, submitted: Callable[[Any], None]) -> None:
-    """Have ``submitted`` called with Java's client of each job of an environment, tables' jobs too."""
+    """Call ``submitted`` with Java's client of each job of an environment, including tables' jobs."""
     java_environment(env).registerJobListener(_Listener(submitted))
 
 
 def rest_address(client: Any) -> str:
-    """Return where the minicluster of a job serves REST; no public method says so."""
+    """Return the REST address of a job's minicluster; no public method has it."""
     return str(get_field_value(client, "miniCluster").getRestAddress().get().toString())
 
 
 def close_minicluster(client: Any) -> None:
-    """End the minicluster of a job, without waiting for that."""
+    """Stop the minicluster of a job, without waiting for its end."""
     get_field_value(client, "miniCluster").closeAsync()
 
 
 def java_environment(env: StreamExecutionEnvironment) -> Any:
-    """Return Java's environment behind Python's."""
+    """Return the Java environment of a Python environment."""
     return env._j_stream_execution_environment
 
 
 def identity(java_env: Any) -> int:
-    """Return what tells Java's environments apart, as long as they live."""
+    """Return an identity for a Java environment, as long as it exists."""
     return _jvm().java.lang.System.identityHashCode(java_env)
 
 
 def environment_of_tables(tables: Any) -> Any:
-    """Return Java's stream environment behind a table environment."""
+    """Return the Java stream environment of a table environment."""
     return tables._j_tenv.execEnv()
 
 

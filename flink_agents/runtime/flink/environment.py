@@ -37,7 +37,7 @@ _EXECUTION_MODE = "python.execution-mode"
 _BUFFER_TIMEOUT = "execution.buffer-timeout.interval"
 _FLINKS_BUFFER_TIMEOUT_MS = 100
 _SEVERAL_TIMES = "more than one rowtime attribute"
-"""What Flink says of a table with several columns that carry watermarks."""
+"""Flink's message for a table with several columns that carry watermarks."""
 
 
 def create(
@@ -59,9 +59,10 @@ def create(
 
 
 def leave_out_file_systems() -> None:
-    """Let Beam, which PyFlink imports, not warn of stores in clouds whose packages are there in part only.
+    """Suppress Beam's warning about cloud file systems whose packages are only partly installed.
 
-    No job uses its file systems, and the warning would be the first line that a newcomer sees.
+    PyFlink imports Beam, no job uses these file systems, and the warning would be the first line that you
+    see.
     """
     logging.getLogger(_FILE_SYSTEMS).addFilter(_tells_of_more)
 
@@ -86,7 +87,7 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
 
 
 def _use_short_buffers(env: StreamExecutionEnvironment, flink: Mapping[str, str]) -> None:
-    """Hand records on after 2 ms; Flink's default holds each of them for up to 100 on each way."""
+    """Forward records after 2 ms; by default, Flink holds each record for up to 100 ms in each direction."""
     if _BUFFER_TIMEOUT not in flink and env.get_buffer_timeout() == _FLINKS_BUFFER_TIMEOUT_MS:
         env.set_buffer_timeout(2)
 
@@ -210,7 +211,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
 
 def _refused_table(found: str) -> UnsupportedTableError:
-    """What is wrong with a table that Flink makes no stream of, by what it says."""
+    """Describe a table that Flink cannot convert to a stream, from Flink's message."""
     if _SEVERAL_TIMES in found:
         return UnsupportedTableError(
             "the table has several columns with watermarks",

@@ -1,8 +1,8 @@
 """``ActionExecutionOperator``: the agent as a PyFlink ``KeyedProcessFunction``.
 
-A thin adapter: it hands Flink's keyed state, timers and clock to the engine-free
-``AgentProcessor`` and yields what that returns. A failure is printed at once, with the
-author's own line first, and then raised to Flink.
+A thin adapter: it passes Flink's keyed state, timers and clock to the engine-free
+``AgentProcessor`` and yields the result. A failure is printed at once, with the
+user's line first, and then raised to Flink.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ METRIC_GROUP = "flink_agents"
 class ActionExecutionOperator(KeyedProcessFunction):
     """Routes each input of a key to the actions of an agent.
 
-    The key of the stream is the canonical text that ``runtime.serde.keys`` gives.
+    The key of the stream is the canonical string of ``runtime.serde.keys``.
 
     Args:
         plan: The agent's plan.
-        code: What the plan's functions are, where they cannot be imported.
+        code: The functions of the plan, for those that cannot be imported.
         config: Options of the job.
         side_types: Flink types of the side outputs, by tag.
         event_time: What happens to timestamps and watermarks.
         watermarks: True if the input can have watermarks.
         store: Where durable calls are recorded; None if there are none.
-        key_selector: What gives the keys; its module may hold their classes.
-        observers: Who is told what runs do.
+        key_selector: Returns the keys; its module may define their classes.
+        observers: Observers of runs.
         traces_outputs: True if outputs leave with their lineage.
         end: When the timers at the end of the input fire.
     """
@@ -91,7 +91,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._config = config
         self._tags = {tag: OutputTag(tag, kind) for tag, kind in side_types.items()}
         if event_time.holds:
-            # The operator needs nothing but the names of tags.
+            # The operator only needs the names of tags.
             others = [untimed(tag) for tag in ("", *side_types)]
             self._tags |= {tag: OutputTag(tag, Types.PICKLED_BYTE_ARRAY()) for tag in others}
         self._event_time = event_time
@@ -122,7 +122,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         except AgentsError as error:
             _announce(error)
             raise
-        # All states are registered before anybody goes from key to key of them.
+        # All states are registered before the operator switches from key to key.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
         ways = self._ways = Ways(self, runtime_context, self._tags, fast, name)
@@ -148,7 +148,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
-        """Take over what a local job that resumes says of its job run."""
+        """Apply what a local job that resumes announces about its job run."""
         run = AnnouncedRun.of(flink_compat.task_configuration(context))
         if run is not None:
             run.end_with_driver()
@@ -177,7 +177,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         ways: Ways,
         run: AnnouncedRun | None,
     ) -> Host:
-        """Flink, as this operator meets it."""
+        """Return this operator's view of Flink."""
         fast_path, task_configuration = ways.fast_path, flink_compat.task_configuration
         return Host(
             job_id=task.job_id,
@@ -196,7 +196,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         )
 
     def _go_fast(self, processor: AgentProcessor, heartbeat: Heartbeat, low: LowWatermark | None) -> None:
-        """Let Flink's calls take the short way to ``processor``."""
+        """Route Flink's calls to ``processor`` by the fast path."""
         fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
@@ -239,7 +239,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         fast_path.install(on_record, on_timer)
 
     def close(self) -> None:
-        """End what runs left open. Flink calls this at the regular end of a job only."""
+        """End everything that runs left open. Flink calls this only at the regular end of a job."""
         if self._processor is not None:
             self._metrics.report()
             self._attempt.end(wait=True)
@@ -262,9 +262,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
         return self._leaving(emission)
 
     def _wait_for_room(self, value: Any, ctx: Any) -> Any:
-        """Handle a record once there is room; meanwhile, streams behind hear of this subtask.
+        """Handle a record once there is room; meanwhile, report this subtask's watermark downstream.
 
-        What a generator gives leaves at once.
+        Outputs of a generator leave immediately.
         """
         assert self._processor is not None
         while self._processor.is_crowded(ctx.get_current_key()):
@@ -273,10 +273,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
         yield from self.process_element(value, ctx)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        """Run what waits for the key of the timer."""
+        """Run the pending work of the timer's key."""
         assert self._processor is not None
         if timestamp >= START and self._ways.collector is not None:
-            # Flink gives outputs the time of the event-time timer, which stands for the end of the input.
+            # Flink gives outputs the time of the event-time timer, which represents the end of the input.
             self._ways.collector.erase_timestamp()
         try:
             emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
@@ -296,7 +296,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
 
 def _leave(fast_path: FastPath, low: LowWatermark | None) -> Outlet:
-    """What lets an emission leave on the short way."""
+    """Return the function that emits on the fast path."""
     if low is None:
         return fast_path.leave
     envelopes = Envelopes(low)

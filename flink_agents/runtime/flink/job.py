@@ -1,4 +1,4 @@
-"""A job that is being put together: its agents, and the lists that its streams fill."""
+"""A job that is being built: its agents, and the lists that its streams fill."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class AppliedAgent:
         name: Its name.
         stream: Its output.
         writes_dead_letters: True if a policy of the agent sends events there.
-        event_time: What it does with event time.
+        event_time: Its handling of event time.
         lineage: True if its outputs are ``TracedOutput``.
-        dead_letters_read: True if something takes them.
-        late_outputs_read: True if something takes the outputs of stragglers.
-        inputs: How many inputs it will get, where that is known.
-        asks: True if an action or a tool of it, or of an agent that it asks, needs approvals, by their plans.
+        dead_letters_read: True if the stream of dead letters is used.
+        late_outputs_read: True if the stream of late outputs is used.
+        inputs: The number of its inputs, if it is known.
+        asks: True if an action or a tool of it, or of a sub-agent, needs approvals, by their plans.
         answered: True if it gets signals.
-        place: Where the user applies it.
-        typed: Where the user says of which type its outputs are.
+        place: The user's line with ``apply``.
+        typed: The user's line with the output type.
         level: How many agents of the job were applied before it.
         may_stay_open: True if the end of its input may wait for its runs with checkpoints.
         stays_open: True if it does.
-        approvals_read: True if something takes its requests for approvals.
+        approvals_read: True if the stream of approval requests is used.
         kept: What a local job needs to resume it.
     """
 
@@ -93,7 +93,7 @@ class AppliedAgent:
 
 
 class Job:
-    """A job that is being put together.
+    """A job that is being built.
 
     Args:
         stream_env: PyFlink's environment.
@@ -126,9 +126,9 @@ class Job:
         return self._table_env
 
     def tables_idle_after(self, timeout: timedelta) -> Any:
-        """Return a table environment for agents, whose sources are idle after ``timeout`` without a row.
+        """Return a table environment for agents, whose sources become idle after ``timeout`` without a row.
 
-        The user's tables keep what the user says.
+        The user's own tables keep their settings.
         """
         if self._own_tables is None:
             from pyflink.table import StreamTableEnvironment
@@ -141,7 +141,7 @@ class Job:
     # -- agents -----------------------------------------------------------------------
 
     def admit(self, name: str, source: DataStream) -> None:
-        """Check that an agent called ``name`` may be applied to ``source``.
+        """Check that an agent called ``name`` can be applied to ``source``.
 
         Raises:
             AgentCycleError: ``source`` comes from the output of that agent.
@@ -170,11 +170,11 @@ class Job:
 
     @property
     def level(self) -> int:
-        """How many agents the job has so far."""
+        """The number of agents in the job so far."""
         return len(self._applied)
 
     def register(self, applied: AppliedAgent) -> None:
-        """Remember an applied agent."""
+        """Add an applied agent."""
         applied.level = self.level
         applied.may_stay_open = bool(self.config.get(AgentOptions.FAST_PATH))
         self._applied[applied.name] = applied
@@ -182,11 +182,11 @@ class Job:
         self._announce_classes()
 
     def note_list(self, records: Sequence[Any]) -> None:
-        """Remember a list that the job reads."""
+        """Add a list that the job reads."""
         self._lists.append(GivenList(records, authors_place()))
 
     def add_check(self, check: Callable[[], None]) -> None:
-        """Have a function called before the job runs; it raises where the job cannot work."""
+        """Add a function to call before the job runs; it raises if the job cannot work."""
         self._checks.append(check)
 
     # -- results ----------------------------------------------------------------------
@@ -208,9 +208,9 @@ class Job:
 
         Raises:
             JobFailedError: The job failed.
-            DeadLettersNotReadError: A policy writes dead letters that nobody reads.
-            JobDefinitionError: Nobody reads outputs that go to the stream of late ones.
-            ApprovalsNotAnsweredError: Nobody is asked for approvals, or could answer.
+            DeadLettersNotReadError: A policy writes dead letters, and their stream is not used.
+            JobDefinitionError: The stream of late outputs is not used.
+            ApprovalsNotAnsweredError: The requests for approvals are not used, or cannot be answered.
         """
         from pyflink.common import JobExecutionResult
 
@@ -247,7 +247,7 @@ class Job:
             self._start = None
 
     def _skip(self, start: LocalStart) -> Any:
-        """Leave out a job that has finished, and fill its lists with the outputs that it had."""
+        """Skip a job that has finished, and fill its lists with its outputs."""
         from pyflink.common import JobExecutionResult
 
         collecting, self._collecting = self._collecting, []
@@ -282,7 +282,7 @@ class Job:
             return list(itertools.islice(explained, limit))
 
     def before_tables(self) -> None:
-        """Prepare for a job that tables run, which may hold some of the agents only."""
+        """Prepare a job that tables run, which may include only some of the agents."""
         self._prepare(None)
 
     def _prepare(self, job_name: str | None, resumes: bool = False) -> str:
@@ -315,7 +315,7 @@ class Job:
         return job_name
 
     def _open_start(self, job_name: str | None) -> LocalStart | None:
-        """Begin a start of a local job, which may resume the last one."""
+        """Open the start of a local job, which may resume the last one."""
         agents = [one.kept for one in self._applied.values() if one.kept is not None]
         start = open_start(self.stream_env, self.config, job_name, agents, self._given_inputs)
         if start is not None and not start.skips:
@@ -326,7 +326,7 @@ class Job:
         return given_inputs(self._lists, restarting_sources_of(self.stream_env))
 
     def _attach_lists(self) -> None:
-        """Let the streams fill their lists: those of a job that resumes by files, which have all outputs."""
+        """Let the streams fill their lists; if the job resumes, through files that have all outputs."""
         for index, one in enumerate(self._collecting):
             if one.source is not None:
                 continue
@@ -336,7 +336,7 @@ class Job:
                 one.source = flink_compat.Collector(one.stream)
 
     def _prepare_to_follow(self) -> None:
-        """Let a local job have a log of its own, and answer soon when it is asked."""
+        """Give a local job its own log and short REST refresh intervals."""
         flink = flink_compat.configuration_of(self.stream_env)
         missing = {key: value for key, value in REFRESH.items() if key not in flink}
         if missing:
@@ -348,7 +348,7 @@ class Job:
         self._story = replace(self._story, log=log, bounded=bounded)
         if not self._listens:
             self._listens = True
-            # Java keeps its listeners, and would keep the job.
+            # Java holds its listeners, and would keep the job in memory.
             this: weakref.ref[Job] = weakref.ref(self)
             flink_compat.listen_for_jobs(self.stream_env, lambda client: _submitted(this, client))
 
@@ -361,7 +361,7 @@ class Job:
         self._local.start()
 
     def _submit(self, job_name: str) -> tuple[Any, list[Reader]]:
-        """Submit the job; what is put together from now on is another one."""
+        """Submit the job; everything built from now on is another job."""
         self._local = None
         collecting, self._collecting = self._collecting, []
         self._applied, self._checks, self._lists = {}, [], []
@@ -382,7 +382,7 @@ class Job:
         return flink.get("execution.target", "local") == "local"
 
     def _announce_classes(self) -> None:
-        """Let workers know the main script's classes before any operator brings them."""
+        """Send the main script's classes to workers before any operator brings them."""
         text = announcement(sys.modules[MAIN])
         if text is not None:
             flink_compat.announce(self.stream_env, text)
@@ -398,11 +398,11 @@ class Job:
         waits = not all(one.stays_open for one in self._applied.values())
         flink = flink_compat.configuration_of(self.stream_env)
         if waits and _TOLERABLE not in flink and flink_compat.is_bounded(self.stream_env):
-            # Checkpoints that come at the end expire, and are no reason to restart the job.
+            # Checkpoints at the end expire, and are no reason to restart the job.
             flink_compat.configure(self.stream_env, {_TOLERABLE: str(2**31 - 1)})
 
     def _bound_restarts(self) -> None:
-        """Let a local job with checkpoints restart a few times; Flink alone would go on for ever."""
+        """Let a local job with checkpoints restart a few times; Flink's default is forever."""
         flink = flink_compat.configuration_of(self.stream_env)
         checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
         if self.is_local and checkpoints and _RESTART_STRATEGY not in flink:
@@ -415,7 +415,7 @@ class Job:
             flink_compat.configure(self.stream_env, settings)
 
     def _bound_rest_ports(self) -> None:
-        """Let a local job find out where its REST interface is; Flink takes any port, and tells nobody."""
+        """Choose the REST port of a local job; Flink would take any port without reporting it."""
         flink = flink_compat.configuration_of(self.stream_env)
         checkpoints = self.stream_env.get_checkpoint_config().is_checkpointing_enabled()
         if self.is_local and checkpoints and not flink.keys() & {"rest.port", _REST_PORTS}:
@@ -466,14 +466,14 @@ def _identity(value: Any) -> Any:
 
 
 def _explain(local: LocalJob | None, story: JobStory, error: Py4JJavaError) -> Exception:
-    """Return this package's error for one of Java that came where the records of a job were read."""
+    """Return this package's error for a Java error while the records of a job were read."""
     if local is not None:
         return local.explained(error)
     return story.failed(flink_compat.java_text(error))
 
 
 def _submitted(job: weakref.ref[Job], client: Any) -> None:
-    """Tell a job, if it is still there, that it was submitted."""
+    """Notify a job, if it still exists, that it was submitted."""
     found = job()
     if found is not None:
         found.submitted(client)

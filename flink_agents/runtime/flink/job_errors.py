@@ -1,7 +1,7 @@
 """Turns the failure of a Flink job into an error that starts with the user's own line.
 
-Flink reports 200 lines of Java around a Python traceback. The operator's error text is in
-there, behind the class name of the Python exception; it is brought to the front.
+Flink wraps a Python traceback in 200 lines of Java. The operator's error message is in
+there, after the class name of the Python exception; this module moves it to the front.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flink_agents.runtime.flink.following.brokers import noted_brokers
 _PYTHON_EXCEPTION = re.compile(r"PythonException: <class '(?P<cls>[\w.]+)'>: (?P<text>.*)", re.DOTALL)
 _JAVA_FRAME = re.compile(r"\n\s*(?:at |\.\.\. \d+ more|Caused by: |Suppressed: )")
 _AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] \S+#fa\d{4})\S+$")
-"""The last line of an error of this package, with a bracket of Flink's around the whole failure."""
+"""The last line of an error of this package, with Flink's bracket around the whole failure."""
 
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
@@ -30,7 +30,7 @@ _FIX = (
 )
 
 INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
-"""What a TaskManager says at every start of a task after its first start of Python was interrupted."""
+"""The message of a TaskManager at every task start after its first start of Python was interrupted."""
 
 _KNOWN = {
     "NoSuchFieldException: loadedLibraryNames": (
@@ -46,7 +46,7 @@ _KNOWN = {
         "restart the TaskManager; docs/running.md says how to have that done",
     ),
 }
-"""Causes that Flink's own text does not explain: what it contains, what it means, the fix."""
+"""Causes that Flink's own message does not explain: a part of the message, its meaning, the fix."""
 
 
 _NO_TIMESTAMP = (
@@ -54,13 +54,13 @@ _NO_TIMESTAMP = (
     "Record has Long.MIN_VALUE timestamp",
     "Rowtime timestamp is not defined",
 )
-"""What windows of streams and of tables say where a record has no timestamp."""
+"""Messages of windows of streams and of tables for a record without a timestamp."""
 
 _NO_MODULE = re.compile(r"No module named '(?P<module>[\w.]+)'")
 _IMPORT_ERRORS = ("ModuleNotFoundError", "flink_agents.api.errors.FunctionReferenceError")
 
 _NO_TOPIC = re.compile(r"Failed to get metadata for topics \[(?P<topics>[^\]]+)\]")
-"""What Flink's Kafka source says; the innermost cause of it names no topic."""
+"""The message of Flink's Kafka source; its innermost cause names no topic."""
 
 
 _NO_BROKER = (
@@ -72,21 +72,21 @@ _NO_BROKER = (
     "TimeoutException: Topic ",
     "TimeoutException: Timeout expired while fetching topic metadata",
 )
-"""What Flink's Kafka source and sink say if no broker answers."""
+"""Messages of Flink's Kafka source and sink if no broker answers."""
 
 _NO_PICKLE = re.compile(
     r"cannot pickle .*|(?:Can't|Could not|Can not) pickle .*|Can't get local object .*", re.IGNORECASE
 )
-"""What pickle says of a value."""
+"""Pickle's messages for a value that it cannot write."""
 
 _LOST = re.compile(
     r"TaskManager with id (?P<first>\S+?)(?:\([^)]*\))? (?:timed out|is no longer reachable)"
     r"|(?:unexpectedly closed by remote task manager|Lost connection to task manager) (?P<second>'[^']+')"
 )
-"""How Flink says that a TaskManager is gone: to the heartbeat, to RPC, and to those that read from it."""
+"""Flink's messages for a lost TaskManager: from heartbeats, from RPC, and from its readers."""
 
 _STATE_LEFT = re.compile(r"Cannot map checkpoint/savepoint state for operator \w+")
-"""What Flink says of a checkpoint with state of an operator that the job does not have."""
+"""Flink's message for a checkpoint with state of an operator that the job does not have."""
 
 _WRONG_CLASS = re.compile(r"class (?P<found>\S+) cannot be cast to class (?P<declared>\S+)")
 _PYTHON_NAMES = {
@@ -102,11 +102,11 @@ _PYTHON_NAMES = {
     "java.math.BigDecimal": "Decimal",
     "org.apache.flink.types.Row": "Row",
 }
-"""What becomes which class of Java, where a stream declares it."""
+"""Python types with the Java classes that a stream declares for them."""
 
 
 def lost_task_manager(java_text: str) -> str | None:
-    """Return the id of the TaskManager that a failure says is gone; None if it says so of none."""
+    """Return the id of the TaskManager that a failure reports as lost; None if it reports none."""
     found = _LOST.search(java_text)
     return None if found is None else (found["first"] or found["second"]).strip("'")
 
@@ -118,14 +118,14 @@ def job_failed(
     typed: Sequence[str] = (),
     lost: str | None = None,
 ) -> JobFailedError:
-    """Return the error for a job whose failure Flink describes by ``java_text``.
+    """Return the error for a job whose failure Flink describes in ``java_text``.
 
     Args:
         job_name: The job.
-        java_text: Flink's text, with all causes.
+        java_text: Flink's message, with all causes.
         untimed: Agents of the job whose outputs may have no timestamp.
-        typed: Where the user says of which type the values of a stream are.
-        lost: Id of the TaskManager that an earlier failure of the job said is gone; None for none.
+        typed: The lines where you declare the types of a stream's values.
+        lost: Id of the TaskManager that an earlier failure reported as lost, or None.
     """
     cls, text = _failure(java_text)
     for error in (
@@ -156,7 +156,7 @@ def job_failed(
 
 
 def in_one_line(error: JobFailedError) -> str:
-    """Return the user's line and the error, without what stands around them."""
+    """Return the user's line and the error, without the surrounding text."""
     first, *others = error.message.split("\n")
     frames = [line.removeprefix("  at ") for line in others if line.startswith("  at ")]
     return f"{frames[-1]}: {first}" if frames else first
@@ -307,7 +307,7 @@ def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFaile
 
 
 def _failure(java_text: str) -> tuple[str, str]:
-    """Return class name and text of the Python exception, or of the innermost Java cause."""
+    """Return class name and message of the Python exception, or of the innermost Java cause."""
     found = next(_PYTHON_EXCEPTION.finditer(java_text), None)
     if found is not None:
         text = _JAVA_FRAME.split(found["text"], maxsplit=1)[0].rstrip()

@@ -1,7 +1,7 @@
-"""Carries an agent's metrics to Flink's metric system.
+"""Reports an agent's metrics to Flink's metric system.
 
 Actions may use metrics on any thread, but a thread that Flink did not start must not call Java.
-So all metrics live in this process, and Flink's thread reports them now and then.
+So all metrics live in this process, and Flink's thread reports them regularly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = bounded_logger("flink_agents.metrics")
 
 
 def _java_long(value: float) -> int:
-    """The whole number nearest to ``value`` that Java has."""
+    """Return the nearest integer to ``value`` that fits into a Java long."""
     return max(-_MOST, min(_MOST, round(value)))
 
 
@@ -48,14 +48,14 @@ class FlinkMetrics:
         self._due = 0.0
 
     def report_if_due(self) -> None:
-        """Report where the last time is half a second ago."""
+        """Report if the last report was at least half a second ago."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + INTERVAL_SECONDS
             self.report()
 
     def report(self) -> None:
-        """Tell Flink what is new. Only for Flink's thread."""
+        """Report new values to Flink. Only for Flink's thread."""
         for group in self._groups:
             group.report()
 
@@ -63,12 +63,12 @@ class FlinkMetrics:
 class _Group:
     """Reports the metrics of a group and its sub-groups.
 
-    PyFlink has no histogram in its metric system, so quantiles are gauges over the last values; and its
+    PyFlink has no histogram in its metric system, so quantiles are gauges over the last values; its
     gauges are whole numbers.
 
-    PyFlink's ``gauge`` calls Python in the thread that reads it, which ends the process (SIGSEGV in
-    ``take_gil``) where the task's interpreter has just been closed. Its ``distribution`` is a gauge of Java
-    that keeps the last value that it was given.
+    PyFlink's ``gauge`` calls Python in the thread that reads it, which crashes the process (SIGSEGV in
+    ``take_gil``) if the task's interpreter has just been closed. Its ``distribution`` is a Java gauge
+    that holds the last value that it got.
 
     Args:
         local: The metrics.
@@ -83,11 +83,11 @@ class _Group:
         self._shown: list[tuple[str, Any, Callable[[], float]]] = []
         self._failed: set[str] = set()
         self.errors = 0
-        """How often something could not be reported."""
+        """The number of values that could not be reported."""
         self._groups: dict[str, _Group] = {}
 
     def report(self) -> None:
-        """Tell Flink what is new."""
+        """Report new values to Flink."""
         if self._local.before_read is not None:
             self._local.before_read()
         for name, metric in list(self._local.metrics.items()):
@@ -98,10 +98,10 @@ class _Group:
             self._harmless(name, self._report_group, name, group)
 
     def _harmless(self, name: str, report: Callable[..., None], *arguments: Any) -> None:
-        """Report something. A metric must not fail the job: what it raises is counted, and logged once."""
+        """Report a value. A metric must not fail the job: an error is counted, and logged once."""
         try:
             report(*arguments)
-        except Exception:  # whatever Flink, or what an action gave to the metric, makes of it
+        except Exception:  # Whatever Flink raises for a value that an action gave to the metric.
             self.errors += 1
             if name not in self._failed:
                 self._failed.add(name)
@@ -125,11 +125,11 @@ class _Group:
             self._followed[name](_java_long(change))
 
     def _show(self, name: str, read: Callable[[], float]) -> None:
-        """Make a gauge of Flink's, which shows what was read at the last report."""
+        """Create a gauge in Flink, which shows the value of the last report."""
         self._shown.append((name, self._group.distribution(name).update, read))
 
     def _register(self, name: str, metric: Any) -> Any:
-        """Make Flink's metric; what adds to it, for those that count."""
+        """Create Flink's metric; returns the function that adds to it, for counters and meters."""
         if isinstance(metric, LocalCounter):
             return self._group.counter(name).inc
         if isinstance(metric, LocalMeter):

@@ -1,9 +1,9 @@
-"""Timestamps and watermarks behind an agent that holds event time, by Flink's tables.
+"""Sets the timestamps and watermarks of an agent's outputs if it holds event time, through Flink's tables.
 
-Each output needs the timestamp of its input, while PyFlink gives it the one of the timer or none; and no
+Each output needs the timestamp of its input, while PyFlink gives it that of the timer or none; and no
 Python function can emit a watermark. So an output leaves in an envelope with its timestamp and the low
-watermark of its subtask (``operator.low_watermark``). A table makes the one the row's timestamp and the other
-the stream's watermark, and drops the envelopes without an output. What has no timestamp takes a side output,
+watermark of its subtask (``operator.low_watermark``). A table turns them into the row's timestamp and
+the stream's watermark, and drops envelopes without an output. Outputs without a timestamp use a side output,
 to which PyFlink gives none.
 """
 
@@ -22,9 +22,9 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 
 
 def envelope_type() -> TypeInformation:
-    """Return a pickled value, its timestamp, and a low watermark.
+    """Return the type of an envelope: a pickled value, its timestamp, and an output watermark.
 
-    Made again each time: one that was used cannot be pickled.
+    Created each time: a type that was used cannot be pickled.
     """
     return Types.ROW_NAMED(
         ["pickled", "stamp", "low"], [Types.PICKLED_BYTE_ARRAY(), Types.LONG(), Types.LONG()]
@@ -32,18 +32,18 @@ def envelope_type() -> TypeInformation:
 
 
 def untimed(tag: str = "") -> str:
-    """Return the tag of the side output for what has no timestamp, instead of ``tag`` or the main output."""
+    """Return the tag for values without a timestamp, in place of ``tag`` or of the main output."""
     return f"untimed/{tag}"
 
 
 class Envelopes:
-    """Makes what leaves the operator; used inside of it."""
+    """Makes the envelopes that leave the operator."""
 
     def __init__(self, low: LowWatermark) -> None:
         self._low = low
 
     def of(self, emission: Emission) -> Emission:
-        """Return the rows in which values leave, behind them those without a value that are due."""
+        """Return the rows with values, followed by due rows without one."""
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             self._add(rows, tag, value, at)
@@ -71,12 +71,12 @@ def _open_envelope(row: Any) -> Any:
 
 
 def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) -> DataStream:
-    """Return the values of an output of the operator, each with its timestamp, and the low watermark.
+    """Return the values of an operator's output, each with its timestamp, and the watermark.
 
     Args:
         tables: A table environment whose sources become idle after the agent's idle time-out.
         stream: The main output of the operator.
-        tag: Which side output; empty for the main one.
+        tag: The side output; empty for the main output.
         kind: Type of the values.
     """
     from pyflink.table import DataTypes, Schema
@@ -96,7 +96,7 @@ def restamp(tables: Any, stream: DataStream, tag: str, kind: TypeInformation) ->
     envelopes = stream.get_side_output(OutputTag(tag, envelope_type())) if tag else stream
     table = tables.from_data_stream(envelopes, schema)
     values = table.filter(col("stamp").is_not_null).select(col("pickled"), col("event_time"))
-    # A column that is metadata costs no conversion to Python.
+    # A metadata column costs no conversion to Python.
     timed = (
         Schema.new_builder()
         .column("pickled", DataTypes.BYTES())

@@ -1,6 +1,6 @@
-"""Rows as answers of chat models: the type of a row as a model of pydantic, and its values as rows.
+"""Rows as answers of chat models: converts a row type to a Pydantic model, and its values to rows.
 
-Models reach this by its name in ``flink_agents.api.output_types``, since only this room imports PyFlink.
+Models import this by its name in ``flink_agents.api.output_types``, since only this package imports PyFlink.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LISTS = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo)
 
 
 class _RowModel(BaseModel):
-    """A row that a model gives, with its fields in their order."""
+    """A row that a model returns, with its fields in their order."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +71,7 @@ def described_row(kind: Any) -> DescribedType:
 
 
 def _model_of(kind: RowTypeInfo, title: str) -> type[BaseModel]:
-    # By alias: fields of rows may be called as methods of models are.
+    # By alias: fields of rows may have the names of model methods.
     fields: dict[str, Any] = {
         f"field{number}": (_python_type(each, name), Field(alias=name))
         for number, (name, each) in enumerate(zip(names_of_row(kind), kind.get_field_types(), strict=True))
@@ -101,7 +101,7 @@ def _python_type(kind: TypeInformation, name: str) -> Any:
 
 
 def _to_row(value: Any) -> Any:
-    """A value of such a model as a row; what is inside of it as well."""
+    """Return a model instance as a row, nested ones included."""
     if isinstance(value, _RowModel):
         fields = type(value).model_fields
         row = Row(*(_to_row(getattr(value, name)) for name in fields))

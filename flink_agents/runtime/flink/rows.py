@@ -1,4 +1,4 @@
-"""Rows of tables: their field names on the way in, their cells on the way out."""
+"""Rows of tables: field names of inputs, and cells of outputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flink_agents.runtime.serde.typenames import shorten
 Namer = Callable[[Any], None]
 
 MAX_ERROR = 2000
-"""How many characters of what is wrong with a row are shown."""
+"""The largest length of a message about an invalid row."""
 
 
 class NameFields:
-    """Gives rows the field names of their type, nested rows too.
+    """Gives rows the field names of their type, including nested rows.
 
-    A table hands its rows to Python with names or without, depending on the plan that its
-    optimiser chose.
+    A table passes its rows to Python with or without names, depending on the plan that its
+    optimizer chose.
 
     Args:
         kind: The type of the stream.
@@ -35,7 +35,7 @@ class NameFields:
         self._name = _namer(kind)
 
     def __call__(self, row: Any) -> Any:
-        """Name the fields of ``row`` in place and hand it on."""
+        """Name the fields of ``row`` in place and return it."""
         if self._name is not None:
             self._name(row)
         return row
@@ -86,17 +86,17 @@ CHANGES: dict[RowKind, ChangeKind] = {
 
 
 def is_latest(row: Any) -> bool:
-    """Return True if a change of a table leaves this row there."""
+    """Return True if a row still exists after a change of a table."""
     return row.get_row_kind() in (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 
 class ReadRows:
-    """Makes inputs of the rows of a table.
+    """Converts the rows of a table to inputs.
 
     Args:
         kind: The type of the stream of rows.
-        value: What a row becomes: a type that pydantic knows; None for a row with names.
-        changes: True if each is a ``TableChange``.
+        value: The type of the inputs: any type that Pydantic supports; None for rows with names.
+        changes: True if each input is a ``TableChange``.
     """
 
     def __init__(self, kind: TypeInformation, value: Any, changes: bool) -> None:
@@ -109,10 +109,11 @@ class ReadRows:
         return {**self.__dict__, "_adapter": None}
 
     def __call__(self, row: Any) -> Any:
-        """Return the input that ``row`` becomes.
+        """Return the input for ``row``.
 
         Raises:
-            UnsupportedTableError: It does not have the declared type, or Python lacks one of its values.
+            UnsupportedTableError: It does not have the declared type, or Python has no equivalent for a
+                value.
         """
         named = self._name(row)
         read_row(named)
@@ -136,7 +137,7 @@ class ReadRows:
 
 
 def rowtime_schema(name: str) -> Any:
-    """Return the schema of a table with its columns and one more: event time, with the stream's watermarks.
+    """Return the schema of a table with an additional column: event time, with the stream's watermarks.
 
     Args:
         name: Name of that column.
@@ -158,14 +159,14 @@ class Column:
         self._name = name
 
     def __call__(self, row: Any) -> Any:
-        """Return the row's value in the column, also of what was made of the row."""
+        """Return the row's value in the column; also for an object made from the row."""
         if isinstance(row, TableChange):
             row = row.value
         return row[self._name] if isinstance(row, Row | dict) else getattr(row, self._name)
 
 
 class ToRow:
-    """Makes a row of an output: a model, a dict, an object with attributes, or the only cell.
+    """Converts an output to a row: a model, a dict, an object with attributes, or a single cell.
 
     Args:
         names: The columns.
@@ -175,7 +176,7 @@ class ToRow:
         self._names = list(names)
 
     def __call__(self, value: Any) -> Row:
-        """Return the row of ``value``.
+        """Return the row for ``value``.
 
         Raises:
             UnsupportedTableError: It lacks a column.

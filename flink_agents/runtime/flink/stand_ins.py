@@ -1,7 +1,8 @@
-"""Stand-ins for values that PyFlink takes for something else than an output: ``None`` and ``()``.
+"""Proxies for outputs that PyFlink would misinterpret: ``None`` and ``()``.
 
-PyFlink hands ``None`` to Flink without pickling it, whose serializers take no null; and it looks at the first
-item of each tuple to tell side outputs from main ones. A stand-in becomes its value when it is pickled.
+PyFlink passes ``None`` to Flink without pickling it, and Flink's serializers accept no null; and it checks
+the first item of each tuple to tell side outputs from main outputs. A proxy becomes its value when it is
+pickled.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _NOTHING, _EMPTY_TUPLE = _Nothing(), _EmptyTuple()
 
 
 def not_none(value: Any) -> Any:
-    """``value``, or what stands for it if it is None."""
+    """Return ``value``, or a proxy if it is None."""
     return _NOTHING if value is None else value
 
 
 def plain_output(value: Any) -> Any:
-    """``value``, or what stands for it on PyFlink's public way."""
+    """Return ``value``, or a proxy if PyFlink's public path would misinterpret it."""
     return _EMPTY_TUPLE if isinstance(value, tuple) and not value else not_none(value)

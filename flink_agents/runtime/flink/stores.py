@@ -14,7 +14,7 @@ from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import makes_durable_calls, may_make_durable_calls
 
 LOCAL_FILE = Path(".flink-agents") / "action-state.sqlite"
-"""Where a local job records, in the directory that it is started in, if it says nothing else."""
+"""The journal of a local job in its working directory, if no option names a store."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class StoreChoice:
     Attributes:
         name: Its name.
         options: Its options.
-        by_default: True if no option says which file a local job records in.
+        by_default: True if no option names the file of a local job.
     """
 
     name: str
@@ -43,7 +43,7 @@ class StoreChoice:
         Raises:
             StoreNotConfiguredError: It needs one, and the options name none for a real cluster.
             UnknownStoreError: The options name one that is not installed here.
-            OptionError: An option of the store is missing, or does not fit.
+            OptionError: An option of the store is missing or invalid.
         """
         name = config.get(AgentOptions.STORE)
         if name is None:
@@ -60,7 +60,7 @@ class StoreChoice:
         return cls(name, options, by_default)
 
     def beside(self, path: str) -> StoreChoice:
-        """Return the store in the file ``path``, unless options say which file it is in."""
+        """Return the store in the file ``path``, unless options name its file."""
         return replace(self, options=self.options | {"path": path}) if self.by_default else self
 
     @property
@@ -69,7 +69,7 @@ class StoreChoice:
         return Path(self.options["path"]).expanduser().absolute() if self.name == "sqlite" else None
 
     def make(self) -> ActionStateStore:
-        """Make the store for an attempt of a subtask."""
+        """Return the store for an attempt of a subtask."""
         return open_store(self.name, self.options)
 
 

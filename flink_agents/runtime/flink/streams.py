@@ -1,4 +1,4 @@
-"""Agents on PyFlink streams: inputs, the operator's place in the job, and its outputs."""
+"""Agents on PyFlink streams: inputs, the operator, and its outputs."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from flink_agents.trace.assembly import check_trace_options
 
 
 class FlinkAgentInput(AgentInput):
-    """A keyed PyFlink stream that waits for its agent.
+    """A keyed PyFlink stream, to which an agent can be applied.
 
     Args:
-        job: The job that the agent becomes part of.
-        agents: Agents that are known by name.
+        job: The job of the agent.
+        agents: Named agents.
         stream: The input.
-        key_selector: Gives the key of a record.
-        size: How many records it has, where that is known.
+        key_selector: Returns the key of a record.
+        size: The number of records, if it is known.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class FlinkAgentInput(AgentInput):
         if lineage:
             output_type = Types.PICKLED_BYTE_ARRAY()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
-        # More than the policies say: a run that somebody ends is a dead letter, too.
+        # Not only the policies': a run that you end with the CLI is a dead letter, too.
         all_types = (
             dict.fromkeys(emitted_tags(bound, self._job.config, event_time), Types.PICKLED_BYTE_ARRAY())
             | side_types
@@ -181,7 +181,7 @@ class FlinkAgentInput(AgentInput):
         return stream.name(f"agent {plan.name}").uid(uid).disable_chaining()
 
     def _agent(self, agent: Agent | type[Agent] | str) -> Agent:
-        """Return the agent that ``apply`` was given."""
+        """Return the agent for the argument of ``apply``."""
         if isinstance(agent, str):
             if agent not in self._agents:
                 raise AgentDefinitionError(
@@ -196,7 +196,7 @@ class FlinkAgentInput(AgentInput):
 
 
 def _kept(plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Job) -> KeptAgent | None:
-    """Return what a local job needs to resume the agent."""
+    """Return the facts that a local job needs to resume the agent."""
     if not job.is_local:
         return None
     waits: bool | None = job.config.get(AgentOptions.MAY_SUSPEND)
@@ -205,7 +205,7 @@ def _kept(plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Jo
 
 
 def _portable(code: AgentCode) -> AgentCode:
-    """The code of an agent with types that can be sent to workers."""
+    """Return the code of an agent with types that can be sent to workers."""
     side_outputs = {tag: flink_compat.without_jvm(kind) for tag, kind in code.side_outputs.items()}
     return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
 
@@ -220,11 +220,11 @@ def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str,
 
 
 class FlinkAgentStream(AgentStream):
-    """The PyFlink streams that leave an agent.
+    """The PyFlink streams of an agent's outputs.
 
     Args:
         job: The job.
-        applied: The agent as the job knows it.
+        applied: The agent in the job.
         bound: The agent itself.
         side_types: Types of the side outputs, by tag.
     """
@@ -320,7 +320,7 @@ class FlinkAgentStream(AgentStream):
 
     @property
     def _value(self) -> Callable[[Any], Any]:
-        """What gives the plain value of an output."""
+        """Return the function that extracts the plain value of an output."""
         return _untraced if self._applied.lineage else _identity
 
     def _side_stream(self, tag: str, kind: TypeInformation) -> DataStream:
@@ -342,7 +342,7 @@ def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTabl
 
 
 def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
-    """Return ``observers``, if they can be brought to workers.
+    """Return ``observers``, if they can be shipped to workers.
 
     Raises:
         ObserverError: One of them cannot be pickled.

@@ -1,7 +1,7 @@
 """Python types of outputs as PyFlink's types.
 
-Only types whose values survive Flink's own serialisation unchanged are mapped; everything
-else travels as a pickled Python object.
+Only types whose values survive Flink's own serialization unchanged are mapped; all other
+values travel as pickled Python objects.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stream_type(output_type: Any) -> TypeInformation:
         output_type: A Python type, a PyFlink ``TypeInformation``, or None for any object.
     """
     if isinstance(output_type, TypeInformation):
-        # The user's object goes to workers with the agent, and could not once Flink has seen it.
+        # The user's object is shipped to workers with the agent, and could not be once Flink has used it.
         return without_jvm(output_type)
     make = _STREAM_TYPES.get(output_type)
     return make() if make is not None else Types.PICKLED_BYTE_ARRAY()
@@ -58,7 +58,7 @@ def columns_of(schema: Any) -> dict[str, TypeInformation]:
             ``TypeInformation``, or one plain Python type (a column ``output``).
 
     Raises:
-        UnsupportedTableError: No columns are given, or one has a type that tables do not have.
+        UnsupportedTableError: There are no columns, or one has a type that tables do not support.
     """
     if isinstance(schema, type) and issubclass(schema, BaseModel):
         schema = {name: field.annotation for name, field in schema.model_fields.items()}

@@ -1,1 +1,1 @@
-"""What the runtime counts and measures."""
+"""Metrics of the runtime."""

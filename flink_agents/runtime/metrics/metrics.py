@@ -1,4 +1,4 @@
-"""Metrics that live in this process: the counts behind Flink's, and the test kit's.
+"""Metrics in this process: the values that Flink reports, and those of the test kit.
 
 ``runtime.flink.metrics`` reports them to Flink; the harness reads them as they are.
 """
@@ -17,7 +17,7 @@ from flink_agents.api.logs import bounded_logger
 from flink_agents.api.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 
 WINDOW = 1000
-"""How many values a histogram keeps."""
+"""How many values a histogram holds."""
 
 M = TypeVar("M")
 
@@ -26,10 +26,10 @@ _log = bounded_logger("flink_agents.metrics")
 
 
 def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool:
-    """True if a metric can take ``value``; else it is left out, and this is logged once for each metric.
+    """True if a metric accepts ``value``; else it is ignored, which is logged once per metric.
 
     Args:
-        value: What an action, or something that it uses, gives to a metric.
+        value: The value that an action, or its library, gives to a metric.
         where: The metric.
     """
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -116,7 +116,7 @@ class LocalHistogram(Histogram):
             self._window.append(value)
 
     def extend(self, values: Iterable[float], count: int) -> None:
-        """Record ``count`` values, of which ``values`` are the latest."""
+        """Record ``count`` values; ``values`` are the latest of them."""
         with self._lock:
             self._count += count
             self._window.extend(values)
@@ -136,11 +136,11 @@ class LocalHistogram(Histogram):
 
 
 class LocalMetricGroup(MetricGroup):
-    """A group of metrics in this process, which any thread may use.
+    """A thread-safe group of metrics in this process.
 
     Args:
-        name: Its name in the group around it.
-        before_read: Called before all values are read, and may bring them up to date; or None.
+        name: Its name in the parent group.
+        before_read: Called before all values are read, to update them; or None.
 
     Attributes:
         before_read: See above.

@@ -1,7 +1,7 @@
-"""Hands on what runs do to all observers; to one that overrides a method alone, without a detour.
+"""Passes the events of runs to all observers; calls a method directly if only one observer overrides it.
 
-Dispatch is made once, when a subtask is assembled: what nobody listens to costs one look, or one call of a
-function that does nothing.
+Dispatch is decided once, when a subtask is assembled: an event without observers costs one check, or one call
+of a function that does nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 _log = bounded_logger("flink_agents.observers")
 
 OBSERVER_ERRORS = "observer_errors"
-"""The counter of what observers raised."""
+"""The counter of errors that observers raised."""
 
 
 class Observers:
     """All observers of a subtask as one.
 
     Args:
-        own: That of the runtime, which may raise.
-        others: Those of third parties, whose errors are logged and counted.
-        failed: Counts an error of one of those. For any thread.
+        own: The runtime's observer, which may raise.
+        others: Third-party observers, whose errors are logged and counted.
+        failed: Counts an error of a third-party observer. Thread-safe.
 
     Attributes:
         others: See above.
-        phase_changed: None if nobody listens, since phases change more often than all else.
-        call_content: None if nobody listens, so that no content is made for nobody.
-        memory_written: None if nobody listens.
-        recorded: None if nobody listens.
-        agent_called: None if nobody listens.
-        agent_answered: None if nobody listens.
-        request_answered: None if nobody listens.
+        phase_changed: None if it has no observer, since phases change more often than anything else.
+        call_content: None if it has no observer, so that the content is not built.
+        memory_written: None if it has no observer.
+        recorded: None if it has no observer.
+        agent_called: None if it has no observer.
+        agent_answered: None if it has no observer.
+        request_answered: None if it has no observer.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ def _overrides(observer: RunObserver, name: str) -> bool:
 
 
 def _nobody(*arguments: Any) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def _all(told: Sequence[Callable[..., None]]) -> Callable[..., None]:
@@ -102,7 +102,7 @@ def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callab
         except BaseException:
             failed()
             if not logged:
-                # One that raises each time would fill the log.
+                # An observer that raises each time would fill the log.
                 logged = True
                 _log.exception(
                     "an observer of runs raised in %s; further errors of this method are only counted",
@@ -113,11 +113,11 @@ def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callab
 
 
 def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> list[RunObserver]:
-    """Make the observers of a subtask; one that cannot be made is logged, counted and left out.
+    """Create the observers of a subtask; one that cannot be created is logged, counted and left out.
 
     Args:
-        sources: Instances, and classes or functions that make some.
-        metrics: Where errors are counted.
+        sources: Instances, and classes or functions that create one.
+        metrics: Counts errors.
     """
     if sources:
         metrics.group.get_counter(OBSERVER_ERRORS)

@@ -1,4 +1,4 @@
-"""Counts the suspended runs of a subtask by what they wait for, and knows the oldest wait."""
+"""Counts the suspended runs of a subtask by what they wait for, and knows the age of the oldest wait."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class _Suspended(NamedTuple):
 
 
 class OpenWaits:
-    """The suspended runs, as far as this attempt has seen them. Only Flink's thread writes it; any may read.
+    """The suspended runs that this attempt has seen. Only Flink's thread writes; any thread may read.
 
     Args:
-        now: The time in seconds.
+        now: Returns the time in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        # In the order of their suspension: the first one has waited for longest.
+        # In the order of their suspension: the first one has waited longest.
         self._runs: dict[tuple[str, int], _Suspended] = {}
         self._counts: Counter[str] = Counter()
 
@@ -38,8 +38,8 @@ class OpenWaits:
         Args:
             key_text: Its key.
             seq: Its sequence number.
-            names: The name of the signal that each of its waits is for; None for a pause.
-            since: Since when, if that is long ago.
+            names: The signal name of each of its waits; None for a timer.
+            since: When it was suspended, if that was in an earlier attempt.
         """
         self.resumed(key_text, seq)
         kinds = tuple({_kind(name) for name in names})
@@ -56,7 +56,7 @@ class OpenWaits:
         try:
             first = next(iter(self._runs.values()), None)
         except RuntimeError:
-            # Flink's thread has changed it just now. The next reading comes soon.
+            # Flink's thread has just changed it. The next reading comes soon.
             first = None
         oldest = 0 if first is None else max(0, int(1000 * (self._now() - first.since)))
         return {kind: self._counts[kind] for kind in (TIMER, SIGNAL, APPROVAL)} | {

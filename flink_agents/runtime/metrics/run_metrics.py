@@ -1,7 +1,7 @@
-"""What a subtask tells about its runs: rates, latencies, what waits and for how long.
+"""Metrics of a subtask's runs: rates, latencies, and the number and age of waiting runs.
 
-What happens often is counted in plain numbers, each written by one thread, and becomes metrics
-when somebody looks: an event pays for two readings of a clock per action.
+Frequent events are counted in plain numbers, each written by one thread, and become metrics
+when they are read: an event costs two readings of a clock per action.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ clock = time.monotonic
 
 
 class Durations:
-    """How long something took, time after time. One thread adds, any may read.
+    """Durations of one kind. One thread adds, any thread may read.
 
     Attributes:
-        count: How many there were.
+        count: The number of durations.
     """
 
     __slots__ = ("_latest", "count")
@@ -37,32 +37,32 @@ class Durations:
         self.count += 1
 
     def since(self, seen: int) -> tuple[int, list[float]]:
-        """How many there were, and those after the first ``seen``, as far as they are kept."""
+        """Return the number of durations, and those after the first ``seen``, as far as they are kept."""
         count = self.count
         latest = range(max(seen, count - WINDOW), count)
         return count, [self._latest[number % WINDOW] for number in latest]
 
 
 MOST_REASONS = 50
-"""So many reasons of dead letters are counted, each with a metric of its own; others together."""
+"""The number of dead letter reasons with a metric of their own; all others share one."""
 
 OTHER_REASONS = "Others@"
 
 
 class RunMetrics(RunObserver):
-    """The metrics of a subtask that the runtime keeps by itself: the first observer of its runs.
+    """The runtime's metrics of a subtask: the first observer of its runs.
 
     Args:
         actions: Names of the agent's actions.
 
     Attributes:
-        group: All of them.
-        events: Runs that were committed. Only for Flink's thread.
+        group: The group with all of them.
+        events: Committed runs. Only for Flink's thread.
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
         harvest: Time from the end of a run to its commit. Only for Flink's thread.
         open_waits: The suspended runs. Only for Flink's thread.
         here: Executions on Flink's thread, by action.
-        on_loop: Executions that the agent loop began, by action.
+        on_loop: Executions on the agent loop, by action.
     """
 
     def __init__(self, actions: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ class RunMetrics(RunObserver):
         self._read()
 
     def count(self, name: str, action: str | None = None, number: int = 1) -> None:
-        """Count ``number`` of something, in all and for its action. For any thread."""
+        """Count ``number`` events of a kind, in total and for an action. Thread-safe."""
         counters = self._counters.get((name, action))
         if counters is None:
             counters = self._counters[name, action] = [self.group.get_counter(name)]
@@ -90,22 +90,22 @@ class RunMetrics(RunObserver):
             counter.inc(number)
 
     def add_gauges(self, prefix: str, read: Callable[[], Mapping[str, int]]) -> None:
-        """Let gauges show what a part of the subtask measures by itself.
+        """Add gauges with values that another part of the subtask measures.
 
         Args:
-            prefix: What the names of the gauges begin with, before an underscore.
-            read: Gives their values by name; called by any thread, whenever somebody looks.
+            prefix: Prefix of the gauges' names, before an underscore.
+            read: Returns their values by name; any thread may call it at any time.
         """
         self._gauges.append((prefix, read))
 
     # -- what runs do -----------------------------------------------------------------
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
-        """Add to the latencies of the action; each thread has numbers of its own."""
+        """Add to the latencies of the action; each thread has separate numbers."""
         (self.here if inline else self.on_loop)[action].add(seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
-        """Count a failure, and whether it was a timeout."""
+        """Count a failure, and a timeout if it was one."""
         self.count("action_failures", action)
         if isinstance(error, ActionTimeoutError):
             self.count("action_timeouts", action)
@@ -115,19 +115,19 @@ class RunMetrics(RunObserver):
         self.count("action_retries", action)
 
     def action_replayed(self, run: ObservedRun, action: str) -> None:
-        """Count an action that came from its record."""
+        """Count an action that was replayed from its record."""
         self.count("action_replays", action)
 
     def action_mismatched(self, run: ObservedRun, action: str) -> None:
-        """Count a replay that asked for something else than was recorded."""
+        """Count a replay that did not match its records."""
         self.count("action_mismatches", action)
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
-        """Count an event that a run goes on without."""
+        """Count an event that a run ignores after a failure."""
         self.count("events_dead_lettered" if dead_letter else "events_ignored")
 
     def count_letter(self, action: str | None, error: BaseException) -> None:
-        """Count a dead letter by its reason: the class of the error, and the action. For any thread."""
+        """Count a dead letter by its reason: the class of the error, and the action. Thread-safe."""
         letters = self.group.get_sub_group("dead_letters")
         reason = f"{type(error).__name__}@{action or ''}"
         if reason not in letters.metrics and len(letters.metrics) >= MOST_REASONS:
@@ -152,7 +152,7 @@ class RunMetrics(RunObserver):
         self.count("action_calls_replayed", action)
 
     def committed(self, run: ObservedRun, seconds: float | None) -> None:
-        """Count a commit, and how long its run had to wait for it. Only for Flink's thread."""
+        """Count a commit, and the time from its run's end to it. Only for Flink's thread."""
         self.events += 1
         if seconds is not None:
             self.harvest.add(seconds)
@@ -160,7 +160,7 @@ class RunMetrics(RunObserver):
     # -- what is read -----------------------------------------------------------------
 
     def _read(self) -> None:
-        """Bring the group up to date."""
+        """Update the group."""
         self._total("events", self.events)
         self._total("backpressure_ms", int(self.backpressure * 1000))
         self._spread(self.group, "harvest_delay_us", self.harvest)
@@ -186,7 +186,7 @@ class RunMetrics(RunObserver):
             self.group.get_meter(f"{name}_per_second").mark(new)
 
     def _spread(self, group: LocalMetricGroup, name: str, durations: Durations) -> None:
-        """Put what came since the last time into a histogram, in microseconds."""
+        """Add the durations since the last time to a histogram, in microseconds."""
         seen = self._seen.get(durations, 0)
         self._seen[durations], new = durations.since(seen)
         histogram = group.get_histogram(name)

@@ -1,4 +1,4 @@
-"""The metrics that a job has, as a table: the reference page and the alert rules are checked against it.
+"""All metrics of a job, as a table: the reference page and the alert rules are checked against it.
 
 ``python -m flink_agents.runtime.metrics.table`` writes ``docs/metrics.md``.
 """
@@ -26,10 +26,10 @@ class Metric(NamedTuple):
 
     Attributes:
         name: Its name.
-        kind: What it is to Flink.
+        kind: Its type in Flink.
         meaning: What it measures.
-        group: The group that it is in, below that of the agent.
-        always: True if each job has it from the beginning; False if something has to happen first.
+        group: Its group, below the group of the agent.
+        always: True if each job has it from the beginning; False if it appears with its first event.
     """
 
     name: str

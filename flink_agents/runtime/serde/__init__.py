@@ -1,1 +1,1 @@
-"""Values as bytes, and back."""
+"""Converts values to bytes and back."""

@@ -1,4 +1,4 @@
-"""Recognises what somebody forgot to await: it stands where its result should."""
+"""Detects values that should have been awaited."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def is_awaitable(value: object) -> bool:
 
 
 def told(value: object) -> str:
-    """Describe an awaitable for people: what it is, and of what function."""
+    """Describe an awaitable: its kind, and the function that made it."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None
-    # Durable calls and waits know what the user wrote, which the name of a coroutine or class does not say.
+    # Durable calls and waits know the user's function, which the name of a coroutine or class does not say.
     described = getattr(owner if owner is not None else value, "awaited_as", None)
     name = getattr(value, "__qualname__", None)
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"
 
 
 def close_unawaited(made: Coroutine[Any, Any, Any]) -> None:
-    """Close a coroutine with those that it was given, so that Python does not warn of them as well."""
+    """Close a coroutine and the coroutines among its arguments, so that Python does not warn of them."""
     frame: Any = getattr(made, "cr_frame", None)
     for one in (made, *([] if frame is None else frame.f_locals.values())):
         if inspect.iscoroutine(one):
@@ -34,5 +34,5 @@ def close_unawaited(made: Coroutine[Any, Any, Any]) -> None:
 
 
 def shows_forgotten_await(error: BaseException) -> bool:
-    """Return True if Python raised ``error`` because a coroutine was used in place of its result."""
+    """Return True if Python raised ``error`` because a coroutine was used instead of its result."""
     return isinstance(error, TypeError | AttributeError) and "'coroutine'" in str(error)

@@ -1,6 +1,6 @@
 """Digests that are equal for equal values, whatever the order of dictionaries and sets.
 
-They are made from the bytes that ``codec`` writes, so that all it can hold has a digest, and
+They are made from the bytes that ``codec`` writes, so that every value it supports has a digest, and
 values of different types (``1``, ``1.0``, ``True``) differ. BLAKE2b: RFC 7693.
 """
 
@@ -19,7 +19,7 @@ from flink_agents.runtime.serde.codec import ValueCodec, unordered
 DIGEST_BYTES = 16
 
 _MAP = re.compile(rb"[\x81-\x8f\xde\xdf]")
-"""A byte that a map with entries begins with, in MessagePack; other values may contain it too."""
+"""The first byte of a map with entries in MessagePack; other values may contain it, too."""
 
 
 class _Pairs(list[tuple[Any, Any]]):
@@ -36,10 +36,10 @@ def digest_of(codec: ValueCodec, value: Any) -> bytes:
 
 
 def digest_of_bytes(data: bytes) -> bytes:
-    """Return the digest of the value of which ``codec`` wrote ``data``.
+    """Return the digest of a value from ``data``, the bytes that ``codec`` wrote for it.
 
     Raises:
-        UnserializableValueError: It is nested too deeply.
+        UnserializableValueError: The value is nested too deeply.
     """
     try:
         form = canonical(data)
@@ -49,8 +49,8 @@ def digest_of_bytes(data: bytes) -> bytes:
 
 
 def canonical(data: bytes) -> bytes:
-    """Return bytes that are equal for equal values, of the bytes that ``codec`` wrote."""
-    # Most values have nothing that could stand in another order, and sorting is most of the time.
+    """Return bytes that are equal for equal values, from the bytes that ``codec`` wrote."""
+    # Most values have no part with a variable order, and sorting takes most of the time.
     return _ordered(data) if _MAP.search(data, 1) else b"=" + data[1:]
 
 
@@ -86,7 +86,7 @@ def _value_form(key: Any, value: Any) -> bytes:
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
         return b"<" + b"".join(_framed(form) for form in sorted(_form(item) for item in value)) + b">"
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and key.code in MARKED:
-        # Marks of types are no part of the value, and earlier versions wrote none.
+        # Type markers are no part of the value, and earlier versions wrote none.
         return _form(value[:2])
     return _form(value)
 

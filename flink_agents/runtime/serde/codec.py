@@ -1,11 +1,11 @@
-"""Values as bytes for state: a version byte, then MessagePack.
+"""Converts values to bytes for state: a version byte, then MessagePack.
 
 JSON values, bytes, tuples, sets, big integers, dates, decimals, UUIDs, enums, dataclasses,
-named tuples, pydantic models and PyFlink rows keep their types; classes stand there by name
-(``typenames``), never as pickled code. MessagePack itself knows no difference between bytes
-and bytearrays: both come back as bytes. https://msgpack.org (specification 2013)
+named tuples, Pydantic models and PyFlink rows keep their types; classes are written by name
+(``typenames``), never as pickled code. MessagePack does not distinguish bytes
+and bytearrays: both return as bytes. https://msgpack.org (specification 2013)
 
-Values with a short text or a few bytes (dates, decimals) are extensions. Values made of other
+Values with a short string or a few bytes (dates, decimals) are extensions. Values made of other
 values (tuples, models) are a map with one entry, whose key is an empty extension that names
 the kind. So nesting costs neither copies nor stack, which is small on Flink's threads.
 """
@@ -54,10 +54,10 @@ def unordered(code: int) -> bool:
 
 
 class _Packers(threading.local):
-    """A packer for each thread: between two parts of a value, another thread may have its turn.
+    """One packer per thread: between two parts of a value, another thread may run.
 
     Args:
-        default: Gives a value of another class in terms of what MessagePack knows.
+        default: Converts a value of another class to types that MessagePack supports.
     """
 
     def __init__(self, default: Callable[[Any], Any]) -> None:
@@ -82,7 +82,7 @@ class ValueCodec:
         """Return ``value`` as bytes.
 
         Raises:
-            UnserializableValueError: State cannot hold it; the text names the part and its type.
+            UnserializableValueError: State cannot hold it; the message names the part and its type.
         """
         try:
             return VERSION + self._packers.pack(value)
@@ -90,11 +90,11 @@ class ValueCodec:
             raise self._refused(value, error) from error
 
     def decode(self, data: bytes) -> Any:
-        """Return the value of which ``data`` are the bytes.
+        """Return the value for ``data``.
 
         Raises:
             StateFormatError: The bytes are corrupt, or of an unknown version.
-            UnknownTypeNameError: A class of the value does not exist any more.
+            UnknownTypeNameError: A class of the value no longer exists.
         """
         if data[:1] != VERSION:
             raise StateFormatError(
@@ -114,13 +114,13 @@ class ValueCodec:
         except StateError:
             raise
         except Exception as error:
-            # Bytes that are corrupt, or classes that changed: user code runs here, too.
+            # The bytes are corrupt, or classes have changed: user code runs here, too.
             raise StateFormatError(
                 "state bytes cannot be read", found=f"{type(error).__name__}: {error}"
             ) from error
 
     def copy(self, value: Any) -> Any:
-        """Return the value that :meth:`decode` makes of what :meth:`encode` makes of ``value``.
+        """Return a copy of ``value`` by :meth:`encode` and :meth:`decode`.
 
         Raises:
             UnserializableValueError: State cannot hold it.
@@ -131,7 +131,7 @@ class ValueCodec:
             return self.decode(self.encode(value))
 
     def _tagged(self, value: Any) -> Any:
-        """Return ``value`` in terms of what MessagePack knows, to any depth by being called again."""
+        """Return ``value`` in types that MessagePack supports; called again for nested values."""
         kind = type(value)
         leaf = _LEAVES.get(kind)
         if leaf is not None:
@@ -193,7 +193,7 @@ class ValueCodec:
         )
 
     def _culprit(self, value: Any) -> tuple[str, Any]:
-        """Return the innermost part of ``value`` that cannot be written, and the path to it."""
+        """Return the innermost part of ``value`` that cannot be written, and its path."""
         path = ""
         while True:
             for step, part in _parts(value):
@@ -207,7 +207,7 @@ class ValueCodec:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what ``value`` consists of, each with its step in a path."""
+    """Yield the parts of ``value``, each with its step in a path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"[key {shorten(key)}]", key
@@ -226,7 +226,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Tag:
-    """The only key of a map that stands for a value made of other values."""
+    """The only key of a map that represents a value made of other values."""
 
     __slots__ = ("code",)
 
@@ -267,12 +267,12 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
 
 
 def is_of_class(content: dict[Any, Any]) -> bool:
-    """Return True if a map of the format stands for a value of a class that it names."""
+    """Return True if a map of the format represents a value of a named class."""
     return any(type(key) is _Tag and key.code in class_values.NAMED for key in content)
 
 
 def _order(item: Any) -> str:
-    """Sort the items of a set, so that equal sets have equal bytes, in every process."""
+    """Sort the items of a set, so that equal sets have equal bytes in every process."""
     if isinstance(item, frozenset):
         return f"{{{sorted(map(_order, item))}}}"
     if isinstance(item, tuple):
@@ -280,7 +280,7 @@ def _order(item: Any) -> str:
     return hex(item) if type(item) is int else repr(item)
 
 
-# -- times: what isoformat() cannot say follows after a bar --------------------------
+# -- times: a part that isoformat() lacks follows after a bar --------------------------
 
 
 def _write_time(value: datetime | time) -> bytes:
@@ -314,7 +314,7 @@ def _time_reader(parse: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 @lru_cache(maxsize=4096)
 def _writer_of(kind: type) -> class_values.Writer | None:
-    """Return how values of a class are written that are made of others; None of another class."""
+    """Return the function that writes composite values of a class; None for another class."""
     if kind.__name__ == "Row" and kind.__module__ == "pyflink.common.types":
         return _write_row
     return class_values.writer_of(kind)

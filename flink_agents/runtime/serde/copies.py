@@ -1,4 +1,4 @@
-"""Copies of values that need no bytes on their way."""
+"""Copies values without encoding them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Collection
 from typing import Any
 
 UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types of values that nobody can change, so that a copy of one is no other value."""
+"""Types of immutable values, which need no copy."""
 
 
 class NotPlain(Exception):
-    """A value has a part that is neither a container of plain values nor one of them."""
+    """A value has a part that is neither plain nor a container of plain values."""
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy of a plain value, which needs no bytes on its way.
+    """Return a copy of a plain value, without encoding it.
 
     Raises:
-        NotPlain: It has a part that is not.
+        NotPlain: A part of it is not plain.
     """
     kind = type(value)
     if kind in UNCHANGING:
@@ -34,12 +34,12 @@ def plain_copy(value: Any) -> Any:
 
 
 def is_unchanging(value: Any) -> bool:
-    """Return True if nobody can change ``value``: it needs no copy."""
+    """Return True if ``value`` is immutable and needs no copy."""
     kind = type(value)
     return kind in UNCHANGING or (kind is tuple and are_unchanging(value))
 
 
 def are_unchanging(values: Collection[Any]) -> bool:
-    """Return True if nobody can change any of ``values``."""
-    # Most are of these types themselves, which is told without a call for each.
+    """Return True if all ``values`` are immutable."""
+    # Most have exactly these types, which can be checked without a call for each.
     return UNCHANGING.issuperset(map(type, values)) or all(map(is_unchanging, values))

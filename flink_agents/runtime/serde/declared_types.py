@@ -1,4 +1,4 @@
-"""Compares values with the types that an author declared, and says where they differ."""
+"""Compares values with declared types, and describes the differences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flink_agents.plan.references import type_text
 from flink_agents.runtime.serde.typenames import shorten
 
 MOST_PROBLEMS = 3
-"""How many differences a text names."""
+"""The largest number of differences in a message."""
 
 Check = Callable[[Any], str | None]
 """Returns how a value differs from its type; None if it does not."""
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
-    """Return what validates values as ``kind``; made once for each type.
+    """Return the Pydantic adapter for ``kind``; created once for each type.
 
     Raises:
         Exception: Pydantic does not describe such values.
@@ -27,7 +27,7 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
     try:
         return _kept_adapter(kind)
     except TypeError:
-        return TypeAdapter(kind)  # such a type has no hash
+        return TypeAdapter(kind)  # Such a type is not hashable.
 
 
 @lru_cache(maxsize=256)
@@ -36,18 +36,18 @@ def _kept_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def check_of(kind: Any) -> Check | None:
-    """Return what compares values with ``kind``, which converts nothing; None for any value.
+    """Return a function that compares values with ``kind``, without conversions; None if all values fit.
 
-    Types of PyFlink, and others that pydantic cannot describe, stand for any value.
+    All values fit types of PyFlink, and others that Pydantic cannot describe.
     """
     if kind is None or _module_of(kind).partition(".")[0] == "pyflink":
         return None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        # Pydantic would make one of a dictionary.
+        # Pydantic would accept a dictionary.
         return partial(_no_instance, kind)
     try:
         validate = strict_adapter(kind).validate_python
-    except Exception:  # a foreign type may raise anything when it is described
+    except Exception:  # A foreign type may raise anything when it is described.
         return None
 
     def check(value: Any) -> str | None:
@@ -58,7 +58,7 @@ def check_of(kind: Any) -> Check | None:
         except ValidationError as error:
             return problems_text(error, value)
         except Exception:
-            return None  # a protocol that cannot be asked for instances, for example
+            return None  # A protocol without instance checks, for example.
         return None
 
     return check
@@ -71,7 +71,7 @@ def _no_instance(kind: type, value: Any) -> str | None:
 
 
 def problems_text(error: ValidationError, value: Any) -> str:
-    """Return how ``value`` differs from the type that it was validated as."""
+    """Return the differences between ``value`` and the type that it was validated as."""
     problems = error.errors(include_url=False, include_context=False)
     texts = [_problem_text(one["loc"], one["msg"], one["input"]) for one in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
@@ -86,11 +86,11 @@ def _problem_text(location: tuple[int | str, ...], message: str, found: Any) -> 
 
 
 def strict_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return what validates values as ``kind``; a class that pydantic does not know, by its instances."""
+    """Return a strict Pydantic adapter for ``kind``; for an unsupported class, it checks the instance."""
     try:
         return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
-        return TypeAdapter(kind)  # a type with a configuration of its own takes no other
+        return TypeAdapter(kind)  # A type with its own configuration accepts no other.
 
 
 def _module_of(kind: Any) -> str:

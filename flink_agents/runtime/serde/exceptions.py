@@ -1,7 +1,7 @@
-"""Describes an exception that a durable call raised for its record, and makes it again.
+"""Describes an exception of a durable call for its record, and restores it.
 
-It has to fit beside whatever else goes into a record: an error that could not be recorded would make
-the next success unrecordable, which is recorded with it. So what is too large is trimmed.
+It has to fit next to the other parts of a record: an error that could not be recorded would make
+the next success unrecordable, as both are recorded together. So large parts are trimmed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flink_agents.runtime.serde.trimming import cut, encoded_size, shares, trimm
 from flink_agents.runtime.serde.typenames import error_name, find_error
 
 CALL_FAILURES: tuple[type[BaseException], ...] = (Exception, SystemExit, BaseExceptionGroup)
-"""What an action can get from a durable call. Others become a ``RecordedFailureError``."""
+"""Exceptions that a durable call can raise in an action. Others become a ``RecordedFailureError``."""
 
 _KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
     ImportError: ("name", "path"),
@@ -26,53 +26,53 @@ _KEYWORDS: dict[type[BaseException], tuple[str, ...]] = {
 }
 
 MAX_BYTES = 2 * 1024 * 1024
-"""How large what is kept of an exception may be, members of a group included."""
+"""The largest size of a recorded exception, members of a group included."""
 
 MAX_DEPTH = 10
-"""How deep groups may stand in groups; the members of deeper ones are not kept."""
+"""How deeply groups may be nested; members of deeper ones are not recorded."""
 
 LEAST_BYTES = 512
-"""What an exception gets at least: bytes for its type, and for the begin of its message."""
+"""The minimum size for an exception: its type, and the start of its message."""
 
 ALIKE = 40
-"""So many characters of its message show that an exception that was trimmed is the same one."""
+"""If this many characters of its message are equal, a trimmed exception counts as the same one."""
 
 _FRAMES = 96
-"""More bytes than the names of what is kept take."""
+"""An upper bound for the bytes of the names of the parts."""
 
 
 def room(limit: int, taken: int) -> int:
-    """Return how many bytes a failure may take in a record.
+    """Return the number of bytes that a failure may take in a record.
 
     Args:
-        limit: The most bytes of a record.
-        taken: How many of them something else takes.
+        limit: The largest size of a record.
+        taken: The bytes that its other parts take.
     """
     return max(LEAST_BYTES, min(MAX_BYTES, limit - taken))
 
 
 def describe(codec: ValueCodec, error: BaseException, limit: int = MAX_BYTES) -> dict[str, Any]:
-    """Return what is recorded of ``error``; its arguments and attributes as far as they can be encoded.
+    """Return the recorded form of ``error``; with arguments and attributes as far as they can be encoded.
 
     Args:
         codec: Encodes them.
         error: The exception.
-        limit: The most bytes that the encoding of what is returned has, from ``LEAST_BYTES`` on.
+        limit: The largest size of the encoded result, at least ``LEAST_BYTES``.
     """
     return _fitted(codec, _weighed(codec, error, 0), limit)
 
 
 @dataclass(slots=True)
 class _Weighed:
-    """An exception, and how many bytes it wants.
+    """An exception with its size.
 
     Attributes:
         kind: Name of its class.
-        message: Its text, as far as that is ever kept.
+        message: Its message, up to the maximum.
         parts: Its arguments and attributes, by name.
-        sizes: Bytes of each part; None of one that cannot be encoded.
-        members: Those of a group; None of any other.
-        total: Bytes of all of it.
+        sizes: Bytes of each part; None if it cannot be encoded.
+        members: The members of a group; None for any other exception.
+        total: Bytes of everything.
     """
 
     kind: str
@@ -102,7 +102,7 @@ def _weighed(codec: ValueCodec, error: BaseException, depth: int) -> _Weighed:
 
 
 def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
-    """Return what is kept of an exception in so many bytes."""
+    """Return the recorded form of an exception, within a number of bytes."""
     kind = cut(error.kind, limit // 2)
     message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
     kept: dict[str, Any] = {"type": kind, "message": message}
@@ -122,7 +122,7 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
 
 
 def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
-    """Return the bytes of as many members of a group as there is room for; None if there is none."""
+    """Return the bytes of as many members of a group as fit; None if none fits."""
     if sum(member.total for member in members) > limit:
         members = members[: limit // LEAST_BYTES]
     given = shares([member.total for member in members], limit)
@@ -140,14 +140,14 @@ def _utf8(text: str) -> int:
 
 
 def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
-    """Return the entries that can be encoded: a client that hangs on an error takes nothing else with it."""
+    """Return the entries that can be encoded; attributes such as clients are left out."""
     if _can_be_kept(codec, content):
         return dict(content)
     return {name: value for name, value in content.items() if _can_be_kept(codec, value)}
 
 
 def _can_be_kept(codec: ValueCodec, value: Any) -> bool:
-    """Return True if a value can be encoded, and no secret stands in an object within."""
+    """Return True if a value can be encoded, and no object inside contains a secret."""
     try:
         data = codec.encode(value)
     except (StateError, RecursionError):
@@ -156,7 +156,7 @@ def _can_be_kept(codec: ValueCodec, value: Any) -> bool:
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
-    """Return what ``error`` keeps in slots, and what builtin classes take by keyword only."""
+    """Return the attributes of ``error`` in slots, and keyword arguments of builtin classes."""
     names = [name for base in _KEYWORDS if isinstance(error, base) for name in _KEYWORDS[base]]
     for cls in type(error).__mro__:
         slots = vars(cls).get("__slots__", ())
@@ -169,18 +169,18 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 def _arguments(error: Any) -> list[Any]:
     if isinstance(error, OSError):
-        # It keeps the name of its file apart from its arguments.
+        # It stores the name of its file separately from its arguments.
         return list(OSError.__reduce__(error)[1])
-    # The second one of a group are its members.
+    # The second argument of a group is its members.
     return [error.message] if isinstance(error, BaseExceptionGroup) else list(_raw(error, "args", ()))
 
 
 def _raw(error: BaseException, name: str, default: Any) -> Any:
-    """Return an attribute, whatever the class of ``error`` makes of the access to it."""
+    """Return an attribute, bypassing the class of ``error``."""
     try:
         return object.__getattribute__(error, name)
     except BaseException:
-        # A property of a foreign class runs its own code all the same.
+        # A property of a foreign class runs its own code anyway.
         return default
 
 
@@ -191,15 +191,15 @@ def _members(group: Any) -> tuple[BaseException, ...]:
 def rebuild(
     codec: ValueCodec, kept: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
 ) -> BaseException:
-    """Return an exception of the same type and message; of a group, with members that are made again as well.
+    """Return an exception of the same type and message; for a group, with restored members.
 
-    Where that cannot be made, since its class is gone or needs what was not recorded, it is a
+    If it cannot be restored, since its class is gone or needs more than was recorded, the result is a
     ``RecordedFailureError`` that names both.
 
     Args:
-        codec: Decodes what was kept.
-        kept: What :func:`describe` gave.
-        among: What it may be.
+        codec: Decodes its parts.
+        kept: The result of :func:`describe`.
+        among: The classes that it may have.
     """
     error = _rebuilt(codec, kept)
     if isinstance(error, among):
@@ -214,16 +214,16 @@ def rebuild(
 
 
 def first_time(made: BaseException, error: BaseException) -> BaseException:
-    """Return what an action gets for ``error`` the first time: what a replay raises, with its traceback.
+    """Return the exception that an action first gets for ``error``: as on replay, with its traceback.
 
-    An action that looks at the type or the attributes of an error must not do one thing now and another
-    after a crash. The error itself is the cause.
+    An action that checks the type or the attributes of an error must behave the same now and
+    after a crash. The original error is the cause.
 
     Args:
-        made: What :func:`rebuild` made.
-        error: What was raised.
+        made: The result of :func:`rebuild`.
+        error: The original error.
     """
-    # Not by the class itself, which may have its own idea of attributes.
+    # Not through the class itself, which may override attribute access.
     BaseException.with_traceback(made, error.__traceback__)
     BaseException.__setattr__(made, "__cause__", error)
     return made
@@ -240,8 +240,8 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
             error = builtin.__new__(kind, *args)
         else:
             error = kind.__new__(kind, *args)
-        # Some builtin classes keep more than their arguments, which their constructor sets. That of
-        # the class itself may take other arguments, and is not called.
+        # Some builtin classes have more state than their arguments; their constructor sets it. The own
+        # constructor of the class may take other arguments, and is not called.
         builtin.__init__(error, *args)
         if kept.get("state") is not None:
             _raw(error, "__dict__", {}).update(codec.decode(kept["state"]))
@@ -252,19 +252,19 @@ def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
         same = type(error) is kind or not isinstance(error, BaseExceptionGroup)
         return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
     except BaseException:
-        # Foreign classes run their own code here; whatever it raises, the record is what counts.
+        # Foreign classes run their own code here; whatever it raises, the record counts.
         return None
 
 
 def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
-    """Return True if an exception is the one that was trimmed, as far as can be seen."""
+    """Return True if an exception is the one that was trimmed, as far as can be determined."""
     if not kept.get("trimmed"):
         return False
     kind = type(error)
-    # Python's own texts follow from the arguments, of which some have been cut.
+    # Python's own messages follow from the arguments, some of which were trimmed.
     return kind.__str__ is _builtin(kind).__str__ or text_of(error)[:ALIKE] == kept["message"][:ALIKE]
 
 
 def _builtin(kind: type[BaseException]) -> Any:
-    """Return the first class of Python's own that ``kind`` is or inherits from."""
+    """Return the first builtin class that ``kind`` is or inherits from."""
     return next(base for base in kind.__mro__ if base.__module__ == "builtins")

@@ -1,9 +1,9 @@
-"""Canonical text of a key: equal keys give equal texts, different keys different ones.
+"""Canonical strings of keys: equal keys have equal strings, different keys different ones.
 
-Flink partitions and finds state by this text. The first character names the type, so that
+Flink partitions and finds state by this string. The first character names the type, so that
 ``1``, ``"1"``, ``1.0``, ``True``, ``b"1"`` and ``("1",)`` are six keys; tuples carry the
-length of each item, so that no choice of items makes two tuples alike. The text is printable
-ASCII, since it passes through Java, and :func:`decode_key` gives the key back.
+length of each item, so that different tuples never have the same string. The string is printable
+ASCII, since it passes through Java, and :func:`decode_key` returns the key.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ def escape(text: str) -> str:
     """Return ``text`` as printable ASCII; reversed by :func:`unescape`."""
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
-    # Not JSON, which makes one character of two surrogates.
+    # Not JSON, which combines two surrogates into one character.
     return text.encode("unicode_escape").decode("ascii")
 
 
 def unescape(text: str) -> str:
-    """Return the text that :func:`escape` was given."""
+    """Return the string that :func:`escape` got."""
     return text if "\\" not in text else text.encode("ascii").decode("unicode_escape")
 
 
 def encode_key(key: Any) -> str:
-    """Return the canonical text of ``key``.
+    """Return the canonical string of ``key``.
 
     Raises:
-        KeyEncodingError: The key is of a type that has none, or is not a number.
+        KeyEncodingError: The key's type is not supported, or it is NaN.
     """
     kind = type(key)
     if kind is str:
         return "s" + (key if key.isascii() and key.isprintable() and "\\" not in key else escape(key))
     if kind is int:
-        # Hexadecimal where Python refuses to write so many decimal digits.
+        # Hexadecimal if Python refuses to write so many decimal digits.
         return f"i{key}" if -_MANY_DIGITS < key < _MANY_DIGITS else f"i{key:#x}"
     encoder = _ENCODERS.get(kind)
     if encoder is not None:
@@ -147,7 +147,7 @@ def _encode_enum(key: Enum) -> str:
 
 
 def _encode_fields(key: Any) -> str:
-    """Return the text of a frozen dataclass or model: its class, and its fields as a tuple of their texts."""
+    """Return the string of a frozen dataclass or model: its class, and its fields as a tuple of strings."""
     kind = type(key)
     names = key_fields(kind)
     values = _set_fields(key) if isinstance(key, BaseModel) else [getattr(key, name) for name in names]
@@ -184,10 +184,10 @@ def _set_fields(key: BaseModel) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def key_fields(kind: type) -> tuple[str, ...]:
-    """Return the fields of a class whose values are keys.
+    """Return the fields of a class whose values can be keys.
 
     Raises:
-        KeyEncodingError: Its values can change, or are not equal if their fields are.
+        KeyEncodingError: Its values are mutable, or are not equal if their fields are.
     """
 
     def refuse(message: str, fix: str) -> KeyEncodingError:
@@ -225,15 +225,15 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
 
 
 def decode_key(text: str, *, from_outside: bool = False) -> Any:
-    """Return the key of which ``text`` is the canonical text.
+    """Return the key for a canonical string.
 
     Args:
-        text: The text.
-        from_outside: True if anybody may have written it, so that no module is imported for it.
+        text: The string.
+        from_outside: True if the string is untrusted, so that no module is imported for it.
 
     Raises:
-        KeyEncodingError: ``text`` is not a canonical text, or comes from outside and names an enumeration
-            that is not there.
+        KeyEncodingError: ``text`` is not a canonical string, or is untrusted and names an enumeration
+            that is not loaded.
         UnknownTypeNameError: It names a class that this program does not have.
     """
     kind, body = text[:1], text[1:]
@@ -326,17 +326,17 @@ class KeyEncoder:
     """The key selector that Flink calls: the user's selector, then :func:`encode_key`.
 
     Args:
-        selector: Gives the key of a record.
+        selector: Returns the key of a record.
     """
 
     def __init__(self, selector: Callable[[Any], Any]) -> None:
         self.selector = selector
 
     def __call__(self, record: Any) -> str:
-        """Return the canonical text of the record's key.
+        """Return the canonical string of the record's key.
 
         Raises:
-            KeyEncodingError: The selector raised, or its key has no canonical text.
+            KeyEncodingError: The selector raised, or its key has no canonical string.
         """
         try:
             return encode_key(self.selector(record))

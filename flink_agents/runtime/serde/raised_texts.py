@@ -1,6 +1,6 @@
-"""What an action raised, for people: without names of this package's inside, and with what to do.
+"""Messages for errors that an action raised: without internal names of this package, and with a fix.
 
-All of this happens when an action has failed: nothing is checked where events are made or memory is used.
+All of this happens after an action has failed: nothing is checked when events are made or memory is used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _MISSING_ARGUMENT = re.compile(r"missing 1 required (?:positional|keyword-only) 
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 
 Told = tuple[str, dict[str, Any]]
-"""The message, and what was expected and found and what to do, by name."""
+"""A message with its expected, found and fix parts, by name."""
 
 
 def told_error(error: BaseException, is_async: bool) -> Told:
-    """Return the text of what an action raised with its notes, and the parts of an error that say more.
+    """Return the message for an action's error with its notes, and the additional parts of the new error.
 
     Args:
-        error: What it raised.
+        error: The error.
         is_async: True if the action is ``async def``.
     """
     message, parts = _told(error, is_async)
@@ -53,7 +53,7 @@ def told_error(error: BaseException, is_async: bool) -> Told:
 
 
 def _notes(error: BaseException) -> Iterator[str]:
-    """Yield the notes of an exception, each below the text; a tool adds one with its name."""
+    """Yield the notes of an exception, to show below the message; a tool adds one with its name."""
     for note in notes_of(error)[:_MOST_NOTES]:
         for line in redaction.hide(note)[:_NOTE_LENGTH].splitlines():
             yield f"\n  {line}"
@@ -78,7 +78,7 @@ def _told(error: BaseException, is_async: bool) -> Told:
 
 
 def _invalid(error: ValidationError) -> Told:
-    """A pydantic model that does not take what it is given."""
+    """Describe a Pydantic model that rejects its arguments."""
     problems = error.errors(include_url=False, include_context=False)
     shown = [": ".join([".".join(map(str, one["loc"])), one["msg"]]) for one in problems[:_MOST_PROBLEMS]]
     if len(problems) > _MOST_PROBLEMS:
@@ -103,7 +103,7 @@ def _invalid(error: ValidationError) -> Told:
 
 
 def _by_position(error: TypeError) -> Told | None:
-    """A field of a pydantic model, such as an event, that stands without its name."""
+    """Describe a positional argument of a Pydantic model, such as an event."""
     if not _BY_POSITION.fullmatch(text_of(error)):
         return None
     models = {model.__name__: model for model in _models_at(error)}
@@ -117,7 +117,7 @@ def _by_position(error: TypeError) -> Told | None:
 
 
 def _no_attribute(error: AttributeError) -> Told | None:
-    """An attribute that an object of this package does not have."""
+    """Describe an attribute that an object of this package does not have."""
     owner, name = error.obj, error.name
     if isinstance(owner, RunnerContext):
         what, called = "ctx", "the context"
@@ -130,7 +130,7 @@ def _no_attribute(error: AttributeError) -> Told | None:
     names = [one for one in dir(type(owner)) if not one.startswith(("_", "model_"))]
     names += list(type(owner).model_fields) if isinstance(owner, Event) else []
     if name is None or name in names:
-        return None  # the attribute itself raised
+        return None  # The attribute itself raised.
     if (inside := _inside_input(owner, name)) is not None:
         return f"{what} has no attribute {name!r}: the record is in event.input", {
             "expected": f"an attribute of {called}",
@@ -148,7 +148,7 @@ def _no_attribute(error: AttributeError) -> Told | None:
 
 
 def _inside_input(owner: object, name: str) -> str | None:
-    """Return what names an attribute or an entry of an input's record; None if the record has none such."""
+    """Return the name of an attribute or entry of an input's record; None if the record lacks it."""
     if not isinstance(owner, InputEvent):
         return None
     record = owner.input
@@ -158,7 +158,7 @@ def _inside_input(owner: object, name: str) -> str | None:
 
 
 def _no_items(error: TypeError) -> Told | None:
-    """Memory that is used like a dict."""
+    """Describe memory that is used like a dict."""
     if not _NO_ITEMS.match(text_of(error)):
         return None
     return "memory has paths, and no items", {
@@ -169,7 +169,7 @@ def _no_items(error: TypeError) -> Told | None:
 
 
 def _misspelt_key(error: TypeError) -> Told | None:
-    """A parameter that the runtime does not give, since its name is not quite ``idempotency_key``."""
+    """Describe a parameter that is a misspelt ``idempotency_key``."""
     found = _MISSING_ARGUMENT.search(text_of(error))
     if found is None or misspelt_key([found[1]]) is None:
         return None
@@ -181,11 +181,11 @@ def _misspelt_key(error: TypeError) -> Told | None:
 
 
 def _models_at(error: BaseException, title: str | None = None) -> Iterator[type[BaseModel]]:
-    """Yield the models that the user's line which raised may mean.
+    """Yield the models that the user's failing line may call.
 
     Args:
-        error: What was raised there.
-        title: Name of the model. Default: all that the line calls.
+        error: The error of that line.
+        title: Name of the model. Default: all models that the line calls.
     """
     frame, line = _users_frame(error)
     if frame is None:

@@ -1,8 +1,8 @@
-"""Takes secrets out of what code raised: text, arguments, attributes and notes, with causes and members.
+"""Removes secrets from exceptions: message, arguments, attributes and notes, with causes and members.
 
 Each exception of an action or of a durable call passes here before anything is recorded, logged or raised on.
-It keeps its class, so that policies and ``except`` clauses find it. If a class makes its text of what cannot
-be changed, a ``RecordedFailureError`` takes its place, as on replay.
+It keeps its class, so that policies and ``except`` clauses match it. If its message cannot
+be changed, a ``RecordedFailureError`` replaces it, as on replay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flink_agents.api.errors import RecordedFailureError
 from flink_agents.runtime.serde.typenames import error_name
 
 MOST = 200
-"""How many exceptions are looked at: causes, contexts and members together."""
+"""The largest number of exceptions to check: causes, contexts and members together."""
 
 _FIELDS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: ("strerror", "filename", "filename2"),
@@ -27,7 +27,7 @@ _FIELDS: dict[type[BaseException], tuple[str, ...]] = {
     SystemExit: ("code",),
     StopIteration: ("value",),
 }
-"""What classes of Python's own keep beside their arguments."""
+"""The state of builtin classes besides their arguments."""
 
 
 def redacted(error: BaseException) -> BaseException:
@@ -42,7 +42,7 @@ def redacted(error: BaseException) -> BaseException:
     chain = _chain(error)
     for one in chain:
         _learn(one)
-    # From the innermost on: who leads to an exception gets what takes its place.
+    # From the innermost on: an exception gets the replacements of its causes.
     replaced: dict[int, BaseException] = {}
     for one in reversed(chain):
         replaced[id(one)] = _clean(one, replaced)
@@ -52,7 +52,7 @@ def redacted(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and all that lead to it, each once."""
+    """Return an exception and all its causes, contexts and members, each once."""
     found: dict[int, BaseException] = {}
     ahead = [error]
     while ahead and len(found) < MOST:
@@ -62,7 +62,7 @@ def _chain(error: BaseException) -> list[BaseException]:
             ahead += _members(one)
             ahead += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     for one in found.values():
-        # What is behind the last one is not looked at, and so not shown.
+        # Exceptions after the last one are not checked, and so not shown.
         for name in ("__cause__", "__context__"):
             led = getattr(one, name)
             if led is not None and id(led) not in found:
@@ -71,7 +71,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _learn(error: BaseException) -> None:
-    """Know the credentials of the request that failed, which the library of the client made of a secret."""
+    """Register the credentials of the failed request, which the client's library made from a secret."""
     for name in ("request", "response"):
         there = _attribute(error, name)
         for at in (there, _attribute(there, "request")):
@@ -81,12 +81,12 @@ def _learn(error: BaseException) -> None:
 def _attribute(of: Any, name: str) -> Any:
     try:
         return getattr(of, name, None)
-    except BaseException:  # such as httpx, whose errors raise if they have no request
+    except BaseException:  # Such as httpx, whose errors raise if they have no request.
         return None
 
 
 def _clean(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """Return an exception whose own text, arguments, attributes and notes have no secret."""
+    """Return an exception without secrets in its own message, arguments, attributes and notes."""
     try:
         _change(error)
         error = _group(error, replaced)
@@ -114,7 +114,7 @@ def _change(error: BaseException) -> None:
 
 
 def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseException:
-    """Return a group whose message and members have no secrets; what is not a group, as it is."""
+    """Return a group whose message and members have no secrets; anything else unchanged."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     members = [replaced.get(id(one), one) for one in _members(error)]
@@ -129,7 +129,7 @@ def _group(error: BaseException, replaced: dict[int, BaseException]) -> BaseExce
 
 
 def _in_place_of(error: BaseException) -> BaseException:
-    """Return what stands for an exception that cannot be changed."""
+    """Return the replacement for an exception that cannot be changed."""
     if isinstance(error, ValidationError):
         return _as(_validation(error), error)
     kind = error_name(type(error))
@@ -158,7 +158,7 @@ def _validation(error: ValidationError) -> ValidationError:
 
 
 def _as(new: BaseException, old: BaseException) -> BaseException:
-    """Let ``new`` lead where ``old`` leads."""
+    """Give ``new`` the cause, context and traceback of ``old``."""
     new.__traceback__, new.__suppress_context__ = old.__traceback__, old.__suppress_context__
     BaseException.__setattr__(new, "__cause__", old.__cause__)
     BaseException.__setattr__(new, "__context__", old.__context__)
@@ -169,7 +169,7 @@ def _as(new: BaseException, old: BaseException) -> BaseException:
 
 
 def _lead(error: BaseException, replaced: dict[int, BaseException]) -> None:
-    """Let an exception lead to what took the place of its cause and its context."""
+    """Replace the cause and the context of an exception."""
     for name in ("__cause__", "__context__"):
         led = getattr(error, name)
         new = replaced.get(id(led))
@@ -186,5 +186,5 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 def _text(error: BaseException, shown_by: Any = str) -> str:
     try:
         return str.__str__(shown_by(error))
-    except BaseException:  # a foreign class that cannot give one shows none
+    except BaseException:  # A foreign class whose attribute raises has none.
         return ""

@@ -12,20 +12,20 @@ from flink_agents.api.error_base import AgentsError
 from flink_agents.api.places import is_users_code
 
 MAX_TEXT = 10_000
-"""How many characters of an exception's text are kept."""
+"""The largest length of an exception's message."""
 
 MAX_CAUSES = 20
-"""How far the user's line is looked for among causes."""
+"""How many causes are searched for the user's line."""
 
 
 def place(file: str, line: int, name: str) -> str:
-    """Return ``file:line in name``, the file relative to the working directory where it lies below."""
+    """Return ``file:line in name``; the file is relative to the working directory if it is inside."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return f"{file if relative.startswith('..') else relative}:{line} in {name}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception without secrets, bounded; a text that says so if it has none."""
+    """Return the message of an exception, shortened and without secrets; says so if it has none."""
     try:
         # Before it is cut: a piece of a secret would not be found.
         return redaction.hide(str.__str__(str(error)))[:MAX_TEXT]
@@ -35,10 +35,10 @@ def text_of(error: BaseException) -> str:
 
 
 def users_place(error: BaseException, action: Any) -> str:
-    """Return the innermost line of ``error``'s traceback that is the user's; else the action's own.
+    """Return the innermost user line in ``error``'s traceback; else the action's own line.
 
-    Python itself raises some errors in place of others, without their traceback: then it is the line of
-    the cause, and of a group, that of its first member which has one. An error of this package may know it.
+    Python itself replaces some errors with others, without their traceback: then it is the line of
+    the cause, and for a group, of its first member that has one. An error of this package may know its line.
     """
     ahead: list[Any] = [_stopped(error) or error]
     for _ in range(MAX_CAUSES):
@@ -54,7 +54,7 @@ def users_place(error: BaseException, action: Any) -> str:
 
 
 def _stopped(error: BaseException) -> BaseException | None:
-    """Return the error that Python replaced by ``error``, as no coroutine or generator can raise it."""
+    """Return the error that Python replaced with ``error``, as no coroutine or generator can raise it."""
     at: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if not isinstance(at, RuntimeError):
@@ -64,7 +64,7 @@ def _stopped(error: BaseException) -> BaseException | None:
 
 
 def innermost_place(error: BaseException) -> str | None:
-    """Return the innermost line of the user's in an error's traceback; None if it has none."""
+    """Return the innermost user line in an error's traceback; None if it has none."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users_code(frame.f_code):
@@ -73,7 +73,7 @@ def innermost_place(error: BaseException) -> str | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return ``error``'s traceback as text without secrets, beginning at the user's first frame."""
+    """Return ``error``'s traceback as a string without secrets, from the user's first frame on."""
     start: TracebackType | None = error.__traceback__
     at = start
     while at is not None and not is_users_code(at.tb_frame.f_code):
@@ -81,5 +81,5 @@ def users_traceback(error: BaseException) -> str:
     try:
         return redaction.hide("".join(traceback.format_exception(type(error), error, at or start)))
     except Exception:
-        # What a foreign class has in place of the attributes of its base may be anything.
+        # A foreign class may have anything in place of its base's attributes.
         return "".join([*traceback.format_tb(at or start), f"{type(error).__qualname__}: {text_of(error)}\n"])

@@ -1,4 +1,4 @@
-"""Makes values smaller, so that their bytes fit if there is a limit: the begin of each part is kept."""
+"""Shortens values so that their bytes fit a limit: the start of each part is kept."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.typenames import shorten
 
 FRAME = 16
-"""More bytes than the encoding of a value has besides those of its parts."""
+"""An upper bound for the bytes of a value's encoding besides those of its parts."""
 
 LEAST = 64
-"""A part is left out rather than cut to less."""
+"""A part is left out rather than cut below this size."""
 
 
 def encoded_size(codec: ValueCodec, value: Any) -> int | None:
-    """Return how many bytes the encoding of ``value`` has; None if it cannot be encoded."""
+    """Return the size of the encoding of ``value``; None if it cannot be encoded."""
     try:
         return len(codec.encode(value))
     except (StateError, RecursionError):
@@ -25,9 +25,9 @@ def encoded_size(codec: ValueCodec, value: Any) -> int | None:
 
 
 def shares(wanted: list[int], limit: int) -> list[int]:
-    """Share ``limit`` bytes among parts: each gets what it wants, as far as all of that fits.
+    """Divide ``limit`` bytes among parts: each gets its size, if all of them fit.
 
-    Small parts get what they want; large ones share what is left.
+    Small parts get their size; large ones share the rest.
     """
     given, left = [0] * len(wanted), max(0, limit)
     for number, position in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
@@ -51,8 +51,8 @@ def cut(text: str, limit: int) -> str:
 def trimmed(codec: ValueCodec, value: Any, limit: int) -> Any:
     """Return ``value`` with its larger parts cut, so that its encoding has about ``limit`` bytes at most.
 
-    Texts and bytes keep their begin, lists and dictionaries as many entries as there is room for. What
-    is of another class becomes the begin of its representation.
+    Strings and bytes keep their start, lists and dictionaries as many entries as fit. A value
+    of another class becomes the start of its representation.
 
     Raises:
         StateError: A part of it cannot be encoded.
@@ -77,7 +77,7 @@ def _items(codec: ValueCodec, items: list[Any], room: int) -> list[Any]:
 
 
 def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any, Any]:
-    """Return the first entries; their keys stay whole, since a key that was cut is another one."""
+    """Return the first entries; their keys stay whole, since a cut key is a different one."""
     keys = {key: len(codec.encode(key)) for key in entries}
     longest = max(keys.values())
     sizes = _fitting((len(codec.encode(entries[key])) + size for key, size in keys.items()), room, longest)
@@ -89,7 +89,7 @@ def _entries(codec: ValueCodec, entries: dict[Any, Any], room: int) -> dict[Any,
 
 
 def _fitting(sizes: Iterable[int], room: int, whole: int) -> list[int]:
-    """Return the sizes of as many parts as have room, of which each may be cut to ``whole + LEAST`` bytes."""
+    """Return the sizes of as many parts as fit, each of which may be cut to ``whole + LEAST`` bytes."""
     fitting = list[int]()
     for size in sizes:
         room -= min(size, whole + LEAST) + 1

@@ -1,8 +1,8 @@
-"""Modules that may be imported to find a class which state names.
+"""Modules that may be imported to find a class that state names.
 
-Bytes of state never choose what is imported. A class is looked for among the modules that are there.
-Only where its module is not, those are imported that the agent's own code imports inside its
-functions, so that it would import them anyway, and those that the option ``state.modules`` names.
+Bytes of state never decide what is imported. A class is looked up in the loaded modules.
+Only if its module is not loaded, modules are imported that the agent's own code imports inside its
+functions, as it would import them anyway, and those that the option ``state.modules`` names.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _failed: dict[str, str] = {}
 
 
 def know(homes: Iterable[str], named: str | None = None) -> None:
-    """Add modules to those that reading state may import; they stay for the life of the process.
+    """Add modules that reading state may import; they stay for the life of the process.
 
     Args:
         homes: Modules of the agent's own code.
         named: Modules that the option ``state.modules`` names, separated by commas, or None.
     """
     with _lock:
-        # What could not be imported may be another version by now.
+        # A module that could not be imported may have another version by now.
         _failed.clear()
         _read_imports.cache_clear()
         _homes.update(homes)
@@ -44,7 +44,7 @@ def know(homes: Iterable[str], named: str | None = None) -> None:
 
 
 def import_for(module: str) -> bool:
-    """Import what may hold the classes of ``module``, as far as that is known; whether it is there now."""
+    """Import the modules that may define the classes of ``module``; returns True if it is loaded now."""
     with _lock:
         for name in _candidates(module):
             _import(name)
@@ -54,7 +54,7 @@ def import_for(module: str) -> bool:
 
 
 def why_not(module: str) -> str:
-    """Tell why ``module`` is not there."""
+    """Return the reason why ``module`` is not loaded."""
     failed = _failed.get(module)
     return failed or f"the module {module!r} is not imported, and reading state imports none by its bytes"
 
@@ -75,13 +75,13 @@ def _candidates(module: str) -> Iterator[str]:
         yield module
     top = module.partition(".")[0]
     same = sorted(name for name in {*_homes, *_inner_imports()} if name.partition(".")[0] == top)
-    # What is imported by another name may bring the module with it.
+    # A module with another name may import it.
     yield from sorted(same, key=lambda name: (name != module, name))
 
 
 def _inner_imports() -> frozenset[str]:
     """Return the modules that functions of the agent's own code import when they are called."""
-    # Read again if there are more modules than before: bytes may name many that are not there.
+    # Read again if there are more modules than before: bytes may name many that do not exist.
     return _read_imports(len(sys.modules), len(_homes))
 
 
@@ -96,7 +96,7 @@ def _read_imports(modules: int, homes: int) -> frozenset[str]:
 
 
 def own_modules() -> list[str]:
-    """Return the modules of the agent's own code that are there, and those of the same kind that they use."""
+    """Return the loaded modules of the agent's own code, and the modules of the same kind that they use."""
     seen: dict[str, None] = {}
     ahead = [name for name in _homes if name in sys.modules]
     while ahead:
@@ -113,7 +113,7 @@ def own_modules() -> list[str]:
 
 
 def is_plain(module: object) -> bool:
-    """Return True if ``module`` is one whose content can be looked at without running code of its own."""
+    """Return True if the content of ``module`` can be read without running its code."""
     return type(module) is ModuleType
 
 
@@ -133,7 +133,7 @@ def _defined_in(value: Any) -> Any:
 
 
 def _codes_of(module: Any) -> Iterator[CodeType]:
-    """Yield the code of all functions and methods that a module has."""
+    """Yield the code of all functions and methods in a module."""
     for value in list(vars(module).values()):
         if isinstance(value, FunctionType):
             yield value.__code__
@@ -157,7 +157,7 @@ def _imports_of(code: CodeType, package: str) -> Iterator[str]:
 
 
 def _names(name: str, level: Any, names: Any, package: str) -> Iterator[str]:
-    """Yield what an import statement may import: a module, and its names that may be modules."""
+    """Yield the names that an import statement may import: a module, and its names that may be modules."""
     if isinstance(level, int) and level:
         try:
             name = resolve_name("." * level + name, package)

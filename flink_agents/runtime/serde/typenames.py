@@ -1,10 +1,10 @@
 """Names of classes in state: ``module:qualname``, checked when written and when read.
 
-Only data classes can be named (pydantic models, dataclasses, named tuples, enums), so reading
-state never runs a constructor that its bytes chose freely. Nor does looking for a class run code
-that the bytes chose: no module is imported for its name in them (``type_modules`` says which are
-imported), and the path to the class leads through dictionaries of modules and classes, past
-whatever computes attributes.
+Only data classes can be named (Pydantic models, dataclasses, named tuples, enums), so reading
+state never runs a constructor that its bytes chose freely. Nor does the lookup of a class run code
+that the bytes chose: no module is imported for a name in them (``type_modules`` says which modules are
+imported), and the lookup uses the dictionaries of modules and classes, without running
+computed attributes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def resolve_type(name: str) -> type[Any]:
     """Return the class named ``name``.
 
     Raises:
-        UnknownTypeNameError: There is none, its module may not be imported, or it is not a data class.
+        UnknownTypeNameError: There is no such class, its module may not be imported, or it is not a data
+            class.
     """
     found = _find_or_import(name)
     if not is_data_class(found):
@@ -53,24 +54,24 @@ def resolve_type(name: str) -> type[Any]:
 
 
 def type_that_is_there(name: str) -> type[Any] | None:
-    """Return the class named ``name``, if its module is there and it is a data class; nothing is imported."""
+    """Return the class named ``name``, if its module is loaded and it is a data class; imports nothing."""
     found = _find(name)
     return found if is_data_class(found) else None
 
 
 def error_name(cls: type[BaseException]) -> str:
-    """Return the name by which an exception's class is written; it may not be found again."""
+    """Return the name with which an exception's class is written; it may not resolve again."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find_error(name: str) -> type[BaseException] | None:
-    """Return the class of exceptions named ``name``; None if none may be imported."""
+    """Return the exception class named ``name``; None if it may not be imported."""
     found = _find_or_import(name)
     return found if _is_class(found) and BaseException in _mro(found) else None
 
 
 def find_type(name: str) -> type[Any] | None:
-    """Return the class named ``name`` as :func:`resolve_type` does; None if there is none."""
+    """Return the class named ``name`` like :func:`resolve_type`; None if there is none."""
     try:
         return resolve_type(name)
     except UnknownTypeNameError:
@@ -107,7 +108,7 @@ def is_data_class(cls: Any) -> bool:
 
 
 def shorten(value: object) -> str:
-    """Return ``value`` for an error text: its representation, or what that raised, in few characters."""
+    """Return ``value`` for an error message: its shortened representation, or the error that it raises."""
     try:
         text = str.__str__(repr(value))
     except BaseException as error:
@@ -146,7 +147,7 @@ def _find_or_import(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return what has that name in a module that is there, or None."""
+    """Return the object with that name in a loaded module, or None."""
     module_name, _, qualname = name.partition(":")
     module = sys.modules.get(module_name)
     if module is None or not issubclass(type(module), ModuleType):
@@ -167,7 +168,7 @@ def _is_class(value: Any) -> bool:
 
 
 def _member(cls: Any, name: str) -> Any:
-    """Return what ``cls`` or a base of it defines under a name, as it stands there."""
+    """Return the attribute that ``cls`` or a base of it defines, without running descriptors."""
     for base in _mro(cls):
         members = _DICT(base)
         if name in members:

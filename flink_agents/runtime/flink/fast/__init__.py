@@ -1,1 +1,1 @@
-"""The way from Flink into the operator that goes through internals of PyFlink."""
+"""The path from Flink to the operator through PyFlink's internals."""

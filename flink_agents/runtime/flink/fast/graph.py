@@ -1,4 +1,4 @@
-"""Changes the graph of a job before it runs, by what Flink has no public method for."""
+"""Changes the graph of a job before it runs, in ways that Flink has no public method for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _transformation(stream: DataStream) -> Any:
 
 
 def input_type_of(stream: DataStream) -> Any:
-    """Return Java's type of the records that the operator of ``stream`` gets."""
+    """Return the Java type of the records that the operator of ``stream`` gets."""
     return _transformation(stream).getInputs().get(0).getOutputType()
 
 
 def is_bounded_and_never_idle(stream: DataStream) -> bool:
-    """Return True if all sources that ``stream`` comes from end, and none of its inputs is ever idle.
+    """Return True if all sources of ``stream`` end, and none of its inputs is ever idle.
 
-    The watermark of an idle input is left out, and nobody could tell whether the input has ended.
+    The watermark of an idle input is ignored, so it would be unknown whether the input has ended.
     """
     for each in _transformation(stream).getTransitivePredecessors():
         kind = each.getClass().getSimpleName()
@@ -39,15 +39,15 @@ def is_bounded_and_never_idle(stream: DataStream) -> bool:
 
 
 def add_input(stream: DataStream, source: DataStream, other: DataStream) -> None:
-    """Give the operator of ``stream`` one more input, with as many subtasks, each of which forwards to one.
+    """Give the operator of ``stream`` another input with as many subtasks, each of which forwards to one.
 
     Args:
-        stream: What the operator puts out.
+        stream: The operator's output.
         source: The source of the new input.
         other: The new input.
 
     Raises:
-        Py4JError: Flink is not as it is known.
+        Py4JError: This version of Flink is not supported.
     """
     operator = _transformation(stream)
     jvm: Any = get_gateway().jvm
@@ -66,7 +66,7 @@ def add_input(stream: DataStream, source: DataStream, other: DataStream) -> None
 
 
 def restarting_sources_of(env: StreamExecutionEnvironment) -> list[str]:
-    """Return the names of sources that keep no position: they begin again if the job restarts or resumes."""
+    """Return the names of sources without a position: they start over if the job restarts or resumes."""
     jvm: Any = get_gateway().jvm
     keeps = jvm.java.lang.Class.forName(_CHECKPOINTED)
     ends = flink_compat.java_environment(env).getTransformations()

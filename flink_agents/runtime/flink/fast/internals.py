@@ -1,8 +1,8 @@
-"""What the fast path uses of PyFlink 2.3 and Flink that is not a public API; all of it stands here.
+"""All parts of PyFlink 2.3 and Flink that the fast path uses and that are not public API.
 
-Nothing is taken on trust: when the operator opens, each part is looked for, and compared with the versions
-and shapes that are written down here. A part that differs is not used (:class:`Unfit` says what differs), and
-the operator goes by PyFlink's public way, which does the same at another price. ``docs/design/fast-path.md``
+Each part is checked when the operator opens: it is compared with the versions
+and shapes that are defined here. A part that differs is not used (:class:`Unfit` names the difference), and
+the operator uses PyFlink's public path, which does the same at another price. ``docs/design/fast-path.md``
 says why each part is sound.
 """
 
@@ -22,10 +22,10 @@ from flink_agents.runtime.flink.stand_ins import not_none
 from flink_agents.runtime.state.keyed_state import DELAYED_STATE, PENDING_STATE, UNPRUNED_STATE, Timers
 
 VERSIONS = ("2.3.",)
-"""Versions of PyFlink whose shape was looked at, by their beginning."""
+"""Supported versions of PyFlink, by prefix."""
 
 BACKENDS = ("HeapKeyedStateBackend", "RocksDBKeyedStateBackend")
-"""Keyed state backends between whose keys the operator may go. That of batch jobs has one key only."""
+"""Keyed state backends that allow the operator to switch keys. The backend of batch jobs has only one key."""
 
 OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonKeyedProcessOperator"
 PLAIN_OPERATOR = "org.apache.flink.streaming.api.operators.python.embedded.EmbeddedPythonProcessOperator"
@@ -37,14 +37,14 @@ COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
 class Unfit(Exception):
-    """A part is not as it is known here; the text says which."""
+    """A part differs from its known shape; the message says which."""
 
 
 def check_version() -> None:
-    """Compare PyFlink with the versions that are known here.
+    """Check that PyFlink's version is supported.
 
     Raises:
-        Unfit: It is another one.
+        Unfit: It is another version.
     """
     if not pyflink_version.startswith(VERSIONS):
         raise Unfit(f"PyFlink is {pyflink_version}, and only {', '.join(VERSIONS)}* are known")
@@ -57,13 +57,13 @@ class FlinkKeys:
     """The keys of a subtask, by its keyed state backend (``operator.keys.Keys``).
 
     Flink calls ``setCurrentKey`` of the backend itself, before each call of the operator. Timers ask
-    the backend which key is current, so that they follow.
+    the backend for the current key, so they follow.
 
     Args:
         context: The runtime context of the operator, whose states are registered.
 
     Raises:
-        Unfit: A part is missing, or is not known here.
+        Unfit: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -82,11 +82,11 @@ class FlinkKeys:
 
     @property
     def timers(self) -> Timers:
-        """Timers of whichever key is current."""
+        """Timers of the current key."""
         return JavaTimers(_attribute(self._context.timer_service(), "_j_timer_service"))
 
     def waiting(self) -> list[tuple[str, Any]]:
-        """Text and key of all keys that have inputs in state."""
+        """Return canonical string and key of all keys that have inputs in state."""
         found: list[tuple[str, Any]] = []
         for key in self._keys_of(PENDING_STATE):
             self.switch(key)
@@ -94,15 +94,15 @@ class FlinkKeys:
         return found
 
     def unpruned(self) -> list[Any]:
-        """All keys whose records are to be pruned."""
+        """Return all keys whose records have to be pruned."""
         return self._keys_of(UNPRUNED_STATE)
 
     def delaying(self, most: int | None = None) -> list[Any]:
-        """Keys that have delayed events: all of them, or at most so many."""
+        """Return keys that have delayed events: all of them, or a limited number."""
         return self._keys_of(DELAYED_STATE, most)
 
     def _keys_of(self, state: str, most: int | None = None) -> list[Any]:
-        """All keys that have something in a state, whose other keys Flink does not look at."""
+        """Return all keys that have a value in a state; Flink does not visit other keys."""
         pemja: Any = importlib.import_module("pemja")
         namespace = pemja.findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
         stream = self._get_keys(state, namespace)
@@ -117,7 +117,7 @@ class FlinkKeys:
 
 
 class JavaTimers:
-    """Timers of the current key, without a call of Python in between.
+    """Timers of the current key, set without Python frames of PyFlink in between.
 
     Args:
         service: Flink's timer service.
@@ -136,13 +136,13 @@ class JavaTimers:
 
 
 class Collector:
-    """Flink's collector behind the operator, which adds to each output the timestamp of the call.
+    """Flink's collector of the operator, which gives each output the timestamp of the call.
 
     Args:
         context: The runtime context of the operator.
 
     Raises:
-        Unfit: A part is missing, or is not known here.
+        Unfit: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -161,17 +161,17 @@ class Collector:
         self.timestamp: Callable[[], int] = _method(inner, "timestamp")
 
     def collect(self, output: Any) -> None:
-        """Let an output leave, as the bytes that Flink has of it."""
+        """Emit an output, in the bytes that Flink uses for it."""
         self._made()
         self.collect(output)
 
     def erase_timestamp(self) -> None:
-        """Let what leaves in the present call have no timestamp."""
+        """Emit the following outputs of the present call without a timestamp."""
         self._made()
         self.erase_timestamp()
 
     def _made(self) -> None:
-        # The operator makes it when its function has been opened.
+        # The operator creates it after its function was opened.
         java = self._field.get(self._operator)
         self.collect, self.erase_timestamp = _method(java, "collect"), _method(java, "eraseTimestamp")  # type: ignore[method-assign]
 
@@ -180,16 +180,16 @@ class Collector:
 
 
 class Operation:
-    """PyFlink's operation around the function of a keyed operator: what Flink calls for records and timers.
+    """PyFlink's operation of a keyed operator: the object that Flink calls for records and timers.
 
-    PyFlink 2.3 puts three generators around each call, and Flink looks up ``hasNext``, ``next`` and
-    ``close`` of what it returns by reflection. So an empty iterator of Java does as well, and costs less.
+    PyFlink 2.3 wraps each call in three generators, and Flink looks up ``hasNext``, ``next`` and
+    ``close`` of the result by reflection. So an empty Java iterator works as well, and costs less.
 
     Args:
-        function: The function, in whose ``open`` this is made.
+        function: The function that creates this in its ``open``.
 
     Raises:
-        Unfit: A part is missing, or is not known here.
+        Unfit: A part is missing or unknown.
     """
 
     def __init__(self, function: Any) -> None:
@@ -226,23 +226,23 @@ class Operation:
         self._nothing = pemja.findClass("org.apache.flink.util.CloseableIterator").empty()
 
     def outlet(self, collector: Collector, tags: dict[str, str]) -> Outlet:
-        """Where outputs of the function leave.
+        """Return the outlet of the function's outputs.
 
         Args:
             collector: Flink's collector.
             tags: Ids of the side outputs by tag.
         """
         to_side = None if self._side is None else _attribute(self._side, "collect")
-        # What is not pickled is converted by Flink once more, where it iterates over what a call returns.
+        # Flink converts a result that is not pickled once more, as it iterates over it.
         return Outlet(collector if self._pickles else None, self._to_external, to_side, tags)
 
     def replace(
         self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None], outlet: Outlet
     ) -> None:
-        """Let Flink call functions whose outputs go to ``outlet``.
+        """Replace the functions that Flink calls; their outputs go to ``outlet``.
 
         Args:
-            process: Gets the key and the record; returns None, or a generator that Flink has to go through.
+            process: Gets the key and the record; returns None, or a generator that Flink has to iterate over.
             on_timer: Gets the time of the timer.
             outlet: Takes outputs.
         """
@@ -268,7 +268,7 @@ class Outlet:
 
     Args:
         collector: Flink's collector; None if outputs are returned to Flink at the end of the call.
-        to_external: Makes what Flink has of an output.
+        to_external: Converts an output to Flink's form.
         to_side: Takes the id of a side output and a value.
         tags: Ids of the side outputs by tag.
 
@@ -290,7 +290,7 @@ class Outlet:
         self.waiting: list[Any] = []
 
     def put(self, outputs: Iterable[Any], side_outputs: Iterable[tuple[str, Any]]) -> None:
-        """Let values leave, side outputs first, as on PyFlink's own way."""
+        """Emit values, side outputs first, as on PyFlink's own path."""
         for tag, value in side_outputs:
             assert self._to_side is not None, f"the job has no side output {tag!r}"
             self._to_side(self._tags[tag], value)
@@ -301,7 +301,7 @@ class Outlet:
             self._collector.collect(self._to_external(not_none(value)))
 
     def rest(self) -> Generator[Any, None, None]:
-        """What Flink has to iterate over."""
+        """Return the iterator for Flink."""
         waiting, self.waiting = self.waiting, []
         yield from waiting
 
@@ -310,15 +310,16 @@ class Outlet:
 
 
 def emit_watermark(timestamp: int) -> None:
-    """Let a watermark leave an operator that has no key; to be called where its function is opened.
+    """Emit a watermark from an operator without a key; call it when its function is opened.
 
-    No public function of PyFlink emits a watermark, and no strategy of Flink has one before the first record.
+    No public function of PyFlink emits a watermark, and no strategy of Flink emits one before the first
+    record.
 
     Args:
         timestamp: The watermark.
 
     Raises:
-        Unfit: A part is missing, or is not known here.
+        Unfit: A part is missing or unknown.
     """
     operator = _plain_operator()
     pemja: Any = importlib.import_module("pemja")
@@ -327,10 +328,10 @@ def emit_watermark(timestamp: int) -> None:
 
 
 class OwnSource:
-    """The source in whose chain the present function is; to be made where that is opened.
+    """The source that the present function is chained to; create it when the function is opened.
 
     Raises:
-        Unfit: A part is missing, or is not known here; or the function is in no chain with a source.
+        Unfit: A part is missing or unknown, or the function is not chained to a source.
     """
 
     def __init__(self) -> None:
@@ -341,13 +342,13 @@ class OwnSource:
         self._stop = _method(source, "stop")
 
     def finish(self) -> None:
-        """End the source as one that is bounded; only for the thread of its task."""
+        """End the source like a bounded one; only for the thread of its task."""
         pemja: Any = importlib.import_module("pemja")
         self._stop(pemja.findClass("org.apache.flink.runtime.io.network.api.StopMode").DRAIN)
 
 
 def _plain_operator() -> Any:
-    """The operator without a key whose function is opened now."""
+    """Return the operator without a key whose function is being opened."""
     check_version()
     from pyflink.fn_execution.embedded import operations
 
@@ -363,16 +364,16 @@ def _plain_operator() -> Any:
 
 
 class Barriers:
-    """Tells which checkpoint barrier the task of a function has passed; to be made where that is opened.
+    """Reads which checkpoint barrier a function's task has passed; create it when the function is opened.
 
-    No function of PyFlink hears of barriers in thread mode. Flink's task thread sets this number when a
+    In thread mode, no PyFlink function is notified of barriers. Flink's task thread sets this number when a
     barrier arrives, before the next record, so a read in that thread is exact.
 
     Args:
         context: The runtime context of the function.
 
     Raises:
-        Unfit: A part is missing, or is not known here.
+        Unfit: A part is missing or unknown.
     """
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -389,11 +390,11 @@ class Barriers:
         return max(int(self._last.get(self._coordinator)), self._restored)
 
 
-# -- looking --------------------------------------------------------------------------------
+# -- reflection ------------------------------------------------------------------------------
 
 
 def _caller(kind: type) -> Any:
-    """The object of that class whose method has called the present one."""
+    """Return the object of a class whose method has called the present one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
@@ -417,12 +418,12 @@ def _class_name(java: Any) -> str:
 def _method(java: Any, name: str) -> Any:
     try:
         return getattr(java, name)
-    except (AttributeError, SystemError):  # pemja sets no error for what is missing
+    except (AttributeError, SystemError):  # Pemja sets no error for a missing member.
         raise Unfit(f"{_class_name(java)} has no method {name}") from None
 
 
 def _field(java: Any, name: str) -> Any:
-    """A field of a Java object, of its class or one above."""
+    """Return a field of a Java object, of its class or a base class."""
     kind = java.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():
@@ -434,5 +435,5 @@ def _field(java: Any, name: str) -> Any:
 
 
 def _value(java: Any, name: str) -> Any:
-    """The value of a field of a Java object."""
+    """Return the value of a field of a Java object."""
     return _field(java, name).get(java)

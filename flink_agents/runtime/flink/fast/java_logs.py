@@ -1,8 +1,8 @@
-"""Keeps records of Python's logging from Java that Java's log would drop.
+"""Stops Python log records early that Java's log would drop.
 
-In thread mode, PyFlink hands every record of the root logger to Java, and sets the root logger to ``DEBUG``:
-Flink's log configuration is to decide. So a library that logs much, such as the clients of chat models with
-fifteen records a request, formats each of them and calls Java, which drops it at ``INFO``, its usual level.
+In thread mode, PyFlink passes every record of the root logger to Java, and sets the root logger to ``DEBUG``:
+Flink's log configuration then decides. So a library that logs a lot, such as a chat model client with
+fifteen records per request, formats each record and calls Java, which drops it at ``INFO``, the usual level.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _LEVELS = (
     (logging.INFO, "isInfoEnabled"),
     (logging.WARNING, "isWarnEnabled"),
 )
-"""Levels of Python, and what a logger of Java says of each, from the lowest."""
+"""Levels of Python with the SLF4J methods that check them, from the lowest."""
 
 
 def follow_java() -> None:
-    """Set Python's root logger to the level of Java's, if it is as PyFlink has left it.
+    """Set Python's root logger to the level of Java's, if it is still as PyFlink has set it.
 
-    Where it has another level, or another handler beside PyFlink's, somebody wants it so. Who changes the log
-    configuration of Flink while a job runs, sees records of lower levels from the job's next start on.
+    Another level, or another handler besides PyFlink's, is intended and stays. If you change Flink's log
+    configuration while a job runs, lower levels appear when the job next starts.
     """
     root, pyflinks = logging.getLogger(), sys.modules.get("pemja.logger")
     if (
@@ -37,7 +37,7 @@ def follow_java() -> None:
 
 
 def level_of(java: Any) -> int:
-    """The lowest level of Python that a logger of Java keeps.
+    """Return the lowest Python level that a Java logger keeps.
 
     Args:
         java: A logger of SLF4J.

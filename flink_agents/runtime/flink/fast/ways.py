@@ -1,6 +1,6 @@
-"""Which way the operator goes: through the internals of PyFlink that are known, or the public one.
+"""Chooses the operator's path: through known internals of PyFlink, or the public one.
 
-The log says once for each operator what is not used, and why.
+The log says once per operator which part is not used, and why.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class FastPath:
-    """Calls from Flink without PyFlink's generators, and outputs that go to Flink at once.
+    """Calls from Flink without PyFlink's generators, and outputs that go to Flink immediately.
 
     Args:
-        function: The function, in whose ``open`` this is made.
+        function: The function that creates this in its ``open``.
         collector: Flink's collector.
         tags: The side outputs.
 
     Raises:
-        Unfit: PyFlink or Flink is not as it is known.
+        Unfit: PyFlink or Flink differs from the known versions.
     """
 
     def __init__(self, function: Any, collector: Collector, tags: dict[str, OutputTag]) -> None:
@@ -37,21 +37,21 @@ class FastPath:
         self._outlet = self._operation.outlet(collector, {tag: each.tag_id for tag, each in tags.items()})
 
     def leave(self, emission: Emission) -> None:
-        """Let all of an emission leave the operator."""
+        """Emit all outputs of an emission."""
         if emission.outputs or emission.side_outputs:
             self._outlet.put(emission.outputs, emission.side_outputs)
 
     def rest(self) -> Iterator[Any]:
-        """What has left, and Flink has to iterate over."""
+        """Return the emitted outputs that Flink has to iterate over."""
         return self._outlet.rest()
 
     def install(self, process: Callable[[str, Any], Any], on_timer: Callable[[int], None]) -> None:
-        """Let Flink call these from now on, instead of the function."""
+        """Make Flink call these functions from now on."""
         self._operation.replace(process, on_timer, self._outlet)
 
 
 class Ways:
-    """The parts of PyFlink's internals that an operator can use; None for each that it cannot.
+    """The PyFlink internals that an operator can use; None for each one that it cannot.
 
     Attributes:
         keys: All keys of the subtask.
@@ -85,7 +85,7 @@ class Ways:
         except Unfit as unfit:
             why = str(unfit)
         except Exception as error:
-            # Whatever another version raises: it is not as it is known.
+            # Whatever another version raises: it is not supported.
             why = f"{type(error).__name__}: {error}"
         _log.warning("agent %s: %s; so %s", self._name, why, otherwise)
         return None

@@ -1,1 +1,1 @@
-"""Tells what happens to a job while it runs: restarts, progress, its log, how it ended."""
+"""Follows a running job: restarts, progress, its log, its end."""

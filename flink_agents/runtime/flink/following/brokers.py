@@ -1,4 +1,4 @@
-"""Where the Kafka brokers are that jobs of this process use: Flink's own text of a failure names none."""
+"""The Kafka brokers that jobs of this process use: Flink's message for a failure does not name them."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def note_brokers(addresses: str) -> None:
 
 
 def noted_brokers() -> str:
-    """Return the addresses that were noted, for people; empty if there are none."""
+    """Return the noted addresses in a form to display; empty if there are none."""
     return ", ".join(_addresses)

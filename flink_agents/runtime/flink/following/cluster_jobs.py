@@ -1,4 +1,4 @@
-"""The jobs of a cluster: which there are, and how one is stopped or cancelled."""
+"""Lists, stops and cancels the jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClusterJob:
     """A job of a cluster.
 
     Attributes:
-        id: Flink's id of it.
+        id: Flink's id of the job.
         name: Its name.
         state: Its state, in Flink's words.
     """
@@ -39,25 +39,25 @@ class ClusterJob:
 
     @property
     def ended(self) -> bool:
-        """True if nothing more will happen to it."""
+        """True if the job has reached a final state."""
         return self.state in ENDED
 
 
 def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
-    """Return the jobs that a cluster remembers, the newest first.
+    """Return the jobs that a cluster knows, the newest first.
 
     Raises:
-        ClusterError: The cluster does not answer, or refuses.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     found = sorted(rest.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
     return [ClusterJob(job["jid"], job["name"], job["state"]) for job in found]
 
 
 def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
-    """Return the failure that a job last restarted from, or that ended it, in one line; None without one.
+    """Return the failure that a job last restarted from, or that ended it, in one line, or None.
 
-    A job that has finished, or that somebody cancelled, has none: nobody has to do anything about it. One
-    that ``run`` cancelled, because no restart could help, has that reason.
+    A job that has finished, or that a user cancelled, has none: nothing has to be done about it. A job
+    that ``run`` cancelled, because no restart could help, has that failure.
     """
     if job.state == "FINISHED":
         return None
@@ -76,16 +76,16 @@ def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
 
 
 def shown_state(job: ClusterJob, failure: str | None) -> str:
-    """Return the state of a job for people: one that was cancelled for a failure has failed."""
+    """Return the displayed state of a job: one that was cancelled because of a failure has failed."""
     return FAILED if job.state == "CANCELED" and failure is not None else job.state
 
 
 def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:
-    """Return the job that a name or an id means; without one, the only job that runs.
+    """Return the job with a name or an id; if none is given, the only running job.
 
     Raises:
-        UnknownJobError: There is none, or more than one.
-        ClusterError: The cluster does not answer, or refuses.
+        UnknownJobError: There is no such job, or more than one.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     running = [one for one in jobs_of(rest) if not one.ended]
     found = [one for one in running if job is None or job == one.name or one.id.startswith(job.lower())]
@@ -105,18 +105,18 @@ def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:
 def stop_with_savepoint(
     rest: ClusterRest, job: ClusterJob, directory: str | None = None, drain: bool = False
 ) -> str:
-    """Stop a job with a savepoint, wait for its end, and return where the savepoint lies.
+    """Stop a job with a savepoint, wait for its end, and return the path of the savepoint.
 
     Args:
         rest: The cluster.
         job: The job.
-        directory: Where the savepoint goes, a directory or a URL. Default: what the cluster is set to.
-        drain: True if windows and timers of event time come to their end first, as for a job that is
+        directory: Where the savepoint goes, a directory or a URL. Default: the cluster's setting.
+        drain: True to fire windows and timers of event time first, for a job that is
             never resumed.
 
     Raises:
         SavepointFailedError: There is no savepoint; the job was not stopped.
-        ClusterError: The cluster does not answer, or refuses.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     body: dict[str, Any] = {"drain": drain}
     if directory is not None:
@@ -142,10 +142,10 @@ def stop_with_savepoint(
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A checkpoint of a job that stays when the job is cancelled.
+    """A checkpoint that Flink retains when the job is cancelled.
 
     Attributes:
-        place: Where it lies.
+        place: Its path.
         time: When it was completed, in UTC.
     """
 
@@ -154,10 +154,10 @@ class KeptCheckpoint:
 
 
 def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None:
-    """Return the last checkpoint of a job, if a cancellation keeps it; None if nothing would stay.
+    """Return the last checkpoint of a job, if Flink retains it on cancellation; None if not.
 
     Raises:
-        ClusterError: The cluster does not answer, or refuses.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     try:
         external = rest.get(f"/jobs/{job.id}/checkpoints/config").get("externalization", {})
@@ -167,7 +167,7 @@ def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None
             # A job without checkpoints has neither.
             return None
         raise
-    # Flink has words in angle brackets in place of a path that leads nowhere.
+    # Flink shows words in angle brackets if there is no path.
     if not last or ":/" not in (last.get("external_path") or ""):
         return None
     if not external.get("enabled") or external.get("delete_on_cancellation"):
@@ -192,19 +192,19 @@ def cancel(rest: ClusterRest, job: ClusterJob) -> None:
     """Cancel a job without a savepoint, and wait for its end.
 
     Raises:
-        ClusterError: The cluster does not answer, or refuses.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     rest.patch(f"/jobs/{job.id}?mode=cancel")
     wait_for_end(rest, job)
 
 
 def wait_for_end(rest: ClusterRest, job: ClusterJob) -> None:
-    """Wait until a job has ended, in whatever way."""
+    """Wait until a job has ended in any way."""
     _wait(lambda: rest.get(f"/jobs/{job.id}/status")["status"] in ENDED or None, END_SECONDS)
 
 
 def innermost(java_text: str) -> str:
-    """Return the innermost cause that a stack trace of Java names, in one line."""
+    """Return the innermost cause in a Java stack trace, in one line."""
     causes = [line for line in java_text.splitlines() if line and not line.startswith(("\t", " "))]
     return causes[-1].removeprefix("Caused by: ") if causes else ""
 

@@ -1,4 +1,4 @@
-"""Runs the script of a job on a cluster and tells what happens to the job until it ends."""
+"""Runs the script of a job on a cluster and reports what happens to the job until it ends."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0
 
 LETTERS_SECONDS = 5.0
-"""How often dead letters are counted: Flink asks the TaskManagers for that."""
+"""How often dead letters are counted: Flink asks the TaskManagers for the number."""
 
 REFRESH_SECONDS = 3.2
-"""How old answers are at most, where Flink does not say it; its default, and a little more."""
+"""The maximum age of answers if Flink does not say it: its default, and a little more."""
 
 MARGIN_SECONDS = 0.2
 
 UNREACHABLE_SECONDS = 60.0
-"""How long a cluster may be silent while a job is followed; a JobManager that is replaced takes some time."""
+"""How long a cluster may be unreachable while a job is followed; replacing a JobManager takes some time."""
 
 WAITING_SECONDS = 10.0
-"""After what time a job that has no slots is told to wait for them."""
+"""After this time, a job without slots is reported as waiting for them."""
 
 MAX_OUTPUT_BYTES = 1 << 24
-"""Files of output that are longer are not followed."""
+"""Longer output files are not followed."""
 
 Say = Callable[[str], None]
 
@@ -49,14 +49,14 @@ Say = Callable[[str], None]
 def run_on_cluster(
     rest: ClusterRest, request: JobRequest, say: Say, show: Say, outputs: bool = True
 ) -> str | None:
-    """Submit a job, and tell what happens to it until it has ended.
+    """Submit a job, and report what happens to it until it has ended.
 
     Args:
         rest: The cluster.
-        request: What to submit.
-        say: Gets what is told.
+        request: The job to submit.
+        say: Gets the reports.
         show: Gets what the script and, with ``outputs``, the TaskManagers print.
-        outputs: True if what TaskManagers print meanwhile is shown.
+        outputs: True to show what TaskManagers print meanwhile.
 
     Returns:
         The last state of the last job, in Flink's words; None if the job is not followed, since it was
@@ -132,8 +132,8 @@ class _Following:
     def _tell(self, name: str, news: News) -> None:
         for restart in news.restarts:
             if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
-                # No restart brings the module, and a cluster may restart without end.
-                with suppress(ClusterError):  # It may have ended by itself.
+                # No restart brings the module, and a cluster may restart forever.
+                with suppress(ClusterError):  # It may have ended meanwhile.
                     self.rest.patch(f"/jobs/{self.job_id}?mode=cancel")
                 raise restart.failure
             self.say(str(restart))
@@ -170,7 +170,7 @@ class _Following:
         return self.job_id
 
     def _tell_of_slots(self, news: News) -> None:
-        """Say once that the job waits for slots, if there are none for it."""
+        """Report once that the job waits for slots, if there are none for it."""
         if self.told_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
             return
         self.told_of_slots = True
@@ -182,7 +182,7 @@ class _Following:
                 self.say("the job waits for slots, and none is free: start a TaskManager, or stop a job")
 
     def _tell_of_letters(self, name: str, news: News) -> None:
-        """Say how many dead letters the job has sent, if that is new, some seconds after the last time."""
+        """Report the number of dead letters if it is new, some seconds after the last time."""
         if news.ended or time.monotonic() < self.letters_due:
             return
         self.letters_due = time.monotonic() + LETTERS_SECONDS
@@ -196,7 +196,7 @@ class _Following:
 
 
 class _TaskOutput:
-    """What TaskManagers print, from now on: the files that hold their standard output.
+    """The standard output of TaskManagers, from now on.
 
     Args:
         rest: The cluster.
@@ -211,7 +211,7 @@ class _TaskOutput:
         self._read(show=False)
 
     def show_new(self, at_once: bool) -> None:
-        """Show the lines that have come since the last time, some seconds ago at least or ``at_once``."""
+        """Show new lines, if the last time was some seconds ago, or ``at_once``."""
         if at_once or time.monotonic() >= self._due:
             self._due = time.monotonic() + OUTPUT_SECONDS
             self._read(show=True)

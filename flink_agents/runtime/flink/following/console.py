@@ -1,4 +1,4 @@
-"""What a local job writes to the console: lines on stderr and, where that is a terminal, bars of progress."""
+"""The console output of a local job: lines on stderr and, on a terminal, progress bars."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def say(line: str) -> None:
 
 
 def is_terminal() -> bool:
-    """Return True if somebody watches stderr."""
-    # Whatever stands in the place of stderr may have less than files have: in a worker it only writes.
+    """Return True if stderr is a terminal."""
+    # A replacement of stderr may lack methods of files: in a worker, it can only write.
     asks = getattr(sys.stderr, "isatty", None)
     return asks is not None and bool(asks())
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A bar for each agent: how many of its inputs it has taken.
+    """A progress bar for each agent, with the number of inputs that it has taken.
 
-    It begins with the first numbers, and vanishes at the end; lines that others write stand above it.
+    It appears with the first numbers, and vanishes at the end; other lines appear above it.
 
     Args:
-        totals: How many inputs an agent will get, by its name; an agent whose number nobody knows
+        totals: The number of inputs that each agent will get, by its name; if it is unknown, the agent
             has a counter instead of a bar.
     """
 
     def __init__(self, totals: Mapping[str, int]) -> None:
-        # Typer, on which the command line stands, needs rich.
+        # Typer, which the command line uses, needs rich.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn
 
@@ -56,7 +56,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._bars.stop()
 
     def show(self, read: Mapping[str, int]) -> None:
-        """Show how many inputs each agent has taken."""
+        """Show the number of inputs that each agent has taken."""
         if read and not self._tasks:
             self._bars.start()
         for name, count in read.items():

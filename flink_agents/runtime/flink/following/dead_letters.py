@@ -1,4 +1,4 @@
-"""How many dead letters the agents of a job have sent since its last start, and why, from Flink's metrics."""
+"""Reads the number and the reasons of dead letters since the job's last start, from Flink's metrics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flink_agents.api.errors import ClusterError
 from flink_agents.runtime.flink.following.rest import ClusterRest
 
 MOST_SHOWN = 3
-"""So many reasons are shown of an agent."""
+"""The number of reasons to show for an agent."""
 
 _METRIC = re.compile(r"\.flink_agents\.(?P<agent>.+)\.runtime\.dead_letters\.(?P<reason>\w+@.*)$")
 
 
 def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
-    """Return how often each reason has led to a dead letter, by agent; nothing if Flink does not say.
+    """Return the number of dead letters for each reason, by agent; empty if Flink has no numbers.
 
     Args:
         rest: The cluster.
@@ -31,7 +31,7 @@ def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
             wanted = [one["id"] for one in rest.get(path) if _METRIC.search(one["id"])]
             if not wanted:
                 continue
-            # A name with a comma would be taken for two.
+            # A name with a comma would be taken for two names.
             names = ",".join(quote(name, safe="") for name in wanted if "," not in name)
             for one in rest.get(f"{path}?get={names}&agg=sum"):
                 metric = _METRIC.search(one["id"])
@@ -46,7 +46,7 @@ def told_letters(letters: Mapping[str, Counter[str]]) -> list[str]:
 
 
 def told_reasons(reasons: Counter[str]) -> str:
-    """Return a number of dead letters with the most frequent reasons."""
+    """Return a number of dead letters with the most frequent reasons, in one line."""
     shown = [f"{count} by {_told(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
     others = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
     shown += [f"{others} by others"] if others else []

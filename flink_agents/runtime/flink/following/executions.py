@@ -1,9 +1,9 @@
-"""Lets PyFlink's own ways to run a job do what this package's ``execute()`` does.
+"""Makes PyFlink's own ways to run a job do what this package's ``execute()`` does.
 
-``stream_env.execute()``, ``execute_async()``, ``stream.execute_and_collect()`` and what runs tables know
-nothing of agents: without this module, a job that they run is not checked, restarts without end, never prunes
-its records, and tells of failures in Java's words. So they are wrapped, once for each process. An environment
-that this package does not know is left as it is.
+``stream_env.execute()``, ``execute_async()``, ``stream.execute_and_collect()`` and the methods that run
+tables know nothing of agents: without this module, a job that they run is not checked, restarts forever,
+never prunes its records, and reports failures in Java's words. So they are wrapped, once per process. An
+environment that this package did not create is left as it is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RUNS_A_JOB = re.compile(
     r"\s*(?:/\*.*?\*/\s*|--[^\n]*\n\s*)*(?:insert|select|with|execute|values|create\b.*\bas\s+select)\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""Statements of SQL that run a job; others describe tables, perhaps before the job is whole."""
+"""SQL statements that run a job; others describe tables, perhaps before the job is complete."""
 
 
 class Runnable(Protocol):
-    """A job, as PyFlink's ways to run one need it."""
+    """A job in the form that the wrapped methods need."""
 
     def execute(self, job_name: str | None = None) -> Any:
         """Run the job to its end."""
@@ -48,20 +48,20 @@ class Runnable(Protocol):
         ...
 
     def before_tables(self) -> None:
-        """Prepare for a job that tables run."""
+        """Prepare a job that tables run."""
         ...
 
 
 def collect_async(stream: DataStream) -> CloseableIterator:
-    """Return an iterator over the records of a stream, which the job brings that is submitted next."""
+    """Return an iterator over the records of a stream, from the next submitted job."""
     return CloseableIterator(flink_compat.java_stream(stream).collectAsync(), stream.get_type())
 
 
 class Records(CloseableIterator):
-    """The records of a stream of a job; an error of Java becomes one of this package.
+    """The records of a job's stream; an error of Java becomes one of this package.
 
     Args:
-        records: What gives them.
+        records: Returns the records.
         explain: Returns the error to raise for one of Java.
     """
 
@@ -82,7 +82,7 @@ class Records(CloseableIterator):
         raise explained from None
 
     def close(self) -> None:
-        """Let go of the job, which is cancelled where it still runs."""
+        """Release the job, which is cancelled if it is still running."""
         self._records.close()
 
 
@@ -91,17 +91,17 @@ _state = threading.local()
 
 
 _kept: deque[Runnable] = deque(maxlen=100)
-"""Jobs with agents: whoever builds one may keep nothing but its streams, which do not know it."""
+"""Jobs with agents: your script may hold only their streams, which do not refer to the job."""
 
 
 def keep(job: Runnable) -> None:
-    """Let a job live until many others have been built."""
+    """Keep a job in memory until many others have been built."""
     if job not in _kept:
         _kept.append(job)
 
 
 def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:
-    """Let PyFlink run the jobs of ``env`` by ``job``, as long as that lives."""
+    """Make PyFlink run the jobs of ``env`` through ``job``, as long as it exists."""
     _install()
     _jobs[flink_compat.identity(flink_compat.java_environment(env))] = job
 
@@ -113,7 +113,7 @@ def knows(env: StreamExecutionEnvironment) -> bool:
 
 @contextmanager
 def by_pyflink() -> Iterator[None]:
-    """Let PyFlink's methods be PyFlink's own, in this thread."""
+    """Use PyFlink's original methods in this thread."""
     _state.depth = getattr(_state, "depth", 0) + 1
     try:
         yield

@@ -1,7 +1,7 @@
-"""What is new of a job since the last look, from Flink's REST interface.
+"""Reads what is new about a job since the last look, from Flink's REST interface.
 
-The questions that are asked at each look are answered without the metrics of TaskManagers, so that they may
-be asked often.
+The requests of each look can be answered without the metrics of TaskManagers, so they can be
+sent often.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flink_agents.runtime.flink.job_errors import in_one_line, job_failed, lost_
 
 FAILING, FAILED = "FAILING", "FAILED"
 ENDED = ("FINISHED", "FAILED", "CANCELED", "SUSPENDED")
-"""States after which nothing more happens."""
+"""Final states."""
 
 REMEMBERED_FAILURES = 100
 
@@ -31,9 +31,9 @@ class Restart:
     """A restart of the job.
 
     Attributes:
-        number: How many there were until then, with this one.
-        most: After how many the job fails; None if there is no such limit.
-        failure: The failure behind it.
+        number: The number of restarts so far, including this one.
+        most: The number of restarts after which the job fails; None if there is no limit.
+        failure: The failure that caused it.
     """
 
     number: int
@@ -47,13 +47,13 @@ class Restart:
 
 @dataclass(frozen=True)
 class News:
-    """What a look has found.
+    """The result of a look.
 
     Attributes:
         state: The state of the job, in Flink's words.
-        changed: True if it is another one than at the last look.
-        restarts: Those since the last look.
-        failure: The failure that ended the job, where it has failed.
+        changed: True if the state has changed since the last look.
+        restarts: The restarts since the last look.
+        failure: The failure that ended the job, if it has failed.
     """
 
     state: str
@@ -63,21 +63,21 @@ class News:
 
     @property
     def ended(self) -> bool:
-        """True if nothing more will happen."""
+        """True if the job has reached a final state."""
         return self.state in ENDED
 
 
 class JobFollower:
-    """Looks at one job again and again.
+    """Looks at one job repeatedly.
 
     Args:
         rest: The cluster.
         job_id: The job.
-        job_name: Its name, for texts.
-        untimed: Agents of the job whose outputs may have no timestamp; by default Flink is asked which
-            agents there are.
-        answers_age: How old Flink's answers are at most, in seconds: all but the state of a job. A look
-            that finds the job ended waits for so long, and then knows all of its failures.
+        job_name: Its name, for messages.
+        untimed: Agents of the job whose outputs may have no timestamp; by default, all agents that
+            Flink names.
+        answers_age: The maximum age of Flink's answers in seconds, except the state of a job. A look
+            that finds the job ended waits for that long, and then knows all of its failures.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class JobFollower:
         """
         if not self._asked_most:
             self._most, self._asked_most = self._restart_limit(), True
-        # The state is asked for second: a failure that is there already is then known to have been
-        # followed by a restart, or by the end of the job.
+        # The state is requested second: a failure that is already there is then known to have led
+        # to a restart, or to the end of the job.
         self._untold += self._unseen()
         state = self.state()
         if state in ENDED:
@@ -121,14 +121,14 @@ class JobFollower:
         last = None
         if state == FAILED:
             last = failures.pop() if failures else self._failure_of_result()
-        # Flink has answered everything, so that the next look begins behind this one.
+        # Flink has answered everything, so the next look starts after this one.
         if state != FAILING:
             self._untold = []
         changed, self._state = state != self._state, state
         return News(state, changed, [self._restart(failure) for failure in failures], last)
 
     def state(self) -> str:
-        """Return the state of the job as it is now; of failures, Flink tells some seconds later.
+        """Return the present state of the job; Flink reports failures some seconds later.
 
         Raises:
             ClusterUnavailableError: Flink does not answer.
@@ -137,9 +137,9 @@ class JobFollower:
         return self._get("/status")["status"]
 
     def inputs_read(self) -> dict[str, int]:
-        """Return how many inputs each agent has taken since it was last started, by its name.
+        """Return the number of inputs that each agent has taken since its last start, by its name.
 
-        Flink asks the TaskManagers for that, and answers with numbers of some seconds ago.
+        Flink asks the TaskManagers, and answers with numbers from some seconds ago.
         """
         found: dict[str, int] = {}
         for vertex in self._get("")["vertices"]:
@@ -153,7 +153,7 @@ class JobFollower:
         return Restart(self._restarts, self._most, failure)
 
     def _failure_of_result(self) -> JobFailedError | None:
-        """Return the failure of a job without a history of failures: its JobManager could not begin it."""
+        """Return the failure of a job without a failure history: its JobManager could not start it."""
         try:
             result = self._get("/execution-result")["job-execution-result"]
             return self._failure(result["failure-cause"]["stack-trace"])
@@ -169,7 +169,7 @@ class JobFollower:
         return job_failed(self._job_name, java_text, self._untimed, lost=self._lost)
 
     def _unseen(self) -> list[Mapping[str, Any]]:
-        """Return the failures that are new, the oldest first."""
+        """Return the new failures, the oldest first."""
         history = self._get(f"/exceptions?maxExceptions={REMEMBERED_FAILURES}")["exceptionHistory"]
         found: list[Mapping[str, Any]] = []
         for entry in reversed(history["entries"]):

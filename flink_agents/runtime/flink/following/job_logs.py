@@ -1,4 +1,4 @@
-"""A file for the log of each local job, in ``.flink-agents/logs`` of the working directory."""
+"""Creates a log file for each local job, in ``.flink-agents/logs`` of the working directory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 DIRECTORY = Path(".flink-agents") / "logs"
 
 KEPT = 50
-"""How many files stay; the oldest are removed."""
+"""The number of files to keep; the oldest are removed."""
 
 
 def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
-    """Make a file for the log of a job, and remove the oldest of many.
+    """Create a file for the log of a job, and remove the oldest files if there are many.
 
     Args:
-        job_name: The job, whose name the file's begins with.
+        job_name: The job; the file's name starts with it.
         directory: Where the files are.
 
     Returns:
-        The file; None if it cannot be made there.
+        The file; None if it cannot be created there.
     """
     name = re.sub(r"[^\w.]+", "-", job_name).strip("-.")[:60] or "job"
     begun = time.strftime("%Y%m%d-%H%M%S")
@@ -42,7 +42,7 @@ def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
 
 
 def shown(path: Path) -> str:
-    """Return the path as a reader of the console would write it."""
+    """Return the path as you would type it in the console."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -1,7 +1,8 @@
-"""A job in the minicluster of this process: what the console says of it, and how it ends.
+"""A job in the minicluster of this process: its console output, and its end.
 
-One thread waits for the job's end, another one looks at the job some times a second. So the console tells of
-each job, whoever has submitted it, and a job that can never end, since its TaskManager is gone, is ended.
+One thread waits for the job's end, another one looks at the job several times a second. So the console
+reports each job, however it was submitted, and a job that can never end, since its TaskManager is gone, is
+ended.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ LOOK_SECONDS = 0.25
 PROGRESS_SECONDS = 1.0
 
 END_SECONDS = 5.0
-"""How long whoever met a consequence of a failure waits for the failure itself."""
+"""How long a caller that met a consequence of a failure waits for the failure itself."""
 
 TOLD_SECONDS = 1.0
-"""How long the end of a job waits for what is still to be told of it."""
+"""How long the end of a job waits for its last reports."""
 
 LOST_AFTER = 4
-"""So many looks in a row without a TaskManager mean that it is gone."""
+"""After this many looks in a row without a TaskManager, it counts as gone."""
 
 REFRESH = {"web.refresh-interval": "200 ms"}
-"""Flink's options of a local job: answers are otherwise up to three seconds old."""
+"""Flink's options for a local job: by default, answers are up to three seconds old."""
 
 _CANCELLED = ("JobCancellationException", "JobStopException")
 _LOG_END_BYTES = 1 << 18
@@ -48,16 +49,16 @@ _LOG_END_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class JobStory:
-    """What is known of a job before it runs.
+    """Facts about a job that are known before it runs.
 
     Attributes:
         name: Its name.
         log: The file of its log; None if it has none of its own.
         untimed: Agents whose outputs may have no timestamp.
-        totals: How many inputs an agent will get, by its name, as far as that is known.
+        totals: The number of inputs that each agent will get, by its name, as far as it is known.
         bounded: True if all its inputs end.
-        typed: Where the user says of which type the values of a stream are.
-        java_trace: True if all that Flink says of a failure is printed.
+        typed: The lines where you declare the types of a stream's values.
+        java_trace: True to print Flink's whole message for a failure.
     """
 
     name: str
@@ -70,7 +71,7 @@ class JobStory:
     _printed: list[bool] = field(default_factory=list[bool])
 
     def failed(self, java_text: str) -> JobFailedError:
-        """Return the error of the job whose failure Flink describes by ``java_text``."""
+        """Return the job's error for a failure that Flink describes in ``java_text``."""
         self.trace(java_text)
         return job_failed(self.name, java_text, self.untimed, self.typed)
 
@@ -83,8 +84,8 @@ class JobStory:
         )
 
     def trace(self, java_text: str) -> None:
-        """Print Flink's text, if that is wanted and has not been done."""
-        # Several threads and callers can meet the same failure, each with another head of the text.
+        """Print Flink's message, if that is wanted and has not been done."""
+        # Several threads and callers can meet the same failure, each with a different first line.
         if self.java_trace and java_text and not self._printed:
             self._printed.append(True)
             console.say(f"Flink's text for job {self.name!r}:\n{redaction.hide(java_text)}")
@@ -95,7 +96,7 @@ class LocalJob:
 
     Args:
         client: Java's client of the job.
-        story: What is known of it.
+        story: The facts about it.
     """
 
     def __init__(self, client: Any, story: JobStory, may_restart: Callable[[], bool] | None = None) -> None:
@@ -110,7 +111,7 @@ class LocalJob:
         self.id = str(client.getJobID().toString())
 
     def start(self) -> None:
-        """Begin to wait for the job and to tell of it."""
+        """Start waiting for the job and reporting on it."""
         if self._story.log is not None:
             console.say(f"job {self._story.name!r}: log in {shown(self._story.log)}")
         for target in (self._wait, self._follow):
@@ -130,8 +131,8 @@ class LocalJob:
         return self._result
 
     def explained(self, error: Exception) -> Exception:
-        """Return the error of this package for one of Java that the job's failure caused."""
-        # The job's own error says more than what its consequences say.
+        """Return this package's error for a Java error that the job's failure caused."""
+        # The job's own error says more than its consequences.
         self._ended.wait(END_SECONDS)
         error = self._error or error
         if isinstance(error, Py4JJavaError):
@@ -144,7 +145,7 @@ class LocalJob:
         return error
 
     def reports_itself(self) -> None:
-        """Note that somebody else raises the error of the job."""
+        """Note that the caller raises the job's error itself."""
         self._reported = True
 
     # -- threads ----------------------------------------------------------------------
@@ -168,7 +169,7 @@ class LocalJob:
                 console.say(f"\n{type(explained).__name__}: {explained}\n")
 
     def _follow(self) -> None:
-        # Whatever goes wrong here must not keep the job from going on.
+        # An error in this thread must not stop the job.
         with contextlib.ExitStack() as stack:
             stack.callback(self._told.set)
             stack.enter_context(contextlib.suppress(Exception))
@@ -188,7 +189,7 @@ class LocalJob:
         while not ended:
             # A last look finds restarts of the last moment, if Flink still answers.
             ended = self._ended.wait(LOOK_SECONDS)
-            # The minicluster ends with the job, perhaps just now.
+            # The minicluster stops with the job, perhaps just now.
             with contextlib.suppress(ClusterError):
                 news = follower.look()
                 if news.restarts and self._may_restart is not None and not self._may_restart():
@@ -206,18 +207,18 @@ class LocalJob:
                     due = time.monotonic() + PROGRESS_SECONDS
 
     def _fail(self, failure: JobFailedError) -> None:
-        """End the job, whose failure must not restart it."""
+        """End the job because of a failure that must not restart it."""
         self._end(None, failure)
         self._client.cancel()
 
     def _lose(self) -> None:
-        """End the job, whose TaskManager is gone."""
+        """End the job because its TaskManager is gone."""
         self._end(None, self._story.lost("the TaskManager"))
         flink_compat.close_minicluster(self._client)
 
 
 def last_error(log: Path) -> str | None:
-    """Return the last line of the level ERROR or FATAL near the end of a log."""
+    """Return the last ERROR or FATAL line near the end of a log."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - _LOG_END_BYTES, 0))

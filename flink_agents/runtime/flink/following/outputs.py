@@ -1,4 +1,4 @@
-"""The list that ``to_list()`` and ``collect()`` return: it says so if it is read before the job ran."""
+"""The lists that ``to_list()`` and ``collect()`` return: reading one before the job ran raises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Outputs(list[Any]):
     """A list that a job fills. Until the job is submitted, reading it raises.
 
     Attributes:
-        place: Where the user asked for it.
+        place: The user's line.
         submitted: True if the job has been submitted.
     """
 
@@ -67,7 +67,7 @@ for _name in _READS:
 
 
 class FileOfOutputs(Protocol):
-    """What reads the outputs of a stream when its job has finished."""
+    """Reads the outputs of a stream after its job has finished."""
 
     def read(self) -> list[Any]:
         """Return all outputs."""
@@ -95,7 +95,7 @@ class Collecting:
     Attributes:
         stream: The stream.
         found: The list.
-        source: Where its outputs come from; None until the job is prepared.
+        source: The source of its outputs; None until the job is prepared.
     """
 
     stream: DataStream
@@ -103,7 +103,7 @@ class Collecting:
     source: flink_compat.Collector | FileOfOutputs | None = None
 
     def reader(self) -> Reader:
-        """Begin to fill the list."""
+        """Start filling the list."""
         assert self.source is not None
         if isinstance(self.source, flink_compat.Collector):
             return _StreamReader(self.source, self.found)
@@ -114,7 +114,7 @@ class _FileReader:
     """Fills a list when the job has finished.
 
     Args:
-        file: Has the outputs.
+        file: The file with the outputs.
         found: The list.
     """
 

@@ -1,4 +1,4 @@
-"""Flink's REST interface: what is asked of a cluster, on this machine or elsewhere."""
+"""A client of Flink's REST interface, for a cluster on this machine or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _START = "start one with `flink-agents cluster start`, or give the address: --cl
 
 
 class ClusterRest:
-    """Asks one cluster.
+    """A client of one cluster.
 
     Args:
-        address: Of the interface, for example ``http://localhost:8081``. ``http://`` may be left out.
+        address: The address, for example ``http://localhost:8081``. You can leave out ``http://``.
     """
 
     def __init__(self, address: str) -> None:
@@ -30,33 +30,33 @@ class ClusterRest:
 
     @property
     def host_and_port(self) -> str:
-        """The address as Flink's command line takes it."""
+        """The address in the form that Flink's command line takes."""
         return urlsplit(self.address).netloc
 
     def get(self, path: str) -> Any:
-        """Return the answer to a question.
+        """Return the answer to a GET request.
 
         Raises:
-            ClusterUnavailableError: There was no answer, or none of Flink.
-            ClusterError: Flink refused the request.
+            ClusterUnavailableError: There was no answer, or not one of Flink's.
+            ClusterError: Flink rejected the request.
         """
         return self._request("GET", path)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask for something to be done, and return the answer.
+        """Send a POST request, and return the answer.
 
         Raises:
-            ClusterUnavailableError: There was no answer, or none of Flink.
-            ClusterError: Flink refused the request.
+            ClusterUnavailableError: There was no answer, or not one of Flink's.
+            ClusterError: Flink rejected the request.
         """
         return self._request("POST", path, body)
 
     def patch(self, path: str) -> Any:
-        """Ask for a change, and return the answer.
+        """Send a PATCH request, and return the answer.
 
         Raises:
-            ClusterUnavailableError: There was no answer, or none of Flink.
-            ClusterError: Flink refused the request.
+            ClusterUnavailableError: There was no answer, or not one of Flink's.
+            ClusterError: Flink rejected the request.
         """
         return self._request("PATCH", path)
 
@@ -64,16 +64,16 @@ class ClusterRest:
         """Return a file of the cluster, such as a log.
 
         Raises:
-            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: There is no such file.
         """
         return self._answer("GET", path)
 
     def task_logs(self) -> Iterator[bytes]:
-        """Return what TaskManagers log and print: each file as a whole, the oldest first.
+        """Return the logs and outputs of TaskManagers: each file as a whole, the oldest first.
 
         Raises:
-            ClusterUnavailableError: There was no answer, or none of Flink.
+            ClusterUnavailableError: There was no answer, or not one of Flink's.
         """
         for manager in self.get("/taskmanagers").get("taskmanagers", ()):
             place = f"/taskmanagers/{quote(str(manager['id']), safe='')}/logs"
@@ -83,7 +83,7 @@ class ClusterRest:
                     if one.get("size"):
                         yield self.text(f"{place}/{quote(str(one['name']), safe='')}")
             except ClusterError:
-                # The TaskManager, or the file, is gone meanwhile.
+                # The TaskManager or the file is gone.
                 continue
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Checks that a savepoint is where a command says, before a job is submitted that would wait for it."""
+"""Checks that a savepoint exists before submitting a job that would wait for it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _MOST_SHOWN = 5
 
 
 def check_savepoint(place: str, cluster: str) -> None:
-    """Check that there is a savepoint or a checkpoint at a place, if this machine can see it.
+    """Check that a path has a savepoint or a checkpoint, if this machine can see it.
 
     Args:
         place: A path or URL.
-        cluster: Address of the cluster. What another machine has is not looked at.
+        cluster: Address of the cluster. Paths on other machines are not checked.
 
     Raises:
         SubmissionError: There is none.

@@ -1,7 +1,7 @@
-"""Runs the script of a job with ``flink run``, as a client of a cluster, and sorts what it prints.
+"""Runs the script of a job with ``flink run``, as a client of a cluster, and filters its output.
 
-Flink passes on what the script prints, and adds its own: the ids of jobs, and around the traceback of a
-script two hundred lines of Java. The reader gets the script's lines; all lines go to a file.
+Flink passes on what the script prints, and adds its own lines: the ids of jobs, and around a Python
+traceback two hundred lines of Java. You see the script's lines; all lines go to a file.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _JAVA = re.compile(
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What is to be submitted.
+    """A job to submit.
 
     Attributes:
-        script: The job.
+        script: The script of the job.
         arguments: Its arguments.
-        savepoint: Where it begins, a savepoint or a checkpoint.
-        py_files: Files and directories of modules that go to the workers.
+        savepoint: The savepoint or checkpoint to start from.
+        py_files: Files and directories of modules for the workers.
         parallelism: Default parallelism of its operators.
         detached: True if the script's ``execute()`` does not wait for the end of the job.
         options: Options of Flink for the job.
-        skip_state: True if state of the savepoint may be left behind that the job has no operator for.
+        skip_state: True to ignore state of the savepoint for which the job has no operator.
     """
 
     script: Path
@@ -58,7 +58,7 @@ class JobRequest:
     skip_state: bool = False
 
     def command(self, home: FlinkHome, address: str) -> list[str]:
-        """Return the command line that submits it.
+        """Return the command line for the submission.
 
         Args:
             home: The Flink to submit with.
@@ -80,16 +80,16 @@ class Submission:
     """A script that runs as a client of a cluster.
 
     Args:
-        request: What is submitted.
+        request: The job to submit.
         address: ``host:port`` of the cluster.
-        log: The file that all lines go to; None for none.
+        log: The file for all lines; None for none.
         say: Gets the lines of the script, without line ends.
-        directory: Where the client's Flink is made.
+        directory: Where the client's Flink distribution is created.
 
     Attributes:
         jobs: The ids of the jobs that it has submitted, and None once it has ended.
         traceback: The lines of the script from its last traceback on, without Java's.
-        cause: The innermost cause that Java names; None if it names none.
+        cause: The innermost cause that Java names; None if there is none.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Submission:
         self._say = say
         self._log = log
         home = FlinkHome.make(directory)
-        # As `python job.py` would: the job may import what lies beside it. Workers do not have that.
+        # As with `python job.py`: the job may import modules next to it. Workers do not have them.
         beside = [str(request.script.absolute().parent)]
         environment = home.environment()
         environment["PYTHONPATH"] = os.pathsep.join([*beside, environment["PYTHONPATH"]])
@@ -126,7 +126,7 @@ class Submission:
         return self._process.wait()
 
     def kill(self) -> None:
-        """End the client; jobs that it has submitted go on."""
+        """End the client; the jobs that it has submitted keep running."""
         self._process.kill()
         self.end()
 

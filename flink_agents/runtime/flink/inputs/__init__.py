@@ -1,1 +1,1 @@
-"""The streams that an agent takes its inputs from."""
+"""The input streams of an agent."""

@@ -1,6 +1,6 @@
-"""Checks what a job is put together of: streams, tables and key selectors, as the user gave them.
+"""Checks the parts that you give to a job: streams, tables and key selectors.
 
-Without this, a wrong one would raise whatever PyFlink stumbles over, or fail the job at its first record.
+Without these checks, a wrong part would raise somewhere in PyFlink, or fail the job at its first record.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from flink_agents.api.places import caller_place, describe
 
 _MAX_SHOWN = 200
 _OTHER_CALLERS = 1
-"""How many callers stand between a check and the user: the method that checks."""
+"""The number of frames between a check and the user's line: the method that checks."""
 
 
 def given_stream(called: str, value: Any) -> DataStream:
-    """Return ``value``, which a method was given as a stream.
+    """Return ``value``, the stream argument of a method.
 
     Args:
-        called: The method, for people.
-        value: What it was given.
+        called: The method, for messages.
+        value: The argument.
 
     Raises:
         JobDefinitionError: It is not a stream.
@@ -35,11 +35,11 @@ def given_stream(called: str, value: Any) -> DataStream:
 
 
 def given_table(called: str, value: Any) -> Any:
-    """Return ``value``, which a method was given as a table.
+    """Return ``value``, the table argument of a method.
 
     Args:
-        called: The method, for people.
-        value: What it was given.
+        called: The method, for messages.
+        value: The argument.
 
     Raises:
         JobDefinitionError: It is not a table.
@@ -53,11 +53,11 @@ def given_table(called: str, value: Any) -> Any:
 
 
 def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
-    """Return ``value``, which a method was given to make keys of records.
+    """Return ``value``, the key selector argument of a method.
 
     Args:
-        called: The method, for people.
-        value: What it was given.
+        called: The method, for messages.
+        value: The argument.
 
     Raises:
         JobDefinitionError: It cannot be called.

@@ -1,8 +1,8 @@
-"""Values of Java that a table hands to Python as they are, as values of Python.
+"""Converts Java values in the rows of a table to Python values.
 
-PyFlink's thread mode converts the classes of ``java.sql`` alone. A column of SQL has those of ``java.time``.
-Of these, Python gets a handle that belongs to the interpreter of its task, and can neither be stored nor sent
-on.
+PyFlink's thread mode only converts the classes of ``java.sql``. SQL columns have those of ``java.time``.
+For these, Python gets a handle that belongs to the interpreter of its task, and can neither be stored nor
+sent on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _duration(java: Any) -> timedelta:
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    # Python takes digits behind those of microseconds, and leaves them out.
+    # Python supports microseconds, and drops further digits.
     "java.time.LocalDateTime": lambda java: datetime.fromisoformat(str(java.toString())),
     "java.time.Instant": lambda java: datetime.fromisoformat(str(java.toString())),
     "java.time.LocalDate": lambda java: date.fromisoformat(str(java.toString())),
@@ -34,10 +34,10 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def read_row(row: Row) -> None:
-    """Put values of Python in the place of those of Java, in the row and what it holds.
+    """Replace Java values in a row and its nested values with Python values.
 
     Raises:
-        UnsupportedTableError: Python has no value for one.
+        UnsupportedTableError: Python has no value for one of them.
     """
     for index, value in enumerate(row):
         if type(value) not in _PLAIN:

@@ -1,4 +1,4 @@
-"""Keeps the end of a bounded input open until the agent behind it has no open runs.
+"""Keeps the end of a bounded input open until the downstream agent has no open runs.
 
 Flink completes no checkpoint while an operator waits at its last watermark: barriers queue behind it. So an
 agent with bounded inputs gets one more input, a *gate*. The gate is a source without records. Each of its
@@ -29,10 +29,10 @@ from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
 from flink_agents.runtime.operator.harvest import FIRST_AGENT, EndTimes
 
 TICK_SECONDS = 0.05
-"""How often a gate looks. A barrier of a checkpoint waits for so long at most."""
+"""How often a gate checks. This is the longest time that a checkpoint barrier waits for it."""
 
 ALONE_SECONDS = 60.0
-"""After so long without the subtask of its agent in this process, a gate ends."""
+"""After this time without its agent's subtask in this process, a gate ends."""
 
 _TICKS = 2**62
 _RUNTIME_MODE = "execution.runtime-mode"
@@ -44,7 +44,7 @@ Place = tuple[str, str, int]
 
 
 class Resting(Protocol):
-    """What tells whether runs are open."""
+    """Reports whether runs are open."""
 
     @property
     def rests(self) -> bool:
@@ -58,7 +58,7 @@ class OpenEnd:
     Args:
         times: When the timers at the end fire.
         watermark: Returns the present watermark of the subtask.
-        runs: Tells whether runs are open.
+        runs: Reports whether runs are open.
     """
 
     def __init__(self, times: EndTimes, watermark: Callable[[], int], runs: Resting) -> None:
@@ -69,7 +69,7 @@ class OpenEnd:
     @property
     def is_over(self) -> bool:
         """True if all inputs have ended, and no run is open."""
-        # In this order: behind the watermark there are no more inputs.
+        # In this order: after the watermark, there are no more inputs.
         return self._watermark() >= self._times.start and self._runs.rests
 
 
@@ -82,7 +82,7 @@ _open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
 
 
 def note(place: Place, end: OpenEnd | None) -> None:
-    """Let the gate of a subtask find its agent.
+    """Register the end of a subtask's input, so that its gate finds it.
 
     Args:
         place: The subtask.
@@ -92,7 +92,7 @@ def note(place: Place, end: OpenEnd | None) -> None:
 
 
 class Gate(ProcessFunction):
-    """Gets a number some times a second, and ends its source when the agent has no open runs.
+    """Gets a number several times a second, and ends its source when the agent has no open runs.
 
     Args:
         agent: The name of the agent.
@@ -133,7 +133,7 @@ class Gate(ProcessFunction):
 
 
 class _JavaType(TypeInformation):
-    """A type that Java has made. No value of it is ever converted."""
+    """A type that Java created. No value of it is ever converted."""
 
     def __init__(self, java: Any) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: D
         env: PyFlink's environment.
         agent: The name of the agent.
         level: How many agents of the job were applied before it.
-        stream: What the agent's operator puts out.
+        stream: The output of the agent's operator.
 
     Returns:
         True if it has one now.

@@ -1,10 +1,10 @@
-"""Joins a stream of signals with the inputs of an agent, before they are keyed.
+"""Merges a stream of signals into the inputs of an agent, before they are keyed.
 
-An operator with two inputs would be of another kind, and a silent one would hold its watermark. So signals
+An operator with two inputs would be of another kind, and a silent input would hold its watermark. So signals
 travel among the inputs, each in a :class:`TaggedSignal`. The union of two streams has the lower of their
-watermarks. That of the signals is behind any input from the first moment to their end, so that it holds
-nothing back, and only the end of both streams is the end of the input. An idle stream would not do: at the
-end of a bounded input, Flink would take the union for ended, while answers are still to come.
+watermarks. The signals' watermark is later than any input from the start to their end, so it holds
+nothing back, and only the end of both streams is the end of the input. An idle stream would not work: at the
+end of a bounded input, Flink would regard the union as ended, although answers can still arrive.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import shorten
 
 FAR = 2**63 - 2**45
-"""The watermark of signals: behind any input, and before the timers at the end of the input."""
+"""The watermark of signals: after any input, and before the timers at the end of the input."""
 
 _log = bounded_logger("flink_agents.signals")
 
 
 class KeyOfEither:
-    """Gives the key of an input, or of a signal among the inputs.
+    """Returns the key of an input, or of a signal among the inputs.
 
     Args:
-        key_selector: Gives the key of an input.
+        key_selector: Returns the key of an input.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any]) -> None:
@@ -51,10 +51,10 @@ class KeyOfEither:
 
 
 class _Tag:
-    """Makes a signal one among inputs.
+    """Turns a signal into an input.
 
     Args:
-        key_selector: Gives its key; None if the signal has it.
+        key_selector: Returns its key; None if the signal has it.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
@@ -89,7 +89,7 @@ class _Tagging(MapFunction):
     """Tags signals, and gives their stream its watermark.
 
     Args:
-        key_selector: Gives the key of a signal; None if the signal has it.
+        key_selector: Returns the key of a signal; None if the signal has it.
     """
 
     def __init__(self, key_selector: Callable[[Any], Any] | None) -> None:
@@ -99,7 +99,7 @@ class _Tagging(MapFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         try:
             emit_watermark(FAR)
-        except Exception as error:  # whatever another version raises
+        except Exception as error:  # Whatever another version raises.
             _log.warning("the stream of signals has no watermark, and holds event time back: %s", error)
 
     @override
@@ -113,20 +113,20 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
     Args:
         stream: The inputs.
         signals: The signals.
-        key_selector: Gives the key of a signal; None if the signal has it.
+        key_selector: Returns the key of a signal; None if the signal has it.
     """
-    # Flink hands a union on to its keys by forward channels: each part has as many subtasks as the others.
+    # Flink forwards a union to its keys by forward channels: each part needs the same number of subtasks.
     pickled, parallelism = Types.PICKLED_BYTE_ARRAY(), flink_compat.parallelism_of(stream)
     if stream.get_type() != pickled:
         stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
     if isinstance(signals, KeyedStream):
         signals = signals.map(ShippedFunction(_itself), output_type=pickled)
-    # A watermark or an idleness that the stream of signals may have says nothing of the inputs.
+    # Watermarks or idleness of the signal stream say nothing about the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
     before = flink_compat.parallelism_of(signals)
     if before != parallelism:
-        # Flink would hand signals to each subtask in turn, and those of a key would come in any order.
+        # Flink would send signals to the subtasks in turn, and those of a key would arrive in any order.
         keys = tagged.set_parallelism(before).key_by(ShippedFunction(_KEYS), key_type=Types.STRING())
         tagged = keys.map(ShippedFunction(_itself), output_type=pickled)
     return stream.union(tagged.set_parallelism(parallelism))

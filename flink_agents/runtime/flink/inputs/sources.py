@@ -1,4 +1,4 @@
-"""Sources that the package makes itself."""
+"""Sources of this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 
 
 class _Lookup:
-    """Gives the record of an index."""
+    """Returns the record of an index."""
 
     def __init__(self, records: Sequence[Any]) -> None:
         self._records = [pickle.dumps(record) for record in records]
@@ -24,9 +24,9 @@ class _Lookup:
 
 
 def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
-    """Return a bounded stream of ``records``, in order, that resumes where a checkpoint left it.
+    """Return a bounded stream of ``records``, in order, that resumes from its position in a checkpoint.
 
-    PyFlink's ``from_collection`` begins again after a failure; a number sequence does not.
+    PyFlink's ``from_collection`` starts over after a failure; a number sequence does not.
 
     Args:
         env: PyFlink's environment.

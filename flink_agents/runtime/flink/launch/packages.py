@@ -17,7 +17,7 @@ PEERS: frozenset[str] = frozenset({"flink-agents"})
 
 
 def normalize(name: str) -> str:
-    """Return the one spelling of a distribution's name that installers compare."""
+    """Return a distribution's name in the normalized spelling that installers compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -26,14 +26,14 @@ def conflicting_packages() -> list[str]:
     found = {
         f"{name} {distribution.version}"
         for distribution in metadata.distributions()
-        # A half-removed distribution has no name at all.
+        # A half-removed distribution has no name.
         if (name := normalize(str(distribution.metadata["Name"]))) in PEERS
     }
     return sorted(found)
 
 
 def check_conflicting_packages() -> None:
-    """Refuse to go on beside another distribution with the import name ``flink_agents``.
+    """Check that no other distribution with the import name ``flink_agents`` is installed.
 
     Raises:
         ConflictingPackageError: One is installed; each overwrites modules of the other.
@@ -49,9 +49,9 @@ def check_conflicting_packages() -> None:
 
 
 def conflict_fix() -> str:
-    """Return the command that leaves this package alone in the environment."""
+    """Return the command that leaves only this package in the environment."""
     peers = " ".join(sorted(PEERS))
-    # The peer's removal deletes files at paths that both own, so ours are laid down again.
+    # Uninstalling the peer deletes files at paths that both own, so ours are installed again.
     return (
         f"pip uninstall -y {peers} {DISTRIBUTION} && pip install {DISTRIBUTION} "
         "(or keep the two in separate virtual environments)"
@@ -70,12 +70,12 @@ def require_extra(module: str, extra: str) -> ModuleType:
 
     Raises:
         MissingExtraError: The package of the module is not installed.
-        ImportError: It is installed, and its own import fails.
+        ImportError: The module is installed, and its own import fails.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # Only the absence of the module itself; what it misses in turn is another matter.
+        # Only if the module itself is missing; an import error inside it is another matter.
         missing = error.name or ""
         if module != missing and not module.startswith(missing + "."):
             raise

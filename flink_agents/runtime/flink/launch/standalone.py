@@ -1,12 +1,12 @@
-"""A standalone Flink cluster on this machine: one JobManager and TaskManagers, each a process of its own.
+"""A standalone Flink cluster on this machine: one JobManager and TaskManagers, each in its own process.
 
     cluster = StandaloneCluster(Path(".flink-agents/cluster"))
     cluster.start(taskmanagers=2)
     print(cluster.status().address)
     cluster.stop()
 
-Flink's own scripts, which PyFlink brings, start the processes as daemons, in a :class:`FlinkHome`, so that
-jobs of Python can follow one another. All that belongs to the cluster lies in its directory: configuration,
+Flink's own scripts, which PyFlink includes, start the processes as daemons, in a :class:`FlinkHome`, so that
+Python jobs can run one after another. All files of the cluster are in its directory: configuration,
 logs, checkpoints and savepoints.
 """
 
@@ -40,10 +40,10 @@ DEFAULT_SLOTS = 4
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
 REGISTRATION_SECONDS = 20.0
-"""How long TaskManagers that live may take to be known to a JobManager that lives."""
+"""How long running TaskManagers may take to register with a running JobManager."""
 
 LONG_PATH = 200
-"""With so many characters, the path of a database is too long for the name of its log; see below."""
+"""From this length on, the path of a database is too long for the name of its log; see below."""
 
 _POLL_SECONDS = 0.2
 _LOG_LINES = 25
@@ -52,29 +52,29 @@ Daemon = Literal["standalonesession", "taskexecutor"]
 _SCRIPTS: Mapping[Daemon, str] = {"standalonesession": "jobmanager.sh", "taskexecutor": "taskmanager.sh"}
 _NAMES: Mapping[Daemon, str] = {"standalonesession": "JobManager", "taskexecutor": "TaskManager"}
 _IDENTITY = "agents"
-"""What names of log files and files with process ids have instead of a user's name."""
+"""The part of the names of logs and pid files that is otherwise a user's name."""
 
 _DEFAULTS: Mapping[str, Any] = {
-    # Half a minute passes by default until a TaskManager that was killed is missed.
+    # By default, half a minute passes until a killed TaskManager is noticed.
     "heartbeat.interval": "2 s",
-    # Answers of the REST interface, and files of output, are as old as that.
+    # The maximum age of REST answers and of output files.
     "web.refresh-interval": "1 s",
 }
 
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """What there is of a cluster.
+    """The status of a cluster.
 
     Attributes:
-        address: Of its REST interface; None if it was never started.
-        jobmanagers: Ids of processes; one, or none where it does not run.
-        taskmanagers: Ids of processes.
-        directory: Where all of it is.
+        address: The address of its REST interface; None if it was never started.
+        jobmanagers: Process ids; one, or none if it is not running.
+        taskmanagers: Process ids.
+        directory: The directory of the cluster.
         answers: True if the REST interface answers.
-        registered: How many TaskManagers the JobManager knows.
-        slots: How many slots they have.
-        free_slots: How many of these no job has.
+        registered: The number of TaskManagers that the JobManager knows.
+        slots: The number of their slots.
+        free_slots: The number of unused slots.
     """
 
     address: str | None
@@ -93,10 +93,10 @@ class ClusterStatus:
 
 
 class StandaloneCluster:
-    """The cluster of a directory.
+    """A cluster in a directory.
 
     Args:
-        directory: Where it is, or will be.
+        directory: The directory.
     """
 
     def __init__(self, directory: Path = DEFAULT_DIRECTORY) -> None:
@@ -109,22 +109,22 @@ class StandaloneCluster:
         port: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Start what does not run yet, and return when the cluster takes jobs.
+        """Start processes that are not running yet, and return when the cluster accepts jobs.
 
         If a process has died, the cluster gets the slots and options again that it was started with. If
         several processes call this for one directory, one of them starts it.
 
         Args:
-            taskmanagers: How many TaskManagers there are to be; a cluster that runs gets those it lacks.
-            slots: How many slots each of them has. Default: as before if a process has died, else 4.
-            port: Of the REST interface. Default: as before, else 8081.
-            options: Flink's options, over this class's. Default: as for slots.
+            taskmanagers: The number of TaskManagers; a running cluster gets the missing ones.
+            slots: The number of slots of each TaskManager. Default: as before if a process has died, else 4.
+            port: The REST port. Default: as before, else 8081.
+            options: Flink's options, which override this class's. Default: as for slots.
 
         Returns:
-            False where the cluster ran already, with as many TaskManagers.
+            False if the cluster was running already, with as many TaskManagers.
 
         Raises:
-            ClusterStartError: A process ended, the port is in use, or the time was not enough.
+            ClusterStartError: A process ended, the port is in use, or the time was too short.
             SetupError: There is no PyFlink or no Java.
         """
         try:
@@ -140,7 +140,7 @@ class StandaloneCluster:
         left = before.taskmanagers
         taskmanagers = max(taskmanagers, len(left))
         if left and (not before.jobmanagers or not self._are_registered(len(left))):
-            # They are those of a JobManager that is gone. Their jobs went with it.
+            # They belong to a JobManager that is gone. Their jobs went with it.
             _end(left)
             left = []
         missing = taskmanagers - len(left)
@@ -185,7 +185,7 @@ class StandaloneCluster:
         return self.directory / "started-with.json"
 
     def _are_registered(self, taskmanagers: int) -> bool:
-        """Wait for a while until a JobManager that runs knows all TaskManagers; whether it does."""
+        """Wait until a running JobManager knows all TaskManagers; returns True if it does."""
         deadline = time.monotonic() + REGISTRATION_SECONDS
         while (status := self.status()).registered < taskmanagers and status.jobmanagers:
             if time.monotonic() > deadline:
@@ -194,11 +194,11 @@ class StandaloneCluster:
         return bool(status.jobmanagers)
 
     def stop(self) -> bool:
-        """End all processes of the cluster; its files stay. Returns whether there was any.
+        """Stop all processes of the cluster; its files stay. Returns True if there were any.
 
-        A process that only has the number of a former one is never touched.
+        A process that only reuses the id of an earlier one is never touched.
         """
-        # TaskManagers first: they would ask in vain for a JobManager that is gone.
+        # TaskManagers first: otherwise, they would look for a JobManager that is gone.
         pids = [*self._alive("taskexecutor"), *self._alive("standalonesession")]
         _end(pids)
         for daemon in _SCRIPTS:
@@ -207,7 +207,7 @@ class StandaloneCluster:
         return bool(pids)
 
     def status(self) -> ClusterStatus:
-        """Return what there is of the cluster."""
+        """Return the status of the cluster."""
         port = self._port()
         address = None if port is None else f"http://localhost:{port}"
         jobmanagers, taskmanagers = self._alive("standalonesession"), self._alive("taskexecutor")
@@ -254,11 +254,11 @@ class StandaloneCluster:
         return _free_port()
 
     def _rocksdb_directory(self) -> Path:
-        """Return the directory of RocksDB's working files, which has a long path.
+        """Return the directory of RocksDB's working files, which needs a long path.
 
-        Flink has RocksDB write logs to Flink's own directory of logs if the path of a database is short
-        enough to be the name of such a log. It counts without what it adds to the path when a job is rescaled
-        from an incremental checkpoint: RocksDB cannot open that database. With a long path, logs stay beside
+        Flink makes RocksDB write logs to Flink's log directory if the path of a database is short
+        enough to be the name of such a log. It ignores what it adds to the path when a job is rescaled
+        from an incremental checkpoint: RocksDB cannot open that database. With a long path, logs stay next to
         the databases.
         """
         directory = self.directory / "tmp" / "rocksdb"
@@ -290,7 +290,7 @@ class StandaloneCluster:
         slots = int(self._configured("taskmanager.numberOfTaskSlots") or 1)
         while True:
             status = self.status()
-            # A TaskManager that has just registered tells of its slots a little later.
+            # A TaskManager that has just registered reports its slots a little later.
             if status.registered >= taskmanagers and status.slots >= taskmanagers * slots:
                 return
             dead: list[Daemon] = []
@@ -317,7 +317,7 @@ class StandaloneCluster:
         )
 
     def _alive(self, daemon: Daemon) -> list[int]:
-        """Return the ids of those processes of the cluster that live."""
+        """Return the ids of the cluster's processes that are running."""
         try:
             lines = self._pid_file(daemon).read_text("ascii").split()
         except OSError:
@@ -325,14 +325,14 @@ class StandaloneCluster:
         return [int(line) for line in lines if line.isdigit() and self._is_ours(int(line))]
 
     def _is_ours(self, pid: int) -> bool:
-        """Return True if a process has this cluster's configuration on its command line."""
+        """Return True if a process has this cluster's configuration in its command line."""
         return f"--configDir {self.directory / 'conf'}" in command_line(pid)
 
     def _pid_file(self, daemon: Daemon) -> Path:
         return self.directory / "tmp" / f"flink-{_IDENTITY}-{daemon}.pid"
 
     def _port(self) -> int | None:
-        """Return the port of the REST interface, as the configuration has it."""
+        """Return the REST port from the configuration."""
         found = self._configured("rest.port")
         return None if found is None else int(found)
 
@@ -361,9 +361,9 @@ def command_line(pid: int) -> str:
 
 
 def default_address(directory: Path = DEFAULT_DIRECTORY) -> str:
-    """Return the address of the cluster that a command means which names none.
+    """Return the cluster address for a command that names none.
 
-    It is that of the cluster of ``directory`` where one runs, else ``http://localhost:8081``.
+    This is the cluster of ``directory`` if it is running, else ``http://localhost:8081``.
     """
     status = StandaloneCluster(directory).status()
     if status.address is not None and status.jobmanagers:
@@ -416,7 +416,7 @@ def _free_port() -> int:
 
 
 def _end(pids: list[int]) -> None:
-    """Ask processes to end, and kill those that have not after :data:`STOP_SECONDS`."""
+    """Terminate processes, and kill those that have not ended after :data:`STOP_SECONDS`."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             _signal(pid, number)
@@ -434,5 +434,5 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _lives(pid: int) -> bool:
-    # A process that has ended, and that its parent has not noticed, has no command line any more.
+    # A process that has ended, but was not reaped by its parent, has no command line any more.
     return bool(re.search(r"\S", command_line(pid)))

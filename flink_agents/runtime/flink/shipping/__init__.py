@@ -1,1 +1,1 @@
-"""Brings the user's code to workers, and tells versions of it apart."""
+"""Ships the user's code to workers, and distinguishes its versions."""

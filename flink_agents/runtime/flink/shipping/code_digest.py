@@ -1,15 +1,15 @@
-"""``CodeCheck``: notices a worker that runs another version of a module than the job was built with.
+"""``CodeCheck``: detects a worker that runs another version of a module than the job was built with.
 
-In thread mode one interpreter serves all attempts and all jobs of a TaskManager, and a module that
-one of them has imported stays in memory. A job that comes with a changed version of that module
-would run the old one and say nothing.
+In thread mode, one interpreter serves all attempts and all jobs of a TaskManager, and an imported
+module stays in memory. A job with a changed version of that module
+would silently run the old one.
 
 The driver digests the modules of the agent, and what they use, as files and as they are in its own
-memory. The worker looks for the digest of each function that it has in memory. What stands outside of
-functions leaves no trace in memory that could be digested; there, the file that the worker noted when it
-loaded the module gives it away, or two jobs that bring different versions of it.
+memory. The worker looks for the digest of each function that it has in memory. Code outside of
+functions leaves no trace in memory that could be digested; its version shows in the file that the worker
+noted when it loaded the module, or in two jobs that bring different versions.
 
-What differs leaves memory if no other job uses it (``module_renewal``), so that the job loads its own.
+A differing module is dropped if no other job uses it (``module_renewal``), so that the job loads its own.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN, is_of_user, m
 _log = bounded_logger("flink_agents.code")
 
 _SHOWN = 5
-"""How many functions an error names."""
+"""The number of functions that an error names."""
 
 
 @dataclass(frozen=True)
 class ModuleCode:
-    """A module of the job, as the driver has it.
+    """A module of the job, as it is on the driver.
 
     Attributes:
         name: Its name.
-        file: Its file on the driver, for people.
+        file: Its file on the driver, for messages.
         whole: Digest of all its code.
-        functions: Digests of each piece of code in it, as written and as it is in memory there,
-            which differs where pytest or another import hook has rewritten it.
+        functions: Digests of each piece of code in it, as written and as it is in memory there;
+            these differ if pytest or another import hook has rewritten it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class ModuleCode:
 
 
 class CodeCheck:
-    """Compares a worker's modules with those of the driver, when it arrives and when it is asked.
+    """Compares a worker's modules with the driver's, when it is unpickled and when it is called.
 
     Args:
         interpreter: The driver's Python.
@@ -75,11 +75,11 @@ class CodeCheck:
 
     @classmethod
     def of(cls, code: AgentCode | None, others: Iterable[Any] = ()) -> CodeCheck:
-        """Return the check for the modules of an agent, and for those that they use; of None, of nothing.
+        """Return the check for the modules of an agent and those that they use; for None, an empty check.
 
         Args:
             code: The agent's code.
-            others: Functions, classes and other objects of the user that go along with it.
+            others: Functions, classes and other objects of the user that are shipped with it.
         """
         if code is None:
             return cls(interpreter_name(), ())
@@ -94,7 +94,7 @@ class CodeCheck:
         """Compare the modules that this process has in memory.
 
         Args:
-            remember: True if a module that passes is known from now on. No part of it may be
+            remember: True if a matching module counts as known from now on. No part of it may be
                 still about to be imported.
 
         Raises:
@@ -112,7 +112,7 @@ class CodeCheck:
             _compare(module, remember)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A stale module may lack what is unpickled behind this, and the error should not be that.
+        # A stale module may lack objects that are unpickled next, and that should not be the error.
         return _arrive, (self.interpreter, self.modules)
 
 
@@ -125,21 +125,21 @@ def _arrive(interpreter: str, modules: tuple[ModuleCode, ...]) -> CodeCheck:
 
 
 def interpreter_name() -> str:
-    """Return a name that is equal where the same source becomes the same code."""
+    """Return a name that is equal if the same source compiles to the same code."""
     return f"{platform.python_implementation()} {platform.python_version()} -O{sys.flags.optimize}"
 
 
 # -- on the worker ------------------------------------------------------------------------
 
 _accepted: dict[str, tuple[Any, bytes]] = {}
-"""Spec and digest of each module that has passed. A module that is loaded again has a new spec."""
+"""Spec and digest of each module that matched. A module that is loaded again has a new spec."""
 
 
 def _renew(modules: tuple[ModuleCode, ...]) -> None:
-    """Drop what is not of the job, where the job's version would take its place.
+    """Drop modules of other versions, if an import would load the job's version.
 
     Raises:
-        StaleCodeError: Another job uses it.
+        StaleCodeError: Another job uses one.
     """
     with module_renewal.lock:
         names = {module.name: module for module in modules}
@@ -155,7 +155,7 @@ def _renew(modules: tuple[ModuleCode, ...]) -> None:
 
 
 def _would_change(claimed: ModuleCode) -> bool:
-    """Return True if what is in memory is another version, and the file is that of the job."""
+    """Return True if the module in memory is another version, and the file is the job's."""
     module = sys.modules.get(claimed.name)
     if module is None:
         return False
@@ -176,7 +176,7 @@ def _differs(claimed: ModuleCode, module: ModuleType) -> bool:
 
 
 def _differing(claimed: ModuleCode, module: ModuleType) -> list[str]:
-    """Return the names of the functions in memory that are not the job's."""
+    """Return the names of the functions in memory that differ from the job's."""
     return [
         name for name, function in functions_in(module) if digest(function.__code__) not in claimed.functions
     ]
@@ -229,7 +229,7 @@ def _stale(
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A module that was digested: its spec, its code, and the names that the code mentions."""
+    """A digested module: its spec, its code, and the names that the code mentions."""
 
     spec: Any
     code: ModuleCode | None
@@ -237,7 +237,7 @@ class _Loaded:
 
 
 _loaded: dict[str, _Loaded] = {}
-"""What was found at the first sight of each module, which is close to its import."""
+"""The digest of each module when it was first seen, which is close to its import."""
 
 
 def _modules_of(code: AgentCode) -> Iterator[str]:
@@ -278,7 +278,7 @@ def _load(name: str, module: ModuleType) -> _Loaded:
 
 
 def _digested(name: str, module: ModuleType, spec: Any) -> _Loaded:
-    # Code of the main script travels with the job, and so does that of modules registered for it.
+    # Code of the main script is shipped with the job, like modules registered for pickling by value.
     if name == MAIN or spec is None or _travels(name):
         return _Loaded(spec, None, frozenset())
     compiled = _compiled(name, module, spec)
@@ -305,7 +305,7 @@ def _compiled(name: str, module: ModuleType, spec: Any) -> CodeType | None:
     get_code = getattr(spec.loader, "get_code", None)
     try:
         if get_code is None:
-            # pytest's hook, for one: an import in the worker does without it.
+            # Such as pytest's hook: an import in the worker does without it.
             get_code = SourceFileLoader(name, str(module.__file__)).get_code
         return get_code(name)
     except (ImportError, OSError, SyntaxError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Digests of code objects, and the functions that a loaded module has of them.
+"""Digests code objects, and finds the functions of a loaded module.
 
-A digest does not depend on paths and lines, so that the same source has the same digest in each process
+A digest does not depend on paths and lines, so the same source has the same digest in each process
 of one version of Python.
 """
 
@@ -16,12 +16,12 @@ _LONGEST_NAME = 200
 
 
 def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] | None = None) -> bytes:
-    """Return what ``code`` does, and not where it stands.
+    """Return the digest of ``code``, which does not depend on its position.
 
     Args:
         code: The code.
-        found: Gets the digests of it and of all code inside.
-        mentions: Gets the names that all of it uses, and its texts that could be names of modules.
+        found: Gets the digests of the code and of all code inside.
+        mentions: Gets all names that it uses, and strings that could be names of modules.
     """
 
     def token(value: Any) -> Any:
@@ -30,7 +30,7 @@ def digest(code: CodeType, found: set[bytes] | None = None, mentions: set[str] |
         if isinstance(value, tuple):
             return [token(one) for one in value]
         if isinstance(value, frozenset):
-            # Its order differs from process to process.
+            # The order of a set differs between processes.
             return {"set": sorted(repr(token(one)) for one in value)}
         if mentions is not None and isinstance(value, str) and _could_be_a_module(value):
             mentions.add(value)
@@ -57,9 +57,9 @@ def _could_be_a_module(text: str) -> bool:
 
 
 def functions_in(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the functions that the file of a loaded module defines and its names lead to.
+    """Yield the functions that the file of a loaded module defines and that its names lead to.
 
-    Classes, wrappers and closures are looked into. What decorators generate is not code of the file.
+    The search includes classes, wrappers and closures. Code that decorators generate is not code of the file.
     """
     names = vars(module)
     waiting, seen = list(reversed(names.values())), set[int]()
@@ -79,18 +79,18 @@ _HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
     ((property,), ("fget", "fset", "fdel")),
     ((functools.partial, functools.partialmethod, functools.cached_property), ("func",)),
 )
-"""Objects around a function, and where they have it."""
+"""Attributes that hold a function in a wrapper."""
 
 
 def _inside(value: Any, module: str) -> list[Any]:
-    """Return what a value holds that can be a function of the module."""
+    """Return the objects inside a value that can be functions of the module."""
     if issubclass(type(value), type):
         return list(vars(value).values()) if value.__module__ == module else []
     for kinds, attributes in _HOLDERS:
         if issubclass(type(value), kinds):
             return [getattr(value, attribute) for attribute in attributes]
     try:
-        # Not getattr: the value may be a proxy, or answer to any name.
+        # Not getattr: the value may be a proxy, or have any name.
         own: dict[str, Any] = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return []

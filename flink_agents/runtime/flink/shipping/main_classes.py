@@ -1,9 +1,9 @@
 """Classes of main scripts in a worker, where all jobs share one module ``__main__``.
 
-Pickle and state find a class by its name, so that a worker has one class of a name at a time: that of
-the job which came last. Jobs that live at the same time have to agree on it. Where their scripts have the
-same class, as two jobs of one script do, the later job gets the class of the earlier one; where they
-differ, it is refused.
+Pickle and state find a class by its name, so a worker has one class per name at a time: the class of
+the latest job. Jobs that run at the same time have to agree on it. If their scripts have the
+same class, as two jobs of one script do, the later job gets the class of the earlier one; if they
+differ, the later job is rejected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-# dataclasses tells its marks by identity. A class that is pickled by value would bring copies of them, and so
+# dataclasses identifies its markers by identity. Pickling a class by value would copy them, and the class
 # would have no fields: its values would be written to state without any.
 _marks: Any = dataclasses
 for _name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY"):
@@ -51,8 +51,8 @@ class MainClass:
 
     Attributes:
         pickled: The class by value.
-        digest: Equal where the class is.
-        tracker: The name by which cloudpickle knows it again.
+        digest: Equal for equal classes.
+        tracker: The name by which cloudpickle identifies it.
     """
 
     pickled: bytes
@@ -61,7 +61,7 @@ class MainClass:
 
     @classmethod
     def of(cls, value: type) -> MainClass:
-        """Ship a class.
+        """Return a class in a form that can be shipped.
 
         Raises:
             Exception: It cannot be pickled.
@@ -70,7 +70,7 @@ class MainClass:
 
 
 def class_digest(value: type) -> bytes:
-    """Return what a class is, by its bases, its fields, its functions and its plain values."""
+    """Return the digest of a class, from its bases, fields, functions and plain values."""
     text = "\n".join(sorted(_parts(value)))
     return blake2b(_ADDRESS.sub("", text).encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
@@ -92,13 +92,13 @@ def _parts(value: type) -> Iterator[str]:
 
 
 def announcement(module: ModuleType) -> str | None:
-    """Return what :func:`expect` is to be given on the workers; None if a main script has no classes."""
+    """Return the argument of :func:`expect` for the workers; None if a main script has no classes."""
     found: dict[str, tuple[str, str]] = {}
     for name, value in classes_of(module).items():
         try:
             found[name] = (by_value._get_or_create_tracker_id(value), class_digest(value).hex())
         except Exception:
-            # Some part of the class has no representation; MainModule leaves it out as well.
+            # A part of the class has no representation; MainModule leaves it out as well.
             continue
     return json.dumps(found) if found else None
 
@@ -115,14 +115,14 @@ def classes_of(module: ModuleType) -> dict[str, type]:
 # -- on the worker ------------------------------------------------------------------------
 
 _installed: dict[str, tuple[type, bytes]] = {}
-"""The class of each name in the module ``__main__``, and its digest."""
+"""The class of each name in the module ``__main__``, with its digest."""
 
 
 def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
     """Put the classes of a job into the worker's ``__main__``.
 
     Raises:
-        StaleCodeError: A job that lives has another class of that name.
+        StaleCodeError: A running job has another class of that name.
     """
     with module_renewal.lock:
         use = module_uses.current()
@@ -135,16 +135,16 @@ def install(module: ModuleType, classes: Mapping[str, MainClass]) -> None:
 
 
 def expect(module: ModuleType, announced: str) -> None:
-    """Give a job the classes that it has in common with others, before any of its operators brings its own.
+    """Give a job the classes that it shares with other jobs, before any of its operators brings its own.
 
-    PyFlink's own functions bring classes by value as well, and may be the first of a job to arrive.
+    PyFlink's own functions also bring classes by value, and may be the first of a job to arrive.
 
     Args:
         module: The worker's ``__main__``.
-        announced: What :func:`announcement` gave on the driver.
+        announced: The driver's :func:`announcement`.
 
     Raises:
-        StaleCodeError: A job that lives has another class of that name.
+        StaleCodeError: A running job has another class of that name.
     """
     with module_renewal.lock:
         use = module_uses.current()
@@ -153,13 +153,13 @@ def expect(module: ModuleType, announced: str) -> None:
 
 
 def settle(module: ModuleType, announced: str) -> None:
-    """Put classes that an operator has brought into ``__main__``, if no other job has one of the name.
+    """Put classes that an operator has brought into ``__main__``, if no other job has one with that name.
 
-    A function of PyFlink's own may have its first record before an operator comes that installs them.
+    A PyFlink function may get its first record before an operator arrives that installs them.
 
     Args:
         module: The worker's ``__main__``.
-        announced: What :func:`expect` was given.
+        announced: The argument of :func:`expect`.
     """
     with module_renewal.lock:
         use = module_uses.current()
@@ -176,7 +176,7 @@ def settle(module: ModuleType, announced: str) -> None:
 
 
 def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use) -> None:
-    """Let what the job has by value of a class become the class that another job has in ``__main__``."""
+    """Replace a class that the job has by value with the class that another job has in ``__main__``."""
     known = _installed.get(name)
     if known is None or getattr(module, name, None) is not known[0]:
         return
@@ -185,7 +185,7 @@ def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use)
         return
     if known[1] == wanted:
         if by_value._lookup_class_or_track(tracker, known[0]) is not known[0]:
-            # It came before. What is loaded from now on, in this attempt or the next, has the right one.
+            # It arrived earlier. What is loaded from now on, in this attempt or the next, has the right one.
             by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = known[0]
             if any(other is not use and other.job_id == use.job_id for other in module_uses.living()):
                 raise _late(name, users)

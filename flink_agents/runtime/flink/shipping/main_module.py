@@ -42,7 +42,7 @@ def _shipped_classes() -> dict[str, MainClass]:
 
 
 def _shipped_upgrades() -> dict[str, bytes]:
-    """Return what takes over stored values: of the main script by value, of other modules by name."""
+    """Return the user's upgrade functions: of the main script by value, of other modules by name."""
     shipped: dict[str, bytes] = {}
     for name, upgrade in all_upgrades().items():
         with suppress(Exception):
@@ -52,11 +52,11 @@ def _shipped_upgrades() -> dict[str, bytes]:
 
 def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
     if in_flink_worker():
-        # PyFlink is in every worker, and not needed for anything else here.
+        # PyFlink is in every worker, and is needed for nothing else here.
         importlib.import_module("flink_agents.runtime.flink.shipping.worker").prepare()
         install(sys.modules[MAIN], classes)
         for name, upgrade in (upgrades or {}).items():
-            # A module that the worker does not have is told by what needs it, with its name.
+            # If the worker lacks a module, the code that needs it fails, and names it.
             with suppress(Exception):
                 replace_upgrade(name, cloudpickle.loads(upgrade))
     return MainModule()
@@ -67,11 +67,11 @@ class ShippedFunction:
 
     Args:
         function: The function.
-        uses: Functions and classes of the user behind it, whose modules are compared there.
+        uses: Functions and classes of the user inside it, whose modules are compared on the worker.
     """
 
     def __init__(self, function: Callable[[Any], Any], uses: Iterable[Any] = ()) -> None:
-        # Unpickled in this order: the function may need what the first two see to.
+        # Unpickled in this order: the function may need the first two.
         self.code_check = CodeCheck.of_values(uses)
         self.main = MainModule()
         self.function = function

@@ -1,8 +1,8 @@
 """Gives a job that arrives in this process its own version of the user's modules.
 
-Twice: when the first operator of a job is loaded, everything whose file has changed leaves memory, so
-that functions of PyFlink's own find the job's modules as well; and when an agent arrives with the digests
-of its modules, what differs from them. What another job uses that still lives stays in any case.
+It happens twice: when the first operator of a job is loaded, everything whose file has changed is dropped, so
+that PyFlink's functions find the job's modules as well; and when an agent arrives with the digests
+of its modules, modules that differ are dropped. Modules that another running job uses always stay.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _KNOWN_JOBS = 10_000
 _LARGEST_PAYLOAD = 4 << 20
 
 WAIT_SECONDS = 10.0
-"""How long a job waits for what goes on behind the threads of a job that has ended."""
+"""How long a job waits for work that outlives the threads of an ended job."""
 
 _WAIT_FOR_THREADS = 0.1
-"""The part of that time for which it waits for threads: they end before Flink says that their job has."""
+"""The part of that time for threads: they end before Flink reports the end of their job."""
 
 _POLL_SECONDS = 0.02
 
 _known_jobs: dict[str, None] = {}
-"""Jobs that have been here: their modules are compared with their own digests only."""
+"""Jobs that have run here: their modules are compared with their own digests only."""
 
 
 _loading: set[int] = set()
-"""Threads in which operators are being loaded; what comes into memory meanwhile may be theirs."""
+"""Threads that are loading operators; modules that are loaded meanwhile may be theirs."""
 
 
 def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | None:
-    """Note what an operator uses, and renew memory if it is the first one of its job.
+    """Note the modules of an operator, and drop changed ones if it is the first operator of its job.
 
     Args:
         job_id: Flink's id of the job.
@@ -52,12 +52,12 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
         payload: The operator's functions, as they were pickled.
 
     Returns:
-        What :func:`operator_loaded` is to be given.
+        The argument of :func:`operator_loaded`.
     """
     with lock:
         use = module_uses.current()
         use.job_id, use.job_name = job_id, job_name
-        # What was imported after operators had been loaded may be of files that have changed since.
+        # Modules that were imported after operators had been loaded may be of files that have changed since.
         if not _loading:
             user_modules.note_loaded(just_now=False)
         _loading.add(threading.get_ident())
@@ -70,7 +70,7 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
 
 
 def _remember(job_id: str) -> bool:
-    """Note that a job has been here; whether it is the first time."""
+    """Note that a job has run here; returns True if it is the first time."""
     if job_id in _known_jobs:
         return False
     _known_jobs[job_id] = None
@@ -80,7 +80,7 @@ def _remember(job_id: str) -> bool:
 
 
 def operator_opens(job_id: str, job_name: str) -> None:
-    """Note whose an operator is that was loaded before this module, and what it has in memory."""
+    """Note the job of an operator that was loaded before this module, and its modules."""
     with lock:
         use = module_uses.current()
         use.job_id, use.job_name = job_id, job_name
@@ -89,7 +89,7 @@ def operator_opens(job_id: str, job_name: str) -> None:
 
 
 def operator_loaded(names: set[str] | None) -> None:
-    """Note what an operator has brought into memory."""
+    """Note the modules that an operator has loaded."""
     with lock:
         use = module_uses.current()
         _loading.discard(threading.get_ident())
@@ -99,7 +99,7 @@ def operator_loaded(names: set[str] | None) -> None:
 
 
 def _names_in(payload: bytes) -> set[str] | None:
-    """Return the texts in a pickle that could be names of modules; None if it is too large to look at."""
+    """Return the strings in a pickle that could be names of modules; None if it is too large to search."""
     if len(payload) > _LARGEST_PAYLOAD:
         return None
     texts = {argument for _, argument, _ in pickletools.genops(payload) if isinstance(argument, str)}
@@ -108,7 +108,7 @@ def _names_in(payload: bytes) -> set[str] | None:
 
 
 def _renew_changed(use: Use) -> None:
-    """Drop what is not up to date and used by nobody."""
+    """Drop changed modules that no job uses."""
     importlib.invalidate_caches()
     user_modules.forget_gone_directories()
     dropped: set[str] = set()
@@ -122,16 +122,16 @@ def _renew_changed(use: Use) -> None:
 
 
 def renew(stale: Collection[str]) -> list[Use]:
-    """Drop modules that are not those of this thread's job, and what depends on them.
+    """Drop modules that differ from those of this thread's job, and modules that depend on them.
 
     Args:
         stale: Names of the modules.
 
     Returns:
-        What uses them elsewhere, so that they have not been dropped.
+        The other jobs that use them, so that they were not dropped.
     """
     use = module_uses.current()
-    # A package that stays leads to its own directory, and so to its own version of a module in it.
+    # A package that stays points to its own directory, and so to its own version of a module in it.
     packages = {package for name in stale for package in packages_of(name) if package in sys.modules}
     together = user_modules.with_dependents({*stale, *filter(user_modules.has_moved, packages)})
     users = _wait_until_unused(together, use)
@@ -151,7 +151,7 @@ def _wait_until_unused(names: Collection[str], use: Use) -> list[Use]:
 
 
 def drop_old_bytecode(names: Iterable[str]) -> None:
-    """Let imports of modules that are not in memory load their files as they are now."""
+    """Make imports of modules that are not in memory load their current files."""
     for name in names:
         if name not in sys.modules:
             source: Any = user_modules.read_source(user_modules.find_spec(name))

@@ -1,8 +1,8 @@
-"""Notes which jobs of this process use which of the authors' modules.
+"""Notes which jobs of this process use which of the user's modules.
 
-In thread mode one interpreter serves all jobs of a TaskManager. A module may be taken out of memory
-only when no other job that lives has it. Each operator that is loaded has a :class:`Use`, which lives as
-long as the thread that PyFlink runs it in, and as long as an attempt that goes on behind it.
+In thread mode, one interpreter serves all jobs of a TaskManager. A module can be dropped
+only if no other running job has it. Each loaded operator has a :class:`Use`, which exists as
+long as the thread in which PyFlink runs it, and as long as work of the attempt that outlives it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 _local = threading.local()
 _uses: set[Use] = set()
-# Sets change by one operation of the interpreter each, so that a destructor may change them at any time.
+# Each change of a set is one operation of the interpreter, so a destructor may change them at any time.
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class Use:
         job_id: Flink's id of its job; empty if it is not known.
         job_name: The job's name.
         modules: Names of modules; None if nothing is known about it.
-        holders: What keeps the use alive.
+        holders: Objects that keep the use alive.
     """
 
     job_id: str = ""
@@ -34,7 +34,7 @@ class Use:
     holders: set[Hashable] = field(default_factory=set)
 
     def add(self, names: Iterable[str]) -> None:
-        """Note that the operator uses these modules, and the packages that they are in."""
+        """Note that the operator uses these modules, and their packages."""
         known = set(self.modules or ())
         for name in names:
             known |= {name, *packages_of(name)}
@@ -47,12 +47,12 @@ class Use:
 
     @property
     def job(self) -> str:
-        """The job, for people."""
+        """The displayed name of the job."""
         return f"{self.job_name!r} ({self.job_id})" if self.job_id else "whose id is not known"
 
 
 class _Sentinel:
-    """Goes with the thread that it was made in."""
+    """Is destroyed with the thread that created it."""
 
     def __init__(self, use: Use) -> None:
         self.use = use
@@ -65,7 +65,7 @@ _THREAD = "thread"
 
 
 def current() -> Use:
-    """Return the use of the operator that this thread runs, which is made at the first call."""
+    """Return the use of the operator that this thread runs; the first call creates it."""
     sentinel = getattr(_local, "sentinel", None)
     if sentinel is None:
         use = Use(holders={_THREAD})
@@ -83,7 +83,7 @@ def living() -> list[Use]:
 
 
 def packages_of(name: str) -> list[str]:
-    """Return the packages that a module is in, from the innermost."""
+    """Return the packages of a module, from the innermost."""
     found: list[str] = []
     while name := name.rpartition(".")[0]:
         found.append(name)
@@ -91,12 +91,12 @@ def packages_of(name: str) -> list[str]:
 
 
 def hold(holder: Any) -> Use:
-    """Let the use of this thread live on until ``holder`` releases it."""
+    """Keep the use of this thread alive until ``holder`` releases it."""
     use = current()
     use.holders.add(id(holder))
     return use
 
 
 def release(use: Use, holder: Any) -> None:
-    """End what :func:`hold` began."""
+    """End a :func:`hold`."""
     use.holders.discard(id(holder))

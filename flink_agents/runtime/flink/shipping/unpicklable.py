@@ -1,4 +1,4 @@
-"""Says which object keeps code from being brought to workers, in place of cloudpickle's traceback."""
+"""Names the object that keeps code from being shipped to workers, in place of cloudpickle's traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Part(NamedTuple):
 
     Attributes:
         value: The part.
-        label: How the whole has it, for people; empty for what has no name of the user's.
+        label: Its name in the whole, to display; empty if the user has not named it.
         holder: The function that uses it by that name, or None.
     """
 
@@ -35,14 +35,14 @@ class _Part(NamedTuple):
 
 
 def check_shippable(what: str, value: Any) -> None:
-    """Check that workers can be given a value.
+    """Check that a value can be shipped to workers.
 
     Args:
-        what: The value, for people.
+        what: The value, for messages.
         value: The value.
 
     Raises:
-        UnshippableCodeError: A part of it cannot be pickled; the text names the part.
+        UnshippableCodeError: A part of it cannot be pickled; the message names the part.
     """
     try:
         cloudpickle.dumps(value)

@@ -1,8 +1,8 @@
-"""The authors' modules in memory: what they were loaded from, who depends on them, and how they leave.
+"""The user's modules in memory: their files, their dependents, and how to drop them.
 
-An import takes what is in memory and does not look at files. So a module that a later job has in
-another version must leave memory before that job imports it, and with it each module that holds
-something of it. What is unchanged stays, with all that it has in memory.
+An import uses the module in memory and does not check its file. So a module of which a later job has
+another version must be dropped before that job imports it, and with it each module that uses
+objects of it. An unchanged module stays, with everything that it has in memory.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def is_of_user(name: str, module: ModuleType) -> bool:
 
 
 def mentioned(name: str, module: ModuleType, mentions: Iterable[str]) -> Iterator[str]:
-    """Yield the names of modules that a module may use: by its values, and by the names that its code has."""
+    """Yield the names of modules that a module may use: from its values, and from the names in its code."""
     for value in list(vars(module).values()):
         # Not isinstance, which asks the value itself: it may be a proxy.
         if issubclass(type(value), ModuleType):
             yield value.__name__
         elif issubclass(type(value), (type, FunctionType)):
             yield value.__module__
-    # Values that were imported from a module do not name it; the import statement does.
+    # Values imported from a module do not name it; the import statement does.
     names = list(mentions)
     packages = [name, *packages_of(name), *filter(_is_package_of_user, names)]
     for one in names:
@@ -69,11 +69,11 @@ def _is_package_of_user(name: str) -> bool:
 
 
 class Source:
-    """The text of a module's file.
+    """The source of a module's file.
 
     Args:
         spec: The module's spec.
-        text: The text.
+        text: The source.
     """
 
     def __init__(self, spec: ModuleSpec, text: str) -> None:
@@ -83,7 +83,7 @@ class Source:
 
     @functools.cached_property
     def code(self) -> CodeType | None:
-        """The code of the text, whatever a cache of bytecode has; None if there is none."""
+        """The compiled source, whatever a bytecode cache has; None if it cannot be compiled."""
         try:
             return compile(self._text, str(self.spec.origin), "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
@@ -101,7 +101,7 @@ def read_source(spec: ModuleSpec | None) -> Source | None:
         return None
     loader: Any = spec.loader
     if not hasattr(loader, "get_source"):
-        # pytest's hook, for one: an import in a worker does without it.
+        # Such as pytest's hook: an import in a worker does without it.
         loader = SourceFileLoader(spec.name, spec.origin)
     try:
         text = loader.get_source(spec.name)
@@ -111,7 +111,7 @@ def read_source(spec: ModuleSpec | None) -> Source | None:
 
 
 def find_spec(name: str) -> ModuleSpec | None:
-    """Return where an import would find a module if neither it nor its packages were in memory."""
+    """Return the spec that an import would find if neither the module nor its packages were in memory."""
     path: Any = None
     spec: ModuleSpec | None = None
     for part in [*reversed(packages_of(name)), name]:
@@ -129,12 +129,12 @@ def _ask(finder: Any, name: str, path: Any) -> ModuleSpec | None:
     try:
         return None if ask is None else ask(name, path, None)
     except KeyError:
-        # Python looks for the package in memory to name the folders of a namespace package in it.
+        # Python looks for the package in memory to find the folders of a namespace package in it.
         return _namespace(name, path)
 
 
 def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
-    """Return the folders of a namespace package that lies in another package."""
+    """Return the folders of a namespace package inside another package."""
     folders = [os.path.join(entry, name.rpartition(".")[2]) for entry in path or ()]
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
@@ -142,9 +142,9 @@ def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
 
 
 def drop_old_bytecode(source: Source) -> None:
-    """Remove the cached bytecode of a module if it is that of another text.
+    """Remove the cached bytecode of a module if it belongs to another source.
 
-    Python compares the time and the size of the file only, which two versions may have in common.
+    Python only compares the time and the size of the file, which two versions may share.
     """
     cached = source.spec.cached
     get_code = getattr(source.spec.loader, "get_code", None)
@@ -166,10 +166,10 @@ class Note:
 
     Attributes:
         spec: Its spec; a module that is loaded again has a new one.
-        text: Digest of the text that it was loaded from; None if that is not certain any more.
+        text: Digest of the source that it was loaded from; None if that is no longer certain.
         whole: Digest of all its code; None likewise.
-        mentions: Names in its code; None if it is not that of the file any more.
-        jobs: Ids of the jobs that may use it, if none says that it does.
+        mentions: Names in its code; None if the file has changed.
+        jobs: Ids of the jobs that may use it, if no use says so.
     """
 
     spec: Any
@@ -192,7 +192,7 @@ def in_memory() -> dict[str, ModuleType]:
 
 
 def _can_leave(name: str, module: ModuleType) -> bool:
-    # Native code stays in the process, whatever is done with its module. Other names lead nowhere.
+    # Native code stays in the process, even if its module is dropped. Other names lead nowhere.
     spec = module.__spec__
     if name == MAIN or spec is None or spec.name != name or spec.loader is None:
         return False
@@ -200,7 +200,7 @@ def _can_leave(name: str, module: ModuleType) -> bool:
 
 
 def used_by(names: Iterable[str]) -> set[str]:
-    """Return the user's modules among ``names``, and those in memory that they use."""
+    """Return the user's modules among ``names``, and the modules in memory that they use."""
     modules = in_memory()
     waiting, seen = [name for name in names if name in modules], set[str]()
     while waiting:
@@ -214,10 +214,10 @@ def used_by(names: Iterable[str]) -> set[str]:
 
 
 def note_loaded(just_now: bool) -> None:
-    """Note what modules that have come into memory were loaded from.
+    """Note the files of newly loaded modules.
 
     Args:
-        just_now: True if they were loaded so lately that their files are still the same.
+        just_now: True if they were loaded so recently that their files are unchanged.
     """
     for name, module in in_memory().items():
         spec = module.__spec__
@@ -248,17 +248,17 @@ def _noted(module: ModuleType, spec: ModuleSpec, jobs: frozenset[str]) -> Note:
 
 
 def note_of(name: str) -> Note | None:
-    """Return the note of the module that is in memory now; None if nobody has noted it."""
+    """Return the note of the module that is in memory now; None if it has none."""
     note = _notes.get(name)
     module = sys.modules.get(name)
     return note if note is not None and module is not None and note.spec is module.__spec__ else None
 
 
 def is_outdated(name: str) -> bool:
-    """Return True if an import of a module in memory would give another one; True where that is not certain.
+    """Return True if an import would load another version than the one in memory, or if that is uncertain.
 
-    The same code in another directory counts as another one: data files and modules that are imported
-    later lie beside it, and the directory of a job that is over is removed.
+    The same code in another directory counts as another version: data files and modules that are imported
+    later are next to it, and the directory of an ended job is removed.
     """
     note, source = note_of(name), read_source(find_spec(name))
     if note is None or note.text is None or source is None or has_moved(name):
@@ -273,7 +273,7 @@ def has_moved(name: str) -> bool:
 
 
 def users(names: Collection[str], me: Use) -> list[Use]:
-    """Return what other jobs than that of ``me`` use one of these modules, or may use one."""
+    """Return the uses of other jobs than ``me`` that include one of these modules, or may include one."""
     others = [use for use in living() if use is not me and use.job_id != me.job_id]
     notes = [note_of(name) for name in names]
     return [
@@ -286,7 +286,7 @@ def users(names: Collection[str], me: Use) -> list[Use]:
 
 
 def with_dependents(names: Iterable[str]) -> set[str]:
-    """Return these modules, and the user's modules in memory that hold something of them."""
+    """Return these modules, and the user's modules in memory that use their objects."""
     modules = in_memory()
     uses = {name: _uses(name, module) for name, module in modules.items()}
     found = {name for name in names if name in modules}
@@ -302,24 +302,24 @@ def with_dependents(names: Iterable[str]) -> set[str]:
 
 
 def _is_inside(name: str, packages: Collection[str]) -> bool:
-    # A package that is loaded again would not know the modules in it that have stayed.
+    # A package that is loaded again would not know its modules that have stayed.
     return any(package in packages for package in packages_of(name))
 
 
 def _uses(name: str, module: ModuleType) -> set[str] | None:
-    """Return the modules that a module uses, as far as they are noted; None if that is not known."""
+    """Return the modules that a module uses, as far as that is noted; None if it is unknown."""
     note = note_of(name)
     if note is None or note.mentions is None:
         return None
     used = set(mentioned(name, module, note.mentions))
     used |= {package for one in used for package in packages_of(one)}
-    # An import binds a module in its package, which need not do anything with it.
+    # An import binds a module in its package, which need not use it.
     bound = {f"{name}.{one}" for one in vars(module)} - {f"{name}.{one}" for one in note.mentions}
     return used - bound
 
 
 def drop(names: Collection[str]) -> None:
-    """Take modules out of memory, with all that is kept of them: the next import loads their files."""
+    """Drop modules from memory, with everything cached about them: the next import loads their files."""
     gone = {id(sys.modules[name]) for name in names if name in sys.modules}
     others = {name for name, module in list(sys.modules.items()) if id(module) in gone}
     for name in sorted({*names, *others}):
@@ -340,7 +340,7 @@ def drop(names: Collection[str]) -> None:
 
 
 def forget_classes() -> None:
-    """Empty the caches of this package, which know classes by their names."""
+    """Clear the caches of this package that hold classes by name."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "flink_agents":
             for value in list(vars(module).values()):
@@ -349,7 +349,7 @@ def forget_classes() -> None:
 
 
 def forget_gone_directories() -> None:
-    """Take directories of jobs that are over from ``sys.path``, to which each job adds its own."""
+    """Remove directories of ended jobs from ``sys.path``, to which each job adds its own."""
     for entry in set(sys.path):
         if os.path.isabs(entry) and "python-dist-" in entry and not os.path.exists(entry):
             while entry in sys.path:

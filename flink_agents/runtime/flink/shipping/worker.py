@@ -10,7 +10,7 @@ from flink_agents.runtime.flink.shipping.user_modules import MAIN
 
 
 def prepare() -> None:
-    """Have each operator that is loaded from now on find the modules of its own job."""
+    """Make each operator that is loaded from now on find the modules of its own job."""
     flink_compat.watch_operators(_arrives, _loaded)
 
 

@@ -1,1 +1,1 @@
-"""Values of classes: as state holds them, and what becomes of them when the class changes."""
+"""Values of classes: how state holds them, and how they are read after the class has changed."""

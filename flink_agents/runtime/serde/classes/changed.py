@@ -1,8 +1,8 @@
-"""Makes values of classes from their stored fields, also if the class has changed since they were stored.
+"""Makes values of classes from their stored fields, even if the class has changed since they were stored.
 
-What still fits is taken over: new fields get their defaults, and a value whose declared type has changed is
-converted as pydantic converts it. What does not fit is never guessed: the error names the class, the field
-and the way out, which is ``@upgrades``.
+Fields that still fit are used: new fields get their defaults, and a value whose declared type has changed is
+converted as Pydantic converts it. Nothing is guessed: the error names the class, the field
+and the fix, which is ``@upgrades``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from flink_agents.runtime.serde.typenames import Kind, kind_of, resolve_type, sh
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """What state holds of a value of a class.
+    """The stored form of a value of a class.
 
     Attributes:
         name: The class, ``module:Name``.
-        kind: What the class was when the value was stored.
+        kind: The kind of the class when the value was stored.
         fields: The fields by name; none of an enum.
         member: The name of an enum's member, or the value of a combination of flags.
         private: Private attributes of a model.
         unset: Fields of a model that had their default.
-        same: Returns the fields that have in a class the type that they had. Default: they are all checked.
+        same: Returns the fields whose type in a class is unchanged. Default: all fields are checked.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Stored:
 
 
 def read_changed(stored: Stored, known: type | None = None) -> Any:
-    """Return a value whose class is not what it was.
+    """Return a value whose class has changed.
 
     Args:
-        stored: What is stored of it.
-        known: The class, if it is not found by its name.
+        stored: The stored value.
+        known: The class, if its name does not resolve to it.
 
     Raises:
-        UnknownTypeNameError: The class is gone, and nothing takes over its values.
+        UnknownTypeNameError: The class is gone, and no ``@upgrades`` takes over its values.
         ValueChangedError: The value does not fit its class.
-        UpgradeFailedError: What takes over its values raised.
+        UpgradeFailedError: The function that takes over its values raised.
     """
     upgrade = upgrade_of(stored.name)
     if upgrade is not None and not isinstance(upgrade, type):
@@ -76,7 +76,7 @@ def read_changed(stored: Stored, known: type | None = None) -> Any:
         return _MAKERS[kind](cls, stored)
     except StateError:
         raise
-    except Exception as error:  # the user's constructors and validators may raise anything
+    except Exception as error:  # The user's constructors and validators may raise anything.
         raise _changed(
             stored,
             cls,
@@ -134,7 +134,7 @@ def _make_enum(cls: Any, stored: Stored) -> Any:
 def remake_model(
     cls: type[BaseModel], fields: dict[str, Any], unset: Iterable[str], extra: Any = None, private: Any = None
 ) -> Any:
-    """Return a model with these fields, which are not validated again."""
+    """Return a model with these fields, without validating them again."""
     made = cls.__new__(cls)
     if extra is None and cls.model_config.get("extra") == "allow":
         extra = {}
@@ -169,7 +169,7 @@ def _make_model(cls: type[BaseModel], stored: Stored) -> Any:
 
 
 def _check_renamed(cls: type[BaseModel], made: BaseModel, stored: Stored) -> None:
-    """Refuse to drop a stored field while another one gets its default: it may have been renamed."""
+    """Reject dropping a stored field while another one gets its default: it may have been renamed."""
     known = cls.__pydantic_fields__
     if cls.__pydantic_root_model__ or made.model_extra is not None:
         return
@@ -187,7 +187,7 @@ def _check_renamed(cls: type[BaseModel], made: BaseModel, stored: Stored) -> Non
 
 
 def _dropped(cls: type[BaseModel], stored: Stored) -> list[str]:
-    """Return the stored fields that a model does not have any more."""
+    """Return the stored fields that a model no longer has."""
     known = cls.__pydantic_fields__
     taken = {alias for field in known.values() for alias in _aliases(field)}
     return [name for name in stored.fields if name not in known and name not in taken]
@@ -231,7 +231,7 @@ def remake_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
     """Return a dataclass instance with these fields."""
     takes = {field.name for field in dataclasses.fields(cls) if field.init}
     made = cls(**{name: value for name, value in values.items() if name in takes})
-    # What __post_init__ made of the fields is stored already.
+    # The stored fields already include the work of __post_init__.
     for name, value in values.items():
         object.__setattr__(made, name, value)
     return made
@@ -271,7 +271,7 @@ def _check_names(cls: type, stored: Stored, known: Iterable[str], needed: Iterab
 
 
 def _converted(cls: type, stored: Stored) -> dict[str, Any]:
-    """Return the stored fields, those of another type than before as that type."""
+    """Return the stored fields; those whose type has changed are converted."""
     fields = dict(stored.fields)
     to_check = fields.keys() - stored.same(cls)
     if not to_check:
@@ -291,12 +291,12 @@ def _converted(cls: type, stored: Stored) -> dict[str, Any]:
                 fix=_fix_of(stored.name),
             ) from error
         except Exception:
-            continue  # pydantic cannot describe such values
+            continue  # Pydantic cannot describe such values.
     return fields
 
 
 def _hints_of(cls: type) -> dict[str, Any]:
-    """Return the declared types of fields, as far as their names are known."""
+    """Return the declared types of fields, as far as their names can be resolved."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except Exception:

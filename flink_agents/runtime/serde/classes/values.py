@@ -1,7 +1,7 @@
-"""Values of enums, pydantic models, dataclasses and named tuples, as state holds them.
+"""Writes values of enums, Pydantic models, dataclasses and named tuples to state.
 
-Each is written with the name of its class, its fields by name, and marks that change when the fields do.
-If class and marks are those of the value, it is made again as it was. Otherwise ``changed`` decides.
+Each is written with the name of its class, its fields by name, and markers that change when the fields do.
+If class and markers are unchanged, the value is restored as it was. Otherwise ``changed`` decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, type_
 ENUM, MODEL, DATACLASS, NAMED_TUPLE = 11, 12, 13, 14
 NAMED = frozenset((ENUM, MODEL, DATACLASS, NAMED_TUPLE))
 MARKED = frozenset((DATACLASS, NAMED_TUPLE))
-"""Kinds whose content has two parts, and behind them marks, which are no part of the value."""
+"""Kinds whose content has two parts, followed by markers, which are no part of the value."""
 
 _MARK_BYTES = 2
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -36,7 +36,7 @@ Writer = Callable[[Any], tuple[int, Any]]
 
 @lru_cache(maxsize=4096)
 def writer_of(kind: type) -> Writer | None:
-    """Return how values of a data class are written; None of another class."""
+    """Return the function that writes values of a data class; None for another class."""
     if issubclass(kind, Enum):
         return _write_enum
     if issubclass(kind, BaseModel):
@@ -78,7 +78,7 @@ def _write_model(value: BaseModel) -> tuple[int, Any]:
     fields, known = value.__dict__, kind.__pydantic_fields__
     origin = fields.get(ORIGIN)
     if len(fields) > len(known):
-        # Cached properties live there, too.
+        # Cached properties are stored there, too.
         fields = {name: item for name, item in fields.items() if name in known}
     given = value.model_fields_set
     unset = [name for name in known if name not in given]
@@ -99,7 +99,7 @@ def shape_of(kind: type[BaseModel]) -> int:
 
 
 def _read_model(content: list[Any]) -> Any:
-    """Return a model as it was stored: validated again only if its class has changed since."""
+    """Return a stored model: it is validated again only if its class has changed since."""
     name, shape, fields, unset, *rest = content
     extra, private, *origin = rest or (None, None)
     cls = find_type(name)
@@ -110,7 +110,7 @@ def _read_model(content: list[Any]) -> Any:
 
 
 def _from(origin: list[Any], made: Any) -> Any:
-    """Return ``made`` with the origin that was stored of it, if any."""
+    """Return ``made`` with its stored origin, if there is one."""
     if origin and carries_origin(type(made)):
         set_origin(made, origin[0])
     return made
@@ -120,7 +120,7 @@ def _from(origin: list[Any], made: Any) -> Any:
 
 
 def _check_constructor(kind: type) -> None:
-    """Refuse a dataclass that could be written, but not be made again from its fields."""
+    """Reject a dataclass that could be written, but not restored from its fields."""
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     parameters = inspect.signature(kind).parameters.values()
     needed = [
@@ -157,7 +157,7 @@ def _annotations(kind: type) -> dict[str, Any]:
 
 def _mark(annotation: Any) -> bytes:
     text = annotation.__qualname__ if isinstance(annotation, type) else annotation
-    # A class may be imported from another place, and written as a string or not.
+    # A class may be imported from another module, and written as a string or not.
     plain = _MODULE.sub("", _ADDRESS.sub("", text if isinstance(text, str) else repr(text)))
     return (crc32(plain.encode("utf-8", "surrogatepass")) & 0xFFFF).to_bytes(_MARK_BYTES, "big")
 
@@ -176,7 +176,7 @@ def _write_dataclass(value: Any) -> tuple[int, Any]:
 
 
 def _read_dataclass(content: list[Any]) -> Any:
-    # Earlier versions wrote no marks.
+    # Earlier versions wrote no markers.
     name, fields, marks, *origin = content if len(content) > 2 else (*content, None)
     cls = find_type(name)
     if cls is not None and kind_of(cls) is Kind.DATACLASS:
@@ -213,7 +213,7 @@ def _read_named_tuple(content: list[Any]) -> Any:
 
 
 def _same_types(names: list[str], marks: bytes | None, cls: type) -> frozenset[str]:
-    """Return the fields whose declared type is in ``cls`` what it was; all of them if that is not known."""
+    """Return the fields whose declared type in ``cls`` is unchanged; all of them if that is unknown."""
     if marks is None:
         return frozenset(names)
     if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
