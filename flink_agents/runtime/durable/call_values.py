@@ -254,11 +254,21 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
         expected=_told(mismatch.recorded),
         found=_told(mismatch.asked),
-        fix=_fix(list(step.delivery.awaits) if step.delivery is not None else []),
+        fix=_fix(mismatch, list(step.delivery.awaits) if step.delivery is not None else []),
     )
 
 
-def _fix(awaits: list[str]) -> str:
+_CHANGED = (
+    "start the former code until these runs are done, or set action-state.on-mismatch to 'rerun' (recorded "
+    "calls are made again) or 'dead-letter'"
+)
+
+
+def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
+    recorded, asked = mismatch.recorded, mismatch.asked
+    if isinstance(recorded, CallIdentity) and isinstance(asked, CallIdentity):
+        if recorded.function != asked.function and recorded.arguments == asked.arguments:
+            return f"if you renamed {recorded.function} to {asked.function}, {_CHANGED}"
     advice = (
         "let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
         "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets "
@@ -269,9 +279,7 @@ def _fix(awaits: list[str]) -> str:
         advice = (
             f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
         )
-    return advice + (
-        "If the code changed on purpose, set action-state.on-mismatch to 'rerun' or 'dead-letter'"
-    )
+    return f"{advice}If you changed the code, {_CHANGED}"
 
 
 def _told(call: CallIdentity | str | None) -> str:

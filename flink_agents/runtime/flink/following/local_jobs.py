@@ -78,9 +78,10 @@ class JobStory:
     def lost(self, what: str) -> TaskManagerLostError:
         """Return the error of the job whose JVM or TaskManager is gone."""
         return TaskManagerLostError(
-            f"{what} of the local job {self.name!r} is gone; nobody starts another one",
+            f"{what} of the local job {self.name!r} is gone",
             found=None if self.log is None else last_error(self.log),
-            fix="the log says why" + ("" if self.log is None else f": {shown(self.log)}"),
+            fix="run the script again; the log says why"
+            + ("" if self.log is None else f": {shown(self.log)}"),
         )
 
     def trace(self, java_text: str) -> None:

@@ -130,6 +130,11 @@ class Beginning:
         """The folder, as the console shows it."""
         return shown(self.folder.path)
 
+    @property
+    def shown_aside(self) -> str:
+        """The directory of what was set aside, as the console shows it."""
+        return shown(self.folder.state_dir / (self.run.aside or ""))
+
     def keep_outputs(self, outputs: list[list[Any]]) -> None:
         """Store the lists of a job that has finished, for a later start of the script that skips it."""
         if outputs:

@@ -299,3 +299,9 @@ def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
             f"resuming {name!r} from the beginning, as no checkpoint was complete; recorded durable steps "
             "are not repeated (to start over: --fresh)"
         )
+    elif run.aside is not None:
+        console.say(f"starting {name!r} over: its former data is in {beginning.shown_aside}")
+    elif run.generation > 1:
+        console.say(
+            f"{name!r} has finished: this is job run {run.generation}, which makes durable steps again"
+        )

@@ -119,8 +119,8 @@ def _begin(
     script.begun(name)
     if beginning.skipped:
         console.say(
-            f"job {name!r} has finished in the last start of the script, which did not end: its outputs are "
-            "taken from there (to start over: --fresh)"
+            f"job {name!r} had finished before the script was ended: its outputs are taken from there "
+            "(to start over: --fresh)"
         )
     else:
         say_beginning(beginning, beginning.chosen)

@@ -127,3 +127,24 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
         start._stop()
     assert flink.cancelled
     assert "within 0.1 s: tasks are starting; the job is cancelled" in capsys.readouterr().err
+
+
+BEGINNINGS = {
+    "starting 'orders' over: its former data is in": JobRun("orders", 2, aside="set-aside/orders-1"),
+    "'orders' has finished: this is job run 2": JobRun("orders", 2),
+    "resuming 'orders' from the beginning": JobRun("orders", 2, starts=(Start(1, "a" * 32, now(), 1, 1),)),
+    "": JobRun("orders"),
+}
+"""What the console says of the start of a job run."""
+
+
+@each(("says", "run"), list(BEGINNINGS.items()))
+def test_a_start_says_whether_durable_steps_are_made_again(
+    says: str, run: JobRun, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = JobFolder.of(tmp_path_factory.mktemp("jobs"), "orders")
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.console, "say", lines.append)
+        module.say_beginning(Beginning(folder, run, "orders", {}, Free()), None)
+    assert [line.startswith(says) for line in lines[1:]] == ([True] if says else [])
