@@ -96,3 +96,45 @@ patch(
     "candidate.savepoint",
     "A process dies between its savepoint and the commit, and nobody notices that transactions are gone.",
 )
+patch(
+    "outputs-of-a-passed-over-checkpoint-count",
+    "job_run:JobRun.lineage",
+    "until, current = current.resumed,",
+    "until, current = None,",
+    "A list has outputs twice that only a damaged checkpoint had.",
+)
+patch(
+    "another-script-resumes",
+    "script:check_program",
+    "if program is None or before is None or program.is_same(before, state_dir):",
+    "if True:",
+    "A script resumes the job run of another one with the same job name, without a word.",
+)
+patch(
+    "living-start-counts-as-dead",
+    "script:ScriptStart.ended",
+    "return Ended.NOT_YET",
+    "return Ended.IN_THE_MIDDLE",
+    "A job is skipped although the start that finished it still runs.",
+)
+patch(
+    "start-over-ends-with-its-process",
+    "script:ScriptStart.begins_anew",
+    "return self._anew and not self._is_fresh(token)",
+    "return False",
+    "After a start with --fresh was killed, jobs that it had not reached go on with old data.",
+)
+patch(
+    "journal-of-a-deleted-folder-accepted",
+    "begin:_last",
+    "if recorded is not None:",
+    "if False:",
+    "The folder was deleted, and recorded steps are replayed for other inputs.",
+)
+patch(
+    "data-without-a-record-removed",
+    "begin:_last",
+    "if left:",
+    "if False:",
+    "The record of a job run is gone, and its checkpoints are removed.",
+)
