@@ -77,7 +77,7 @@ def write_envelope(output: Any) -> str:
             "a value cannot be written into an envelope",
             expected="a pydantic model, a dataclass, or values of JSON",
             found=f"{type(value).__qualname__}: {error}"[:MAX_SHOWN],
-            fix="put out a model or a dataclass" + ("" if traced else ", or make text of it before"),
+            fix="emit a model or a dataclass" + ("" if traced else ", or convert it to a string first"),
         ) from error
 
 
@@ -118,7 +118,7 @@ class EnvelopeReader(Generic[T]):
 
     def _error(self, line: str, found: str) -> EnvelopeError:
         return EnvelopeError(
-            "a line is no envelope with a value of the declared type",
+            "a line is not an envelope with a value of the declared type",
             expected=f"version {VERSION} with a value of {getattr(self.kind, '__qualname__', self.kind)}",
             found=f"{found[:MAX_SHOWN]} in {line[:MAX_SHOWN]!r}",
             fix="write it by write_envelope, or declare the type that was written",

@@ -57,7 +57,7 @@ class FunctionRef(Frozen):
         module, separator, qualname = text.partition(":")
         if not (separator and module and qualname):
             raise FunctionReferenceError(
-                f"{text!r} names no function",
+                f"{text!r} does not name a function",
                 expected="module:qualname, for example shop.agents:OrderAgent",
                 found=repr(text),
                 fix="put a colon between the module and the name",
@@ -81,7 +81,7 @@ class FunctionRef(Frozen):
                 expected="a function or class at the top of a module, or in a class there",
                 found=self.qualname,
                 fix="define it with a name at the top of a module; lambdas, local functions and "
-                "partials work only where the agent itself is given, not its plan",
+                "partials work only if you give the agent itself, not its plan",
             )
         try:
             module = importlib.import_module(self.module)

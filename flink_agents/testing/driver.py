@@ -107,10 +107,8 @@ def _fix_of(error: Exception) -> str:
     if "'coroutine'" in str(error):
         return AWAIT_IT
     if isinstance(error, TypeError):
-        return (
-            "put out plain data: a list in place of a generator, what finds a resource again in place of it"
-        )
-    return "use values whose classes stand at the top level of a module"
+        return "emit plain data: a list instead of a generator, a name or URL instead of an open resource"
+    return "use values whose classes are at the top level of a module"
 
 
 class Driver:

@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     block_requests()
     config.addinivalue_line(
-        "markers", "executes_once: looks at executions; is skipped where FLINK_AGENTS_TEST_MODE forces more"
+        "markers", "executes_once: checks executions; is skipped if FLINK_AGENTS_TEST_MODE forces more"
     )
 
 

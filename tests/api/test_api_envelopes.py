@@ -86,7 +86,7 @@ def test_the_way_of_an_output_is_followed_over_jobs() -> None:
     ],
 )
 def test_what_is_no_envelope_is_named(line: str, found: str) -> None:
-    with pytest.raises(EnvelopeError, match="no envelope") as error:
+    with pytest.raises(EnvelopeError, match="not an envelope") as error:
         EnvelopeReader(Price)(line)
     assert found in str(error.value)
 

@@ -82,7 +82,7 @@ def test_a_request_with_what_json_cannot_say_is_written(said: Any, shown: Any) -
 )
 def test_an_id_of_a_wait_from_outside_names_a_key_or_is_refused_as_any_other(key: str) -> None:
     value = TypeAdapter(Annotated[Signal, AfterValidator(read_signal)])
-    with pytest.raises(ValidationError, match="no id of a wait"):
+    with pytest.raises(ValidationError, match="not the id of a wait"):
         value.validate_python({"name": "approval", "wait": f"{key}|0|pay||0"})
 
 

@@ -147,7 +147,7 @@ def test_an_owner_that_died_while_it_took_over(settings: KafkaSettings, lease: f
         await old.append(journal, [record(index=-1)])
         with claimer(settings) as dead:
             await asyncio.to_thread(dead.claim, Owner.create("job-1", GROUP))
-        with pytest.raises(AppendOutcomeUnknownError, match="does not go on"):
+        with pytest.raises(AppendOutcomeUnknownError, match="makes no progress"):
             for index in range(2**60):
                 await old.append(journal, [record(index=index)])
                 stored.append(index)

@@ -133,7 +133,7 @@ def test_pyflinks_own_ways_bound_restarts_and_say_what_failed(
         assert re.match(LINE, str(raised.value))
         wait_until("Flink's text", lambda: tells("restart 1 of 2") and JAVA.search(told), 30, lambda: told)
     assert JAVA.search(told)
-    assert told.count("Flink's text for job") == 1, told
+    assert told.count("Flink's message for job") == 1, told
 
 
 @pytest.mark.parametrize("run", WAYS)

@@ -70,7 +70,7 @@ class Releasing(logging.Handler):
     """Ends calls that hang once their time is over, since each attempt waits for its threads."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "goes on though its time is over" in record.getMessage():
+        if "keeps running after its timeout" in record.getMessage():
             let_go()
 
 

@@ -382,7 +382,7 @@ def test_the_text_names_file_line_class_and_method() -> None:
     )
     assert expected == "  expected: an action of the agent that emits it"
     assert found == "  found: actions and inputs give OrderPlaced, _input_event"
-    assert fix == ("  fix: emit it, remove the action, or declare emits=[OrderPaid] where a library emits it")
+    assert fix == ("  fix: emit it, remove the action, or declare emits=[OrderPaid] if a library emits it")
     assert code == "  [FA1004] https://flink-agents-python.readthedocs.io/latest/errors.html#fa1004"
 
 

@@ -81,7 +81,12 @@ def test_a_script_is_imported_with_its_neighbours(project: Path) -> None:
     ("target", "kind", "message", "fix"),
     [
         ("plan_shop", PlanFormatError, "'plan_shop' names no agent", "write plan_shop:Name"),
-        ("plan_shop:NOT_AN_AGENT", PlanFormatError, "plan_shop:NOT_AN_AGENT is no agent", "name the class"),
+        (
+            "plan_shop:NOT_AN_AGENT",
+            PlanFormatError,
+            "plan_shop:NOT_AN_AGENT is not an agent",
+            "name the class",
+        ),
         ("plan_shop:bilt", FunctionReferenceError, "plan_shop:bilt does not exist", "mean 'built'?"),
         ("plan_shp:built", FunctionReferenceError, "plan_shp:built cannot be imported", "PYTHONPATH"),
         ("jobs/no.py:agent", PlanFormatError, "the file jobs/no.py cannot be read", "check the path"),

@@ -174,7 +174,7 @@ BAD_FORMAT = [
         more("    resources:\n      - {name: r, type: tool, class: 'm:C'}"),
         "{'name': 'r', 'type': 'tool', 'class': 'm:C'}",
         8,
-        "resources.0: Value error, a tool stands under tools",
+        "resources.0: Value error, put a tool under tools",
     ),
     (
         more("    resources:\n      - {name: r, type: mcp, class: 'm:C'}"),
@@ -182,12 +182,12 @@ BAD_FORMAT = [
         8,
         "resources.0.type: Value error, 'mcp' is no type of resource",
     ),
-    (more("    name: B"), None, 7, "the key 'name' stands twice"),
+    (more("    name: B"), None, 7, "the key 'name' appears twice"),
     (more("    configuration: {a: 1}"), None, 7, "the agent 'A' has a configuration, but no class"),
     (ACTION + ACTION.replace("\nagents:\n", ""), None, 7, "the file has two agents 'A'"),
-    ("agents:\n  - name: [A", "expected ',' or ']', but got '<stream end>'", 2, "agents.yaml is no YAML"),
-    ("agents:\n\t- name: A", "found character '\\t' that cannot start any token", 2, "is no YAML"),
-    ("agents:\n  - name: !!python/object:os.system A", "could not determine a constructor", 2, "is no YAML"),
+    ("agents:\n  - name: [A", "expected ',' or ']', but got '<stream end>'", 2, "agents.yaml is not YAML"),
+    ("agents:\n\t- name: A", "found character '\\t' that cannot start any token", 2, "is not YAML"),
+    ("agents:\n  - name: !!python/object:os.system A", "could not determine a constructor", 2, "is not YAML"),
 ]
 
 
@@ -320,4 +320,4 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> Non
         path.write_bytes(content)
     with pytest.raises(PlanFormatError) as caught:
         load_yaml(path)
-    assert "cannot be read" in caught.value.message or "is no YAML" in caught.value.message
+    assert "cannot be read" in caught.value.message or "is not YAML" in caught.value.message

@@ -227,9 +227,9 @@ class GroupWriter(ABC, Generic[P]):
         """Return the error for a write that may be stored or not; nothing is written after it."""
         self._metrics.failed()
         self._failure = AppendOutcomeUnknownError(
-            f"{what}: nobody can tell what is stored",
+            f"{what}: it is unknown what is stored",
             found=f"{type(cause).__name__}: {cause}",
-            fix="none is needed where the job restarts: the next attempt reads what was stored",
+            fix="none, if the job restarts: the next attempt reads what was stored",
         )
         return self._failure
 
@@ -252,13 +252,13 @@ class GroupWriter(ABC, Generic[P]):
         try:
             self._loop.call_soon_threadsafe(_resolve, told, self.waiting)
         except RuntimeError:  # the loop is closed
-            _log.debug("nobody waits for %s any more", self._place)
+            _log.debug("the caller of %s no longer waits", self._place)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed
-            _log.debug("nobody waits for %s any more", self._place)
+            _log.debug("the caller of %s no longer waits", self._place)
 
 
 def _resolve(

@@ -63,7 +63,7 @@ def reaching(servers: Any = None) -> Iterator[None]:
     except KafkaError as error:
         at = f" at {servers if isinstance(servers, str) else ','.join(servers)}" if servers else ""
         raise KafkaStreamError(
-            f"the brokers{at} cannot be reached, or refuse it",
+            f"the brokers{at} cannot be reached, or reject the request",
             expected="brokers that answer at bootstrap_servers, and take the login of the client",
             found=_told(error),
             fix="start the brokers, or correct bootstrap_servers and the options of the client; "

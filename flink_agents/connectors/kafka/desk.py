@@ -180,7 +180,7 @@ def signal_json(signal: Signal) -> bytes:
             "a signal has an invalid id of a wait",
             expected="key|number|action|task|place, as ctx.wait_for_signal(...).id gives it",
             found=repr(signal.wait)[:MAX_ERROR],
-            fix="give the id that the action put out, or the key of the run",
+            fix="give the id that the action emitted, or the key of the run",
         )
     said = {one.name: getattr(signal, one.name) for one in fields(signal)}
     if signal.wait is not None:
@@ -237,7 +237,7 @@ def _key_of_wait(wait: str) -> Any:
     try:
         return decode_key(wait.rsplit("|", 4)[0], from_outside=True)
     except KeyEncodingError as error:
-        raise ValueError(f"{wait!r} is no id of a wait") from error
+        raise ValueError(f"{wait!r} is not the id of a wait") from error
 
 
 def _key_text(signal: Signal) -> str:

@@ -236,9 +236,9 @@ def _topic_of(letter: Letter, to: str | None) -> str:
     topic = to or letter.origin
     if topic is None:
         raise KafkaStreamError(
-            f"unknown original topic of the dead letter {letter.place} came from",
+            f"the origin of the dead letter {letter.place} is unknown",
             expected=f"the topic to put it into, or a header {ORIGIN}",
             found=f"headers: {', '.join(letter.headers) or 'none'}",
-            fix="name the topic with --to; with records=True of the source, letters of agents tell it",
+            fix="name the topic with --to; with records=True of the source, dead letters of agents have it",
         )
     return topic

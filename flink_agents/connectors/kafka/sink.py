@@ -250,7 +250,7 @@ def _header(name: str, content: Any) -> bytes:
         return content
     raise KafkaValueError(
         f"the header {name!r} of a record cannot be written",
-        expected="text or bytes",
+        expected="a string or bytes",
         found=type(content).__qualname__,
         fix="encode it yourself",
     )

@@ -117,5 +117,5 @@ def write_value(value: Any, part: str) -> bytes | None:
             f"the {part} of a record cannot be written as JSON",
             expected="None, bytes, str, a pydantic model, a dataclass, or values of JSON",
             found=f"{type(value).__qualname__}: {error}"[:MAX_ERROR],
-            fix="put out a model or a dataclass, or encode it to bytes yourself",
+            fix="emit a model or a dataclass, or encode it to bytes yourself",
         ) from error

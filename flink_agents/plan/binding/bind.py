@@ -268,7 +268,7 @@ class BoundAgent:
 
 def _unprovided(one: ResourcePlan) -> ResourceUnavailableError:
     return ResourceUnavailableError(
-        f"nothing that is installed provides the {one.type.value} {one.name!r}",
+        f"no installed package provides the {one.type.value} {one.name!r}",
         expected=f"a distribution with an entry point {one.type.value!r} in {RESOURCE_PROVIDERS}",
         found=(one.descriptor and one.descriptor.clazz) or one.type.value,
         fix="install one, on the workers as well, or call the service from the action itself",

@@ -187,7 +187,7 @@ def _config(action: ActionDeclaration) -> dict[str, Any]:
         if reason is not None:
             raise AgentConfigurationError(
                 f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
-                expected="JSON: text, numbers, booleans, None, lists, and dicts with text keys",
+                expected="JSON: strings, numbers, booleans, None, lists, and dicts with string keys",
                 found=f"{type(value).__name__}: {reason}",
                 fix="write plain JSON values, and make objects of them in the action",
                 where=action.where,

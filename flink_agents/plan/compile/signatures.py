@@ -22,7 +22,7 @@ def check_action(action: ActionDeclaration) -> None:
     function: Any = action.function
     if not callable(function):
         raise ActionSignatureError(
-            f"action {action.name!r} is no function",
+            f"action {action.name!r} is not a function",
             expected="a function that takes (event, ctx)",
             found=describe(function),
             fix="add the function itself",
@@ -89,7 +89,7 @@ def check_tool(resource: ResourceDeclaration) -> None:
     """
     if not callable(resource.function):
         raise ActionSignatureError(
-            f"the tool {resource.name!r} is no function",
+            f"the tool {resource.name!r} is not a function",
             expected="a function with annotated parameters, or a Tool",
             found=describe(resource.function),
             fix="add the function itself",
@@ -107,7 +107,7 @@ def check_client(resource: ResourceDeclaration) -> None:
     """
     if not callable(resource.function):
         raise ActionSignatureError(
-            f"the client {resource.name!r} is no function",
+            f"the client {resource.name!r} is not a function",
             expected="a generator function, or a function that returns a context manager",
             found=describe(resource.function),
             fix="add the function that opens the client",

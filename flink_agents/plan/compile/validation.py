@@ -151,9 +151,9 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
         if not isinstance(kind, str) or not kind:
             raise PlanFormatError(
                 f"the event class {event.__name__} has no usable EVENT_TYPE",
-                expected="a text that no other event class has",
+                expected="a string that no other event class has",
                 found=repr(kind),
-                fix="set EVENT_TYPE to a text, or leave it out: then it is the name of the class",
+                fix="set EVENT_TYPE to a string, or leave it out: then it is the name of the class",
                 where=place_of_class(event),
             )
         other = first.setdefault(event.EVENT_TYPE, event)
@@ -353,7 +353,7 @@ def _never_emitted(
         f"action {action.name!r} waits for {name!r}, which no action emits",
         expected="an action of the agent that emits it",
         found=f"actions and inputs give {', '.join(emitted)}",
-        fix=f"emit it, remove the action, or declare emits=[{name}] where a library emits it",
+        fix=f"emit it, remove the action, or declare emits=[{name}] if a library emits it",
         where=action.where,
     )
 
@@ -396,7 +396,7 @@ def _check_side_outputs(agent: Agent, where: str) -> None:
         if reserved is not None or not isinstance(tag, str) or not tag:
             raise AgentDefinitionError(
                 f"the side output {tag!r} has a reserved name" if reserved else "a side output has no name",
-                expected="a text of your own",
+                expected="a string of your own",
                 found=repr(tag),
                 fix=f"rename it; {reserved}" if reserved else "name it",
                 where=where,

@@ -77,7 +77,7 @@ def load_target(target: str) -> AgentPlan:
     if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
         return compile_agent(found)
     raise PlanFormatError(
-        f"{target} is no agent",
+        f"{target} is not an agent",
         expected="an Agent class or instance",
         found=describe(found),
         fix="name the class, or the variable that holds the agent",

@@ -96,13 +96,13 @@ class PromptEntry(_Named):
     text: str | None = Field(None, description="The template, with {variables}.")
     messages: list[ChatMessage] | None = Field(None, description="Templates with roles.")
     file: str | None = Field(None, description="A text or YAML file; relative to this one.")
-    mcp: MCPPromptSource | None = Field(None, description="A prompt of an MCP server, behind the messages.")
+    mcp: MCPPromptSource | None = Field(None, description="A prompt of an MCP server, after the messages.")
 
     @model_validator(mode="after")
     def _check_one(self) -> PromptEntry:
         given = sum(one is not None for one in (self.text, self.messages, self.file))
         if given > 1 or not given and self.mcp is None:
-            raise ValueError("a prompt has either text or messages, or a file or mcp in place of them")
+            raise ValueError("a prompt has either text or messages, or a file or mcp instead of them")
         return self
 
     def prompt(self, directory: Path) -> Prompt:
@@ -170,7 +170,7 @@ class ResourceEntry(_Named):
     @model_validator(mode="after")
     def _check_type(self) -> ResourceEntry:
         if self.type in (ResourceType.TOOL, ResourceType.PROMPT, ResourceType.CLIENT):
-            raise ValueError(f"a {self.type.value} stands under {self.type.value}s")
+            raise ValueError(f"put a {self.type.value} under {self.type.value}s")
         return self
 
 
@@ -198,8 +198,10 @@ class AgentEntry(_Entry):
     )
     output_type: str | None = Field(None, description="A built-in type or module:Class.")
     on_error: OnError | None = Field(None, description="Policy for actions without one.")
-    on_unhandled: OnUnhandled | None = Field(None, description="Policy for events nobody accepts.")
-    on_suspend: OnSuspend | None = Field(None, description="Policy for inputs behind a suspended run.")
+    on_unhandled: OnUnhandled | None = Field(None, description="Policy for events that no action accepts.")
+    on_suspend: OnSuspend | None = Field(
+        None, description="Policy for inputs that arrive while a run is suspended."
+    )
     retry: RetryPlan | None = Field(None, description="Retry policy for actions without one.")
 
 

@@ -64,7 +64,7 @@ class YamlSource:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             raise PlanFormatError(
-                f"{self.name} is no YAML",
+                f"{self.name} is not YAML",
                 expected="a YAML file of agents",
                 found=getattr(error, "problem", None) or str(error),
                 fix="correct the line",
@@ -83,7 +83,7 @@ class YamlSource:
         for key, line, child in _children(node):
             if key in seen:
                 raise PlanFormatError(
-                    f"the key {key!r} stands twice",
+                    f"the key {key!r} appears twice",
                     expected="each key once",
                     fix="remove one",
                     where=f"{self.name}:{line}",

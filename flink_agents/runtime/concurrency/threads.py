@@ -152,7 +152,7 @@ class LoopThreads(ThreadPoolExecutor):
             count = len(self._abandoned)
             self._add_threads()
         _log.warning(
-            "%s goes on in a thread of asyncio.to_thread though nobody awaits it; so do %d in all",
+            "%s keeps running in a thread of asyncio.to_thread, and is no longer awaited; so do %d in all",
             call.name,
             count,
         )
@@ -173,7 +173,8 @@ class LoopThreads(ThreadPoolExecutor):
         with self._changed:
             if not self._changed.wait_for(lambda: not self._running, seconds):
                 _log.warning(
-                    "%d calls of asyncio.to_thread go on after the end of their attempt", len(self._running)
+                    "%d calls of asyncio.to_thread keep running after the end of their attempt",
+                    len(self._running),
                 )
 
     def _add_threads(self) -> None:

@@ -109,7 +109,7 @@ async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType 
     task.cancel()
     await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not task.done():
-        _log.warning("%s: %s goes on though it was cancelled", deadline.where, deadline.what)
+        _log.warning("%s: %s keeps running although it was cancelled", deadline.where, deadline.what)
         task.add_done_callback(_retrieve)
         return None
     try:
@@ -173,7 +173,7 @@ class WorkerPool:
             # An ended call is not affected; the result of another one is ignored.
             future.cancel()
         self._lose_one()
-        _log.warning("%s: %s goes on though its time is over", deadline.where, deadline.what)
+        _log.warning("%s: %s keeps running after its timeout", deadline.where, deadline.what)
         raise timed_out(deadline)
 
     def close(self) -> None:
@@ -185,7 +185,9 @@ class WorkerPool:
         """Wait until all calls have ended, at most ``seconds``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._active == 0, seconds):
-                _log.warning("%d calls of def actions go on after the end of their attempt", self._active)
+                _log.warning(
+                    "%d calls of def actions keep running after the end of their attempt", self._active
+                )
 
     def _call(self, function: Callable[[], None]) -> Outcome:
         with self._changed:

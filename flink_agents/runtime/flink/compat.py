@@ -356,7 +356,7 @@ def name_source(stream: DataStream, name: str, uid: str) -> None:
             transformation.setName(name)
             transformation.setUid(uid)
             return
-    raise TypeError(f"no source is behind the table of {name}")
+    raise TypeError(f"the table of {name} has no source")
 
 
 class TableSink(Sink, SupportsPreprocessing, StreamTransformer):

@@ -428,8 +428,8 @@ class Job:
         for name, applied in self._applied.items():
             if applied.writes_dead_letters and not applied.dead_letters_read:
                 raise DeadLettersNotReadError(
-                    f"agent {name!r} sends failed events to its dead letters, and nobody reads them",
-                    expected="somebody who reads dead_letters() of the applied agent",
+                    f"agent {name!r} sends failed events to its dead letters, and their stream is not used",
+                    expected="dead_letters() of the applied agent, with a sink",
                     found="a policy 'dead-letter' of the agent or of one of its actions",
                     where=applied.place,
                     fix="consume the stream that dead_letters() of the applied agent returns, "
@@ -441,8 +441,8 @@ class Job:
             if applied.asks and not (applied.approvals_read and applied.answered):
                 raise ApprovalsNotAnsweredError(
                     f"agent {name!r} needs approvals, and its runs would wait for ever",
-                    expected="a stream of signals that answer, and somebody who reads approvals()",
-                    found="no signals" if not applied.answered else "nobody who reads approvals()",
+                    expected="a stream of signals that answer, and a sink for approvals()",
+                    found="no signals" if not applied.answered else "no sink for approvals()",
                     fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
                     "of the applied agent returns",
                     where=applied.place,
@@ -452,8 +452,8 @@ class Job:
         for name, applied in self._applied.items():
             if applied.event_time.late is LateOutputs.SIDE and not applied.late_outputs_read:
                 raise JobDefinitionError(
-                    f"agent {name!r} sends late outputs to a stream of their own, and nobody reads it",
-                    expected="somebody who reads late_outputs() of the applied agent",
+                    f"agent {name!r} sends late outputs to a stream of their own, which is not used",
+                    expected="late_outputs() of the applied agent, with a sink",
                     found="event_time with late='side'",
                     where=applied.place,
                     fix="consume the stream that late_outputs() of the applied agent returns, or use "

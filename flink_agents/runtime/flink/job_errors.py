@@ -25,9 +25,7 @@ _AFTER_REFERENCE = re.compile(r"(\[FA\d{4}\] \S+#fa\d{4})\S+$")
 
 _CAUSE = re.compile(r"^Caused by: (?P<cls>[\w.$]+)(?:: (?P<text>.*))?$", re.MULTILINE)
 
-_FIX = (
-    "the full Java text is in the java_trace attribute of this error; flink-agents run --java-trace prints it"
-)
+_FIX = "this error's attribute java_trace has the full Java trace; flink-agents run --java-trace prints it"
 
 INTERRUPTED_START = "java.lang.Error: java.lang.InterruptedException"
 """The message of a TaskManager at every task start after its first start of Python was interrupted."""
@@ -269,7 +267,7 @@ def _wrong_class(
         found=there,
         fix="correct the type that to_datastream(...), map(..., output_type=...) or another transformation "
         "is given, or leave it out: values are any objects then. An output_type of the agent is "
-        "checked for each output, at the author's line",
+        "checked for each output, at the user's line",
     )
 
 
@@ -295,13 +293,13 @@ def _unpicklable(job_name: str, java_text: str, cls: str, text: str) -> JobFaile
     if found is None or cls.rpartition(".")[2] not in ("TypeError", "PicklingError", "AttributeError"):
         return None
     return UnpicklableOutputError(
-        f"the job put out a value that cannot be pickled, as Flink does between operators"
+        f"the job emitted a value that cannot be pickled, as Flink does between operators"
         f"\n  job {job_name!r} failed",
         failure=text,
         java_trace=java_text,
         expected="outputs, side outputs and records of plain data: JSON values, dataclasses, pydantic models",
         found=found[0],
-        fix="put out plain data: a list in place of a generator, what finds a resource again in place of it; "
+        fix="emit plain data: a list instead of a generator, a name or URL instead of an open resource; "
         "define classes at the top level of a module",
     )
 

@@ -95,7 +95,7 @@ def _python_type(kind: TypeInformation, name: str) -> Any:
         return dict[str, inner[1]]
     raise _refused(
         f"an answer with a field {name!r}",
-        "texts, numbers, truth values, dates and times, rows, and lists and maps of these",
+        "strings, numbers, bools, dates and times, rows, and lists and maps of these",
         repr(kind),
     )
 
@@ -114,7 +114,7 @@ def _to_row(value: Any) -> Any:
 
 def _refused(what: str, expected: str, found: str) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a chat model is asked for {what}, which it cannot be told of",
+        f"a chat model cannot be asked for {what}",
         expected=expected,
         found=found,
         fix="describe the answer by such a type, or by a pydantic model",

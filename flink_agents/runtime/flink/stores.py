@@ -78,6 +78,6 @@ def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:
         f"agent {agent.plan.name!r} makes durable calls, and no store is configured to record them in",
         expected="the option action-state.store, for a job that runs on a cluster",
         found="no store",
-        fix="set action-state.store: 'sqlite' with action-state.sqlite.path where all TaskManagers run on "
+        fix="set action-state.store: 'sqlite' with action-state.sqlite.path if all TaskManagers run on "
         "one host, else a store that all of them reach",
     )

@@ -354,7 +354,7 @@ def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
             raise ObserverError(
                 "an observer cannot be pickled, and so not be brought to workers",
                 found=f"{type(observer).__qualname__}: {type(error).__name__}: {error}",
-                fix="give its class, or a function that makes it: each subtask calls it where it runs",
+                fix="give its class, or a function that creates it: each subtask calls the function",
                 where=authors_place(),
             ) from error
     return observers

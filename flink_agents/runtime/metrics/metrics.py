@@ -37,7 +37,7 @@ def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool
     if not getattr(where, "has_warned", False):
         where.has_warned = True  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
         text = f"{type(value).__qualname__} {value!r}"[:200]
-        _log.warning("a %s leaves out what is no number: %s", type(where).__name__, text)
+        _log.warning("a %s ignores a value that is not a number: %s", type(where).__name__, text)
     return False
 
 

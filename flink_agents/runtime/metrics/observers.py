@@ -126,7 +126,7 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
         try:
             made = source if isinstance(source, RunObserver) else source()
             if not isinstance(made, RunObserver):
-                raise TypeError(f"{source!r} has made {made!r}, which is no RunObserver")
+                raise TypeError(f"{source!r} has returned {made!r}, which is not a RunObserver")
             found.append(made)
         except KeyboardInterrupt:
             raise

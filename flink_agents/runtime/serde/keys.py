@@ -34,7 +34,7 @@ from flink_agents.runtime.serde.typenames import (
 )
 
 _MANY_DIGITS = 10**640
-_PLAIN = "a plain value that tells keys apart: its text is the same on each machine"
+_PLAIN = "a plain value that distinguishes keys: its canonical string is the same on each machine"
 _FIX = (
     "return a str, int, bool, float, bytes, None, UUID, date, datetime, Decimal, Enum, a tuple of them, or a "
     "frozen dataclass or frozen pydantic model of them"
@@ -246,7 +246,7 @@ def decode_key(text: str, *, from_outside: bool = False) -> Any:
             return _decode_fields(body, from_outside)
         return _DECODERS[kind](body)
     except (ValueError, KeyError, ArithmeticError, RecursionError) as error:
-        raise KeyEncodingError("this is no canonical text of a key", found=shorten(text)) from error
+        raise KeyEncodingError("this is not the canonical string of a key", found=shorten(text)) from error
 
 
 def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
@@ -259,7 +259,7 @@ def _class_of_key(name: str, from_outside: bool) -> type[Any] | None:
             f"a stored key is of class {shorten(name)}, which this program does not have",
             expected="the class under the name that it had: the name is part of the key",
             found=error.found,
-            fix="put the class back under that name; or import its module where the agent is defined",
+            fix="restore the class under that name; or import its module in the agent's module",
         ) from None
 
 

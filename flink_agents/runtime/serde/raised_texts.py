@@ -66,7 +66,7 @@ def _told(error: BaseException, is_async: bool) -> Told:
         return error.message, {**parts, "error_code": inner}
     if shows_forgotten_await(error):
         fix = AWAIT_IT if is_async else "write async def, and await before the call that made it"
-        return text_of(error), {"fix": f"{fix}: a coroutine stands where its result should"}
+        return text_of(error), {"fix": f"{fix}: a coroutine is used instead of its result"}
     told: Told | None = None
     if isinstance(error, ValidationError):
         told = _invalid(error)
@@ -88,7 +88,7 @@ def _invalid(error: ValidationError) -> Told:
     names = list(model.model_fields) if model is not None else []
     parts: dict[str, Any] = {"found": shorten(first["input"])}
     if first["type"] == "frozen_instance":
-        parts["expected"] = "values that nobody changes: another action or another key may hold them"
+        parts["expected"] = "values that are never changed: another action or another key may hold them"
         parts["fix"] = f"make another one: value.model_copy(update={{{field!r}: ...}})"
     elif first["type"] == "extra_forbidden":
         parts["expected"] = f"fields of {error.title}" + (f": {', '.join(names)}" if names else "")
@@ -109,7 +109,7 @@ def _by_position(error: TypeError) -> Told | None:
     models = {model.__name__: model for model in _models_at(error)}
     fields = [(name, list(model.model_fields)) for name, model in models.items()]
     said = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
-    return "a value stands without the name of its field", {
+    return "a value is given without the name of its field", {
         "expected": "fields of events and models by name",
         "found": text_of(error),
         "fix": f"write {said or 'OutputEvent(output=...)'}",

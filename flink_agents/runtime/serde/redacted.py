@@ -137,7 +137,7 @@ def _in_place_of(error: BaseException) -> BaseException:
         RecordedFailureError(
             redaction.hide(_text(error)),
             error_type=kind,
-            expected="an exception whose text holds no secret, or whose text can be changed",
+            expected="an exception whose message holds no secret, or whose message can be changed",
             found=kind,
             fix="keep credentials out of what you raise",
         ),

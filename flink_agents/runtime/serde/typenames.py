@@ -122,7 +122,7 @@ def _unknown(name: str, found: str) -> UnknownTypeNameError:
         expected="a data class under the name that it had when the value was written",
         found=found,
         fix=f"if it was moved or renamed, write @upgrades({shorten(name)}) above the new class; otherwise "
-        "import its module where the agent is defined, or name the module in the option state.modules",
+        "import its module in the agent's module, or name it in the option state.modules",
     )
 
 
@@ -132,7 +132,7 @@ def _what_is_wrong(name: str, found: Any) -> str:
         return type_modules.why_not(module[:200])
     if found is None:
         return f"the module has no such class: {shorten(qualname)}"
-    return f"{shorten(qualname)} is no data class"
+    return f"{shorten(qualname)} is not a data class"
 
 
 def _is_found(name: str, cls: type) -> bool:

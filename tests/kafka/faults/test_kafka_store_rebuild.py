@@ -265,7 +265,7 @@ def test_a_broker_that_does_not_answer_is_named(settings: KafkaSettings, kafka_b
         store = await opened(impatient)
         kafka_broker.pause()
         try:
-            with pytest.raises(StoreUnavailableError, match="did not go on for 2 s"):
+            with pytest.raises(StoreUnavailableError, match="made no progress for 2 s"):
                 await store.rebuild()
         finally:
             go_on(kafka_broker)

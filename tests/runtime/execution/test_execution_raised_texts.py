@@ -59,11 +59,15 @@ def delete_item(event: Any, ctx: Any) -> None:
     [
         (
             lambda event, ctx: OutputEvent(5),  # pyright: ignore[reportCallIssue]
-            "a value stands without the name of its field",
+            "a value is given without the name of its field",
             "OutputEvent(output=...)",
         ),
-        (lambda event, ctx: flink_agents.OutputEvent(5), "a value stands without", "OutputEvent(output=...)"),  # pyright: ignore[reportCallIssue]
-        (lambda event, ctx: Placed("a", 1), "a value stands without", "write Placed(order=..., total=...)"),  # pyright: ignore[reportCallIssue]
+        (
+            lambda event, ctx: flink_agents.OutputEvent(5),
+            "a value is given without",
+            "OutputEvent(output=...)",
+        ),  # pyright: ignore[reportCallIssue]
+        (lambda event, ctx: Placed("a", 1), "a value is given without", "write Placed(order=..., total=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(ordr="a"), "Placed: order: Field required", "write Placed(order=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(order="a", totl=1), "totl: Extra inputs", "did you mean 'total'?"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(order="a", total="x"), "total: Input should be", "give 'total' a value"),  # pyright: ignore[reportArgumentType]

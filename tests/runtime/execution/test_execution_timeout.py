@@ -149,7 +149,7 @@ def test_action_that_ignores_its_cancellation_is_left_behind(
         with harness_of(act, timeout=ENOUGH, on_error="ignore") as harness:
             assert harness.push_all(["stubborn", "next"]) == ["next"]
             assert harness.memory("stubborn") == {}
-    assert "goes on though it was cancelled" in caplog.text
+    assert "keeps running although it was cancelled" in caplog.text
     assert len(errors) == 1
 
 
@@ -182,7 +182,7 @@ def test_def_action_that_takes_too_long_is_left_behind(caplog: pytest.LogCapture
             assert harness.memory("slow") == {"trace": "slow"}
             (letter,) = harness.dead_letters
     assert letter.error_type == "ActionTimeoutError"
-    assert "goes on though its time is over" in caplog.text
+    assert "keeps running after its timeout" in caplog.text
     assert len(errors) == 1
 
 

@@ -102,4 +102,4 @@ def test_no_number_fails_a_report(caplog: pytest.LogCaptureFixture) -> None:
     assert flink.values["good"] == 2
     # Each problem is logged once.
     assert caplog.text.count("'refused' is not reported") == 1
-    assert caplog.text.count("LocalGauge leaves out what is no number: str 'many'") == 1
+    assert caplog.text.count("LocalGauge ignores a value that is not a number: str 'many'") == 1

@@ -82,9 +82,9 @@ class Markers:
             )
         if self._lies_behind(read):
             raise RecordsPrunedError(
-                f"the last records of partition {partition} of {self._topic.name!r} were lost: nobody can "
-                f"tell what runs of key {journal.key[:200]!r} did",
-                expected=f"a partition that ends at offset {read.offset} or behind it, as state says",
+                f"the last records of partition {partition} of {self._topic.name!r} were lost: it is "
+                f"unknown what runs of key {journal.key[:200]!r} did",
+                expected=f"a partition that ends at offset {read.offset} or later, as Flink's state says",
                 found=f"it ended at offset {self.ends[partition]} when this attempt began",
                 fix="bring the records back, or restore from a checkpoint that is older than the loss; let "
                 "no replica out of sync lead (unclean.leader.election.enable), and bring no old copies back",

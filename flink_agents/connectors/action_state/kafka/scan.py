@@ -408,4 +408,4 @@ class _Progress:
             raise self._stuck()
 
     def _stuck(self) -> Exception:
-        return unavailable(f"reading did not go on for {self._seconds:g} s", self._error)
+        return unavailable(f"reading made no progress for {self._seconds:g} s", self._error)

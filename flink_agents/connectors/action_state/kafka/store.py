@@ -192,7 +192,7 @@ class KafkaStore(ThreadedStore[Write]):
             try:
                 self._remove_claims(self._owner)
             except StoreError as error:
-                _log.warning("claims that nobody needs could not be removed: %s", error)
+                _log.warning("claims that are no longer needed could not be removed: %s", error)
 
     # -- plans ----------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
         raise StoreUnavailableError(
             f"{place} cannot be read",
             found=f"{type(error).__name__}: {error}",
-            fix="none where the job restarts and goes on; otherwise report it, with the log of this process",
+            fix="none, if the job restarts and continues; otherwise report it, with the log of this process",
         ) from error
 
 

@@ -228,14 +228,16 @@ class KafkaWriter(GroupWriter[Write]):
             except Exception as error:
                 # An append's caller gets the error. In this order: a removal comes after what it removed.
                 self._garbage.put_back(dead[number:])
-                _log.warning("what nobody needs could not be removed from %s: %s", self._topic, error)
+                _log.warning(
+                    "batches that are no longer needed could not be removed from %s: %s", self._topic, error
+                )
                 return
             sent.add_errback(self._not_removed)
 
     def _not_removed(self, error: BaseException) -> None:
         """Note that it is unknown whether a batch was removed; the next attempt reads it again."""
         self._garbage.keep_removals()
-        _log.warning("what nobody needs was not removed from %s: %s", self._topic, error)
+        _log.warning("a batch that is no longer needed was not removed from %s: %s", self._topic, error)
 
     def _wait_for(self, sent: list[_Sent]) -> None:
         """Wait for the acknowledgement of each batch."""
@@ -282,7 +284,7 @@ class KafkaWriter(GroupWriter[Write]):
             standing = self._lease.look(self._settings.append_seconds)
             while standing.undecided:
                 if time.monotonic() > deadline or self._abandoned:
-                    waited = TimeoutError("another owner claims, and does not go on")
+                    waited = TimeoutError("another owner has claimed, and makes no progress")
                     return self._not_acknowledged(waited), {}
                 time.sleep(UNDECIDED_SECONDS)
                 standing = self._lease.look(self._settings.append_seconds)
@@ -350,7 +352,7 @@ class KafkaWriter(GroupWriter[Write]):
                 if self._owner is not None:
                     self._claims_writer.release(self._owner, CLOSE_SECONDS)
         except Exception as error:
-            _log.warning("the end of an owner could not be told to %s: %s", self._topic, error)
+            _log.warning("the end of an owner could not be written to %s: %s", self._topic, error)
         finally:
             try:
                 self._producer.close(timeout=ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)

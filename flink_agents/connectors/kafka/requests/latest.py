@@ -33,7 +33,7 @@ class Foreign:
 
     def __str__(self) -> str:
         place = f"topic {self.topic}, partition {self.partition}, offset {self.offset}"
-        return f"skipped a record that is no request: {place}: {self.problem}"
+        return f"skipped a record that is not a request: {place}: {self.problem}"
 
 
 @contextmanager

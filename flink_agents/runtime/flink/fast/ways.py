@@ -66,7 +66,7 @@ class Ways:
         self._name = name
         self.keys = self._look(
             lambda: FlinkKeys(context),
-            "inputs that wait in a savepoint of a fast path go on with the next input of their key only",
+            "pending inputs in a savepoint of a fast path continue only with the next input of their key",
         )
         self.timers: Timers | None = self.keys.timers if self.keys is not None else None
         self.collector = self._look(

@@ -89,7 +89,7 @@ class JobStory:
         # Several threads and callers can meet the same failure, each with a different first line.
         if self.java_trace and java_text and not self._printed:
             self._printed.append(True)
-            console.say(f"Flink's text for job {self.name!r}:\n{redaction.hide(java_text)}")
+            console.say(f"Flink's message for job {self.name!r}:\n{redaction.hide(java_text)}")
 
 
 class LocalJob:

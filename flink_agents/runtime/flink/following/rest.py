@@ -119,7 +119,7 @@ class ClusterRest:
         except (ValueError, KeyError, TypeError):
             reasons = [text]
         return ClusterError(
-            f"Flink at {self.address} refused {method} {path}",
+            f"Flink at {self.address} rejected {method} {path}",
             found=f"{status}: {' '.join(reasons)[:_QUOTED_CHARACTERS]}",
         )
 

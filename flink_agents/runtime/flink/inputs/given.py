@@ -91,6 +91,6 @@ def _fix_of_stream(called: str, value: Any) -> str:
         return "give its to_datastream(), or one of its side streams"
     if isinstance(value, list | tuple):
         if called == "from_datastream":
-            return "call env.from_list(values, key_selector): it goes on where a checkpoint left it"
+            return "call env.from_list(values, key_selector): it resumes from a checkpoint"
         return "make a stream of it: env.stream_env.from_collection([...])"
     return "make a stream of it: of a table by env.table_env.to_data_stream(table), and map its rows"

@@ -63,7 +63,7 @@ class _Tag:
     def __call__(self, signal: Any) -> TaggedSignal:
         if not isinstance(signal, Signal):
             raise AgentConfigurationError(
-                "the stream of signals has a record that is no signal",
+                "the stream of signals has a record that is not a signal",
                 expected="an instance of flink_agents.Signal",
                 found=f"{type(signal).__qualname__} {signal!r}"[:300],
                 fix="map it: Signal(name=..., key=..., value=...)",

@@ -206,7 +206,7 @@ def _stale(
     found = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
     fix = (
         "restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this Python "
-        "process), or rename the module; where that does not help, the workers have another version installed"
+        "process), or rename the module; if that does not help, the workers have another version installed"
     )
     if users:
         jobs = ", ".join(sorted({use.job for use in users}))

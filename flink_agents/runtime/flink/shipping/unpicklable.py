@@ -15,7 +15,7 @@ from flink_agents.api.places import authors_place, is_users_code, place_of
 _MOST_STEPS = 50
 
 _FIX = (
-    "make it where it is used: an agent declares it with @client, a function opens it itself; or put it into "
+    "create it where you use it: an agent declares it with @client, a function opens it itself; or put it in "
     "a module of its own, which workers import"
 )
 
