@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from model_agents import KEY, KEY_VARIABLE, Analyst, options
+from odd_answers import CALL
 from pydantic_ai import Agent as ModelAgent, models
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -155,6 +156,10 @@ LISTED: list[Any] = [
     ),
     with_message(content=None, tool_calls=[None]),
     json.dumps(GOOD).replace('"good"', "NaN"),
+    with_message(content="half a character: \ud83d"),
+    with_message(
+        content=None, tool_calls=[{**CALL, "function": {"name": "price_of", "arguments": "\udcff"}}]
+    ),
     {**GOOD, "created": 10**30},
     {**GOOD, "created": "yesterday"},
     "[" * 100_000,
