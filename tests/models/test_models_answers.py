@@ -192,6 +192,13 @@ def test_a_fallback_answers_in_the_place_of_nonsense() -> None:
     assert (len(outputs), letters) == (1, [])
 
 
+@each("number", [1e39, -1e39, 1e308])
+def test_a_vector_that_is_infinite_as_float32_is_a_failed_attempt(number: float) -> None:
+    data = [{"object": "embedding", "index": n, "embedding": [number, 1.0]} for n in range(2)]
+    outputs, [letter], server = ended(Embedding(), bodies({**EMBEDDINGS, "data": data}), [0])
+    assert (outputs, letter.error_type, server.count) == ([], "EmbeddingMismatchError", 2)
+
+
 def test_an_absurd_number_of_tokens_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     usage = {"prompt_tokens": 10**30, "completion_tokens": 5, "total_tokens": 10**30}
     outputs, letters, _ = ended(Lenient(), bodies({**GOOD, "usage": usage}), [0, 0])

@@ -288,9 +288,18 @@ def test_a_call_is_repeated_if_its_status_says_that_it_was_not_begun(
         assert (len(raw.calls), letter.error_type) == (calls, error)
 
 
+@each("status", [500, 502, 503, 504])
+def test_an_unknown_outcome_stays_one_if_the_action_is_tried_again(status: int) -> None:
+    with raw_server() as (raw, url), harness_of(HastyDirect(), at(url)) as harness:
+        raw.status = status
+        settle_direct(harness)
+        [letter] = harness.dead_letters
+        assert (len(raw.calls), letter.error_type) == (1, "MCPOutcomeUnknownError")
+
+
 def settle_direct(harness: OperatorHarness) -> None:
     harness.push("direct")
-    while not harness.dead_letters:
+    while not harness.dead_letters and not harness.outputs:
         harness.advance_time(1000)
 
 

@@ -388,10 +388,14 @@ def test_a_call_keeps_its_key_when_the_worker_dies(kind: str) -> None:
     assert [PAID.count(one) for one in dict.fromkeys(PAID)] == [2, 1]
 
 
-def test_a_tool_that_must_not_be_repeated_is_not_called_again_after_a_crash() -> None:
+@each("of_whole", [False, True])
+def test_a_tool_that_must_not_be_repeated_is_not_called_again_after_a_crash(of_whole: bool) -> None:
+    PAID.clear()
     faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED, 1))
     strict = Tool(pay_async, "pay", idempotent=False)
-    with harness_of(chatting(strict), store=faults.store) as harness:
+    of_library = ModelTool(pay_async, name="pay", metadata={"flink": {"idempotent": False}})
+    agent = whole(tools=[of_library]) if of_whole else chatting(strict)
+    with harness_of(agent, store=faults.store) as harness:
         before = harness.snapshot()
         with pytest.raises(StoreError):
             harness.push("well")

@@ -93,8 +93,8 @@ patch(
 patch(
     "timed-out-call-of-server-repeated",
     "mcp.calls:MCPServerCalls.call_tool",
-    "if error.failure.kind is Kind.UNKNOWN and not repeatable:",
-    "if False:",
+    "repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)",
+    "repeatable = True",
     "A call whose server was lost in the middle is made again.",
 )
 patch(
@@ -170,8 +170,8 @@ patch(
 patch(
     "absurd-usage",
     "chat.requests:_tokens",
-    "return _MOST_TOKENS if number > 0 else 0",
-    "return number",
+    "if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:",
+    "if True:",
     "One absurd number of tokens fails the job in the metrics.",
 )
 patch(

@@ -16,7 +16,6 @@ from tests.suite.conditions import ROTATION
 
 _OF_MODELS = (
     "engine/test_engine_free_names",
-    "retrieval/test_embedding_models",
     "test_models_answers",
     "test_models_canary",
     "test_models_mcp_answers",
@@ -24,8 +23,6 @@ _OF_MODELS = (
     "test_models_retry_after",
     "test_models_shortening",
     "test_models_unknown_outcomes",
-    "test_models_urls",
-    "test_models_usage",
 )
 
 SUITE = (
