@@ -138,7 +138,7 @@ def test_a_signal_is_sent(desk: Desk) -> None:
         ({"name": "paid", "key": '["a", 1]', "value": '{"sum": 2}', "id": "s-1"}, "sent the signal paid"),
         ({"name": "paid", "wait": "sa|0|pay||0"}, "sent the signal paid"),
         ({"name": "paid", "key": "a", "value": "{"}, "takes JSON"),
-        ({"name": "paid", "wait": "nonsense"}, "a wait by what is the id of none"),
+        ({"name": "paid", "wait": "nonsense"}, "invalid id of a wait"),
         ({"name": "", "key": "a"}, "needs a name"),
         ({"name": "paid"}, "needs a name"),
     ]:
