@@ -40,7 +40,7 @@ from flink_agents.runtime.operator.key_timers import KeyTimers
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.requests.key_service import KeyService as KeyRequests
+from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
 from flink_agents.runtime.operator.services.pruning import PruningService
@@ -295,7 +295,7 @@ def key_services(
         services.append(work)
     asides = Asides(shared, state, clock, low)
     suspended = SuspendedRuns(shared, state, clock, asides)
-    requests = KeyRequests(shared, state, clock)
+    requests = RequestAnswers(shared, state, clock)
     services.append(SuspensionService(shared, state, suspended, asides, requests, HOOKS))
     services.append(Delays(shared, state, clock, low, keys if beats else None))
     if (journals := shared.journals) is not None:

@@ -11,7 +11,7 @@ from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.requests.key_service import KeyService as KeyRequests
+from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.asides import Asides, woken_of
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
@@ -41,7 +41,7 @@ class SuspensionService(KeyService):
         state: KeyedState,
         suspended: SuspendedRuns,
         asides: Asides,
-        requests: KeyRequests,
+        requests: RequestAnswers,
         hooks: tuple[str, ...],
     ) -> None:
         self._state = state

@@ -21,7 +21,7 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.trace.records import run_id_of
 
 
-class KeyService:
+class RequestAnswers:
     """Takes requests. Only for Flink's thread.
 
     Args:
