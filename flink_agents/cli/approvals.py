@@ -195,7 +195,7 @@ def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResp
     what = f"{request.what} of {request.agent}"
     ended = desk.outcome(request, seconds)
     if ended is None:
-        why = f"the job does not read {desk.signals_topic}, or the answer does not fit and is a stray"
+        why = f"the job does not read {desk.signals_topic}, or the answer does not fit a wait"
         typer.echo(_plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
         raise typer.Exit(NO_OUTCOME)
     by = "" if ended.by is None else f" by {ended.by}"

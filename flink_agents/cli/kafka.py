@@ -73,7 +73,7 @@ def kafka_connector() -> None:
 
 @kafka_app.command("redrive")
 @prints_errors
-def kafka_put_back(
+def kafka_redrive(
     dead_letters: Annotated[str, typer.Argument(help="The topic of dead letters.")],
     client: Annotated[
         str,
@@ -95,7 +95,7 @@ def kafka_put_back(
 
     Letters that --agent and --error-type leave out, and those behind --limit, stay for the next time.
     """
-    from flink_agents.connectors.kafka.put_back import Letter, put_back
+    from flink_agents.connectors.kafka.redrive import Letter, redrive
 
     def choose(letter: Letter) -> bool:
         return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)
@@ -104,7 +104,7 @@ def kafka_put_back(
         typer.echo(f"{letter.place} -> {topic or 'left out'}: {letter.error.splitlines()[0]}")
 
     options = client_options(client)
-    done = put_back(
+    done = redrive(
         dead_letters,
         to,
         choose=choose,

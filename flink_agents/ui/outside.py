@@ -16,7 +16,7 @@ from flink_agents.api.console_errors import RejectedAnswerError
 from flink_agents.api.key_requests import inspect_request
 from flink_agents.api.signals import Signal
 from flink_agents.connectors.kafka.desk import KafkaApprovals
-from flink_agents.connectors.kafka.put_back import Letter, put_back
+from flink_agents.connectors.kafka.redrive import Letter, redrive
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.trace.answers import inspected
 from flink_agents.ui.background import Background, Reading
@@ -122,7 +122,7 @@ class Outside:
 
     def _read(self, topic: str) -> list[ShownLetter]:
         found: list[ShownLetter] = []
-        put_back(
+        redrive(
             topic,
             # Nothing is written: any name does, for letters that came from nowhere that is known.
             topic,
@@ -200,7 +200,7 @@ class Outside:
         if topic not in self._letters or not places:
             raise _rejected("no dead letter is chosen", found=topic)
         wanted = set(places)
-        done = put_back(topic, to, choose=lambda letter: letter.place in wanted, **self._settings.client)
+        done = redrive(topic, to, choose=lambda letter: letter.place in wanted, **self._settings.client)
         self._letters[topic].renew()
         if not done.topics:
             raise _rejected("these dead letters were put back before", found=", ".join(places)[:200])

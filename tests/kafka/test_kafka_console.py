@@ -22,7 +22,7 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
-from tests.kafka.test_kafka_put_back import letter_of, write_letters
+from tests.kafka.test_kafka_redrive import letter_of, write_letters
 from tests.trace.test_trace_records import PLAIN
 from tests.ui.consoles import Browser, console
 

@@ -25,17 +25,17 @@ from flink_agents.api.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess
 from flink_agents.runtime.flink.fast.java_logs import follow_java
-from flink_agents.runtime.flink.fast.ways import FastPath, Ways
 from flink_agents.runtime.flink.inputs import open_ends
 from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.metrics import FlinkMetrics
+from flink_agents.runtime.flink.placeholders import plain_output
 from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
 from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
-from flink_agents.runtime.flink.stand_ins import plain_output
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
@@ -125,8 +125,8 @@ class ActionExecutionOperator(KeyedProcessFunction):
         # All states are registered before the operator switches from key to key.
         ttl: timedelta | None = self._config.get(AgentOptions.SHORT_TERM_TTL)
         state = flink_compat.keyed_state(runtime_context, None if ttl is None else _milliseconds(ttl))
-        ways = self._ways = Ways(self, runtime_context, self._tags, fast, name)
-        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, ways, run))
+        access = self._access = OperatorAccess(self, runtime_context, self._tags, fast, name)
+        subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
         own = subtask.shared.run_metrics.group
@@ -135,14 +135,14 @@ class ActionExecutionOperator(KeyedProcessFunction):
         self._attempt = Attempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()
         try:
-            processor.open(ways.timers)
+            processor.open(access.timers)
         except AgentsError as error:
             _announce(error)
             raise
         self._processor = processor
         if (heartbeat := subtask.heartbeat) is not None:
             self._go_fast(processor, heartbeat, subtask.low)
-            timers = ways.timers
+            timers = access.timers
             assert timers is not None
             self._open_end = OpenEnd(self._end, timers.current_watermark, heartbeat)
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
@@ -174,18 +174,18 @@ class ActionExecutionOperator(KeyedProcessFunction):
         context: RuntimeContext,
         task: flink_compat.TaskInfo,
         state: KeyedState,
-        ways: Ways,
+        access: OperatorAccess,
         run: AnnouncedRun | None,
     ) -> Host:
         """Return this operator's view of Flink."""
-        fast_path, task_configuration = ways.fast_path, flink_compat.task_configuration
+        fast_path, task_configuration = access.fast_path, flink_compat.task_configuration
         return Host(
             job_id=task.job_id,
             subtask=task.subtask,
             parallelism=task.parallelism,
             state=state,
             clock=_now,
-            keys=ways.keys,
+            keys=access.keys,
             outlet=None if fast_path is None else lambda low: _leave(fast_path, low),
             check_cancelled=flink_compat.cancellation_check(),
             make_pruner=lambda metrics: pruner_of(
@@ -197,7 +197,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
     def _go_fast(self, processor: AgentProcessor, heartbeat: Heartbeat, low: LowWatermark | None) -> None:
         """Route Flink's calls to ``processor`` by the fast path."""
-        fast_path, collector, timers = self._ways.fast_path, self._ways.collector, self._ways.timers
+        fast_path, collector, timers = self._access.fast_path, self._access.collector, self._access.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
         beat, report, holds = heartbeat.beat, self._metrics.report_if_due, low is not None
@@ -275,9 +275,9 @@ class ActionExecutionOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         """Run the pending work of the timer's key."""
         assert self._processor is not None
-        if timestamp >= START and self._ways.collector is not None:
+        if timestamp >= START and self._access.collector is not None:
             # Flink gives outputs the time of the event-time timer, which represents the end of the input.
-            self._ways.collector.erase_timestamp()
+            self._access.collector.erase_timestamp()
         try:
             emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())
         except AgentsError as error:

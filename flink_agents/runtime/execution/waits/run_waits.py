@@ -41,7 +41,7 @@ _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
 
 MOST_TOLD = 1000
-"""How many characters a stray tells of what is wrong with its signal, at most."""
+"""Characters at most in which an unmatched signal says what is wrong with it."""
 
 LOOK_SECONDS = 0.05, 1.0
 """A wait of a run that goes on is looked at after so long, first and at most: clocks may be set."""

@@ -29,7 +29,7 @@ MANY = 10
 
 
 class Refusals:
-    """Tells why a signal is a stray. Only for Flink's thread.
+    """Tells why a signal is unmatched. Only for Flink's thread.
 
     Args:
         asides: The runs that are set aside.
@@ -45,7 +45,7 @@ class Refusals:
     def reason(
         self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None, unread: bool
     ) -> UnmatchedReason | None:
-        """Why a signal of the current key is a stray; None where it is none.
+        """Return why no wait takes a signal of the current key, or None if one does.
 
         Args:
             mail: The signal.
@@ -77,7 +77,7 @@ class Refusals:
         actor: KeyActor | None,
         unread: bool,
     ) -> UnmatchedReason | None:
-        """Why a signal is a stray that names its wait."""
+        """Return why a signal that names its wait is unmatched."""
         seq = run_of(wait, key_text)
         if seq is None:
             return UnmatchedReason.INVALID

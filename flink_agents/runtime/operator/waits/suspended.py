@@ -26,7 +26,7 @@ from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
-from flink_agents.runtime.operator.waits.strays import UnmatchedSignals
+from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
 from flink_agents.runtime.state.pending import read_input
@@ -166,7 +166,7 @@ class SuspendedRuns:
     def receive(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
     ) -> Mail | None:
-        """Keep a signal of the current key; returns it, unless it is a stray or was taken before.
+        """Keep a signal of the current key; returns it, unless it is unmatched or was taken before.
 
         Args:
             signal: The signal.
@@ -174,7 +174,7 @@ class SuspendedRuns:
             head: Its head, which is written.
             actor: Its actor, or None.
             timers: Its timers.
-            out: Takes strays.
+            out: Takes unmatched signals.
         """
         try:
             value = self._codec.encode(signal.value)
@@ -239,7 +239,7 @@ class SuspendedRuns:
             run: The run, which is committed or parked.
             box: The signals of its key, without those that the run took.
             head: The head of its key.
-            out: Takes strays.
+            out: Takes unmatched signals.
             own: What is left of the run, if it is parked.
         """
         for mail, open_then in undecided:
@@ -292,7 +292,7 @@ class SuspendedRuns:
             head: Its head.
             actor: Its actor, or None.
             fired: Time of the timer that has fired, which may be there for something else.
-            emission: Takes strays.
+            emission: Takes unmatched signals.
             timers: Timers of the key.
         """
         now = self._clock()
@@ -331,7 +331,7 @@ class SuspendedRuns:
         Args:
             run: The run, which is committed or parked.
             head: The head of its key, which the caller writes.
-            out: Takes strays.
+            out: Takes unmatched signals.
             timers: Timers of the key.
             suspension: What is left of the run; None where it is committed.
         """

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.policies import DeadLetter
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka.put_back import Letter, put_back
 from flink_agents.connectors.kafka.read_marks import ReadMarks
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
+from flink_agents.connectors.kafka.redrive import Letter, redrive
 from flink_agents.connectors.kafka.sink import as_record
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing.kafka import KafkaBroker
@@ -115,7 +115,7 @@ def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, tra
         [letter_of(topic, number, ValueError("bad")) for number in range(4)],
         transactional,
     )
-    assert put_back(dead, **client).topics == {topic: 4}
+    assert redrive(dead, **client).topics == {topic: 4}
     found = in_topic(kafka_broker, topic)
     assert [(one.value, one.key, one.timestamp) for one in found] == [
         (f"v{number}".encode(), b"k", BEGAN + number) for number in range(4)
@@ -124,10 +124,10 @@ def test_letters_go_back_as_they_were(kafka_broker: KafkaBroker, topic: str, tra
         own = {"own": b"1", "flink-agents-id": b"r-0", "flink-agents-redrive": b"1"}
         assert dict(one.headers) == own
     # Nothing is there any more, but for what comes again.
-    assert put_back(dead, **client).topics == {}
+    assert redrive(dead, **client).topics == {}
     again = KafkaRecord[bytes | None](b"v0", b"k", dict(found[0].headers), BEGAN, topic, 0, 9)
     write_letters(kafka_broker, dead, [KafkaDeadLetter(again, "ValueError", "bad")])
-    assert put_back(dead, **client).topics == {topic: 1}
+    assert redrive(dead, **client).topics == {topic: 1}
     assert dict(in_topic(kafka_broker, topic)[-1].headers)["flink-agents-redrive"] == b"2"
 
 
@@ -157,15 +157,15 @@ def test_a_command_that_dies_puts_nothing_back_twice(
 ) -> None:
     dead, client = f"{topic}-dead", kafka_broker.client_options
     write_letters(kafka_broker, dead, [letter_of(topic, number, ValueError("bad")) for number in range(6)])
-    monkeypatch.setattr("flink_agents.connectors.kafka.put_back.BATCH", 2)
+    monkeypatch.setattr("flink_agents.connectors.kafka.redrive.BATCH", 2)
     for point in ("send_offsets_to_transaction", "commit_transaction"):
         with monkeypatch.context() as patch:
             patch.setattr(KafkaProducer, point, dies(getattr(KafkaProducer, point)))
             # A process that is gone aborts nothing.
             patch.setattr(KafkaProducer, "abort_transaction", lambda self: None)
             with pytest.raises(KeyboardInterrupt):
-                put_back(dead, **client)
-    put_back(dead, **client)
+                redrive(dead, **client)
+    redrive(dead, **client)
     assert [one.value for one in in_topic(kafka_broker, topic)] == [
         f"v{number}".encode() for number in range(6)
     ]
@@ -232,9 +232,9 @@ def test_any_filters_put_each_letter_back_once(
         lambda letter: False,
         lambda letter: number(letter) > 15,
     ):
-        put_back(dead, topic, choose=choose, limit=17, **client)
-    put_back(dead, topic, **client)
-    assert put_back(dead, topic, **client).topics == {}
+        redrive(dead, topic, choose=choose, limit=17, **client)
+    redrive(dead, topic, **client)
+    assert redrive(dead, topic, **client).topics == {}
     assert sorted(one.value for one in in_topic(kafka_broker, topic)) == sorted(
         f"v{at}".encode() for at in numbers
     )
@@ -266,8 +266,8 @@ def test_marks_that_are_too_long_for_the_brokers_are_refused() -> None:
 def test_a_letter_from_nowhere_is_named(kafka_broker: KafkaBroker, topic: str) -> None:
     dead, client = f"{topic}-dead", kafka_broker.client_options
     with pytest.raises(KafkaStreamError, match="there is no topic"):
-        put_back(dead, **client)
+        redrive(dead, **client)
     write_letters(kafka_broker, dead, [KafkaRecord(b"v")])
     with pytest.raises(KafkaStreamError, match=f"the origin of the dead letter {dead}/0/0 is unknown"):
-        put_back(dead, **client)
-    assert put_back(dead, topic, **client).topics == {topic: 1}
+        redrive(dead, **client)
+    assert redrive(dead, topic, **client).topics == {topic: 1}

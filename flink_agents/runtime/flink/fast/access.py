@@ -50,7 +50,7 @@ class FastPath:
         self._operation.replace(process, on_timer, self._outlet)
 
 
-class Ways:
+class OperatorAccess:
     """The PyFlink internals that an operator can use; None for each one that it cannot.
 
     Attributes:

@@ -79,7 +79,7 @@ class PutBack:
 
 
 @reaching()
-def put_back(
+def redrive(
     dead_letters: str,
     to: str | None = None,
     *,

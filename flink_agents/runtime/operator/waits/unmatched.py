@@ -1,4 +1,4 @@
-"""Lets signals leave that no run takes: each with its key, for whoever reads the strays."""
+"""Lets signals leave that no run takes: each with its key, for whoever reads unmatched signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flink_agents.runtime.state.mailbox import Mail
 
 
 class UnmatchedSignals:
-    """Emits and counts strays.
+    """Emits and counts unmatched signals.
 
     Args:
         shared: What all runs share.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flink_agents.runtime.flink.fast import internals
-from flink_agents.runtime.flink.fast.ways import Ways
+from flink_agents.runtime.flink.fast.access import OperatorAccess
 
 
 class Context:
@@ -29,14 +29,14 @@ class Backend:
     _keyed_state_backend = _Java()
 
 
-def ways(context: Any, fast: bool = True) -> Ways:
-    return Ways(object(), context, {}, fast, "a")
+def access(context: Any, fast: bool = True) -> OperatorAccess:
+    return OperatorAccess(object(), context, {}, fast, "a")
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_missing_parts_are_told_once_each(caplog: pytest.LogCaptureFixture, fast: bool) -> None:
     caplog.set_level(logging.WARNING)
-    found = ways(Context(), fast)
+    found = access(Context(), fast)
     assert (found.keys, found.timers, found.collector, found.fast_path) == (None, None, None, None)
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "agent a: Context has no _keyed_state_backend"
@@ -48,7 +48,7 @@ def test_another_version_is_not_trusted(
 ) -> None:
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(internals, "pyflink_version", "2.4.0")
-    assert ways(Context()).keys is None
+    assert access(Context()).keys is None
     assert "PyFlink is 2.4.0" in caplog.text
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_backend_is_not_trusted(caplog: pytest.LogCaptureFixture) -> 
     context: Any = Context()
     context._keyed_state_backend = Backend()
     caplog.set_level(logging.WARNING)
-    assert ways(context).keys is None
+    assert access(context).keys is None
     assert "BatchExecutionKeyedStateBackend" in caplog.text
 
 
