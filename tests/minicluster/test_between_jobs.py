@@ -16,7 +16,7 @@ from pyflink.datastream.connectors.file_system import FileSink, FileSource, Roll
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.connectors.envelopes import EnvelopeReader, Message, write_envelope
 from flink_agents.connectors.kafka import kafka_sink, kafka_source
-from flink_agents.connectors.kafka.put_back import put_back
+from flink_agents.connectors.kafka.redrive import redrive
 from flink_agents.testing.kafka import KafkaBroker
 
 pytestmark = pytest.mark.minicluster
@@ -135,7 +135,7 @@ def test_dead_letters_of_an_agent_go_back_in(
 
     assert sorted(taken()) == [1, 2, 4, 5, 7, 8]
     broken.unlink()
-    found = put_back(dead, choose=lambda letter: letter.error_type == "ConnectionError", **client)
+    found = redrive(dead, choose=lambda letter: letter.error_type == "ConnectionError", **client)
     assert (found.topics, found.left_out) == ({topic: 4}, 1)
     # The job, without a state here, reads the topic from its begin, and its letters behind that.
     assert sorted(taken()) == sorted([*range(10), 0, 3, 6, 9])
