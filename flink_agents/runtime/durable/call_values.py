@@ -265,21 +265,22 @@ _CHANGED = (
 
 
 def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
-    recorded, asked = mismatch.recorded, mismatch.asked
-    if isinstance(recorded, CallIdentity) and isinstance(asked, CallIdentity):
-        if recorded.function != asked.function and recorded.arguments == asked.arguments:
-            return f"if you renamed {recorded.function} to {asked.function}, {_CHANGED}"
     advice = (
         "let calls and their arguments follow from the event, memory, recorded results, ctx.now(), "
         "ctx.uuid4() and ctx.random() only, not from clocks, chance, globals or the order of sets "
-        "(asyncio.as_completed over coroutines makes one: use ctx.as_completed, or give it tasks). "
+        "(asyncio.as_completed over coroutines makes one: use ctx.as_completed, or give it tasks)"
     )
     if awaits:
         others = "; ".join(awaits[:MAX_AWAITS])
         advice = (
             f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
         )
-    return f"{advice}If you changed the code, {_CHANGED}"
+    recorded, asked = mismatch.recorded, mismatch.asked
+    if isinstance(recorded, CallIdentity) and isinstance(asked, CallIdentity):
+        if recorded.function != asked.function and recorded.arguments == asked.arguments:
+            renamed = f"if you renamed {recorded.function} to {asked.function}, {_CHANGED}"
+            return f"{renamed}. Otherwise {advice}"
+    return f"{advice}. If you changed the code, {_CHANGED}"
 
 
 def _told(call: CallIdentity | str | None) -> str:
