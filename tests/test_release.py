@@ -52,7 +52,6 @@ def test_the_metadata_says_what_the_package_is(built: Built) -> None:
     assert found.description_content_type == "text/markdown" and found.summary and found.keywords
     # What only the owner of the package can decide, and nothing else.
     assert [sentence.split(".")[0] for sentence in notes(built)] == [
-        "The metadata has no address of the documentation and the source ([project",
         "Links of the README lead to files, which the package index does not have",
     ]
 

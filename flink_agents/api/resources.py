@@ -80,6 +80,10 @@ class ResourceType(StrEnum):
         cls._value2member_map_[value] = member
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[ResourceType], tuple[str]]:
+        # Python 3.11.0 to 3.11.3 pickle a member by its name, and one that a distribution provides has none.
+        return ResourceType, (self.value,)
+
 
 _RETIRED = {
     "chat_model_setup": "chat_model",

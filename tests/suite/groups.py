@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import zlib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ SHARED = {"flink": r"\bminicluster\b|\bagents_environment\b", "cluster": r"\bfli
 
 FOLDERS = {"minicluster": "flink", "cluster": "cluster", "faults": "faults"}
 """The group of the files in a folder of ``tests``."""
+
+MINICLUSTERS = 2
+"""JVMs that share the files of the group ``flink``. With one, its worker ends minutes after the others."""
 
 WAITING_WORKERS = 2
 """Workers beside one for each core: so many usually wait for a JVM, a broker, or the end of a lease."""
@@ -40,11 +44,12 @@ def pytest_xdist_auto_num_workers() -> int | None:
 @functools.cache
 def group_of(file: Path) -> str:
     """Return the group of a file of tests: the name of what it shares with others, or its own path."""
-    folder = FOLDERS.get(file.parent.name)
-    if folder is not None:
-        return folder
-    text = file.read_text() if file.exists() else ""
-    return next((group for group, mark in SHARED.items() if re.search(mark, text)), str(file))
+    group = FOLDERS.get(file.parent.name)
+    if group is None:
+        text = file.read_text() if file.exists() else ""
+        group = next((group for group, mark in SHARED.items() if re.search(mark, text)), str(file))
+    number = (zlib.crc32(file.name.encode()) >> 8) % MINICLUSTERS
+    return f"{group}-{number}" if group == "flink" else group
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -75,6 +80,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in groups[group]:
             counts[file_of(item.nodeid)] += 1
         seconds = sum(known.get(file, UNKNOWN * count) for file, count in counts.items())
-        return group not in FOLDERS.values(), -seconds, group
+        return group.startswith(os.sep), -seconds, group
 
     items[:] = [item for group in sorted(groups, key=key) for item in groups[group]]

@@ -142,7 +142,7 @@ An agent reports its metrics through Flink's metric system, in the groups `flink
 each subtask. Your own metrics are in the group of the agent, and those of `ctx.action_metric_group` in one
 with the name of the action.
 
-```yaml
+```yml
 # config.yaml of Flink
 metrics.reporter.prometheus.factory.class: org.apache.flink.metrics.prometheus.PrometheusReporterFactory
 metrics.reporter.prometheus.port: 9250-9260

@@ -27,6 +27,9 @@ def handlers() -> Handlers:
 @pytest.fixture(autouse=True)
 def _put_back() -> Any:
     before = handlers()
+    # A shell starts what it runs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     for one, handler in before.items():
         signal.signal(one, handler)
