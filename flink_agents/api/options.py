@@ -194,8 +194,8 @@ class AgentOptions(TraceOptions):
         "of the other job, which has ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
-        "When records are removed. checkpoints: when all retained checkpoints cover them. restore- "
-        "only: after a restore."
+        "When records are removed. checkpoints: when all retained checkpoints cover them. "
+        "restore-only: after a restore."
     )
     RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
         "How much longer such records are kept."

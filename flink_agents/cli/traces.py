@@ -26,7 +26,7 @@ STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "compl
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each run.")]
 
 
-runs_app = typer.Typer(help="List the runs that a job recorded, and end one.", invoke_without_command=True)
+runs_app = typer.Typer(help="List the runs that a job recorded.", invoke_without_command=True)
 runs_app.command("end")(runs_end)
 
 

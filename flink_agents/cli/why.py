@@ -43,7 +43,7 @@ def why(
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 20.0,
 ) -> None:
-    """Say in words what becomes of a key.
+    """Say in words what a key does, and what it waits for.
 
     It reads the trace. With --cluster, it also reads what TaskManagers have logged, so it works without a
     trace. With --signals, it asks the job itself.

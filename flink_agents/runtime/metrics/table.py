@@ -54,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
         "Milliseconds without taking input because enough runs waited.",
         always=True,
     ),
-    Metric("runs_stuck", COUNTER, "Runs that took longer than `watch.stuck-after`.", always=True),
+    Metric("runs_stuck", COUNTER, "Runs that took longer than `run.stuck-after`.", always=True),
     Metric("loop_blocked", COUNTER, "Times that code blocked the event loop for too long.", always=True),
     Metric(
         "loop_lag_ms", GAUGE, "The longest block of the event loop of the last 30 to 60 seconds.", always=True
@@ -129,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "fallbacks",
         COUNTER,
-        "Answers of a `ReActAgent` as text in place of the output type.",
+        "Conversations of a `ReActAgent` that failed and got its `fallback` as the answer.",
         REACT,
     ),
 )
@@ -138,9 +138,9 @@ METRICS: tuple[Metric, ...] = (
 
 HEAD = """# Metrics
 
-An agent reports its metrics through Flink's metric system, in the groups `flink_agents` and its name, for
-each subtask. Your own metrics are in the group of the agent, and those of `ctx.action_metric_group` in one
-with the name of the action.
+Use these metrics to watch a job and to raise alerts. Each subtask reports them through Flink's metric system, in
+the group `flink_agents` and the name of the agent. Metrics of `ctx.agent_metric_group` are in the same group. Those
+of `ctx.action_metric_group` are in a group with the name of the action.
 
 ```yml
 # config.yaml of Flink
@@ -155,9 +155,9 @@ Prometheus then has the metric `events` of the agent `Refunds` as
 
 TAIL = """## Alerts
 
-[alerts.yml](alerts.yml) has rules for Prometheus: a stuck run, a blocked loop, failing checkpoints, a slow
-journal, dead letters, cost, a wait that is too old, and dropped trace records. Change the limits to what fits
-your job.
+[alerts.yml](alerts.yml) has rules for Prometheus. They cover stuck runs, a blocked loop, waits that are too old,
+dead letters and cost, failing checkpoints, a slow journal, and dropped trace records. Change the limits to what
+fits your job.
 
 In the harness, `harness.metrics` has the metrics of the agent and `harness.run_metrics` those of the runtime.
 """

@@ -7,8 +7,8 @@ from flink_agents.api.option_values import option
 
 OPTIONS = (
     option("action-state.sqlite.path", str)(
-        "File on a local disk. Default in a local job: in the job's folder, else .flink- "
-        "agents/action-state.sqlite."
+        "File on a local disk. Default in a local job: in the job's folder, else "
+        ".flink-agents/action-state.sqlite."
     ),
     option("action-state.sqlite.lease", timedelta, "10 s", minimum="100 ms")(
         "How long another job with the same identifier waits for a job that died."
