@@ -138,9 +138,9 @@ METRICS: tuple[Metric, ...] = (
 
 HEAD = """# Metrics
 
-Use these metrics to watch a job and to raise alerts. Each subtask reports them through Flink's metric system, in
-the group `flink_agents` and the name of the agent. Metrics of `ctx.agent_metric_group` are in the same group. Those
-of `ctx.action_metric_group` are in a group with the name of the action.
+Use these metrics to watch a job and to raise alerts. Each subtask reports them through Flink's metric
+system, in the group `flink_agents` and the name of the agent. Metrics of `ctx.agent_metric_group` are in the
+same group. Those of `ctx.action_metric_group` are in a group with the name of the action.
 
 ```yml
 # config.yaml of Flink
@@ -155,9 +155,9 @@ Prometheus then has the metric `events` of the agent `Refunds` as
 
 TAIL = """## Alerts
 
-[alerts.yml](alerts.yml) has rules for Prometheus. They cover stuck runs, a blocked loop, waits that are too old,
-dead letters and cost, failing checkpoints, a slow journal, and dropped trace records. Change the limits to what
-fits your job.
+[alerts.yml](alerts.yml) has rules for Prometheus. They cover stuck runs, a blocked loop, waits that are too
+old, dead letters and cost, failing checkpoints, a slow journal, and dropped trace records. Change the limits
+to what fits your job.
 
 In the harness, `harness.metrics` has the metrics of the agent and `harness.run_metrics` those of the runtime.
 """
