@@ -130,7 +130,6 @@ def test_foreign_records_are_skipped_counted_and_warned_of_once(
 
 def test_no_topic_is_created_by_a_wrong_name(topics: Topics) -> None:
     topics.ask(REQUEST)
-    before = topics.names()
     for signals, requests, named in (("typo", None, "typo"), (None, "tippo", "tippo")):
         for command in ("approve", "deny"):
             done = topics.run(command, REQUEST.id, signals=signals, requests=requests)
@@ -142,7 +141,7 @@ def test_no_topic_is_created_by_a_wrong_name(topics: Topics) -> None:
     assert (done.exit_code, "there is no topic 'typo'" in done.stderr) == (2, True)
     with pytest.raises(KafkaStreamError, match="there is no topic"):
         KafkaApprovals("typo", **topics.client).send([Signal("paid", 1, "a")])
-    assert topics.names() == before
+    assert not {"typo", "tippo"} & topics.names()
     assert topics.sent() == []
 
 

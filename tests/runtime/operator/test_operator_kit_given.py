@@ -104,4 +104,4 @@ def test_an_output_that_lives_cannot_leave(kind: str) -> None:
     with OperatorHarness(Desk) as harness, pytest.raises(UnserializableValueError) as caught:
         harness.push(kind)
     assert "an output cannot be pickled" in str(caught.value)
-    assert "put out plain data" in str(caught.value)
+    assert "emit plain data" in str(caught.value)
