@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,7 +50,16 @@ def nothing_left(settings: KafkaSettings) -> Iterator[None]:
         gc.collect()
     before, connected = threads(), connections(settings)
     yield
-    wait_until(lambda: threads() <= before)
+    try:
+        wait_until(lambda: threads() <= before)
+    except AssertionError:
+        frames = sys._current_frames()
+        left = {
+            one.name: traceback.format_stack(frames[one.ident])[-3:]
+            for one in threads() - before
+            if one.ident in frames
+        }
+        pytest.fail(f"threads are left: {left}")
     wait_until(lambda: connections(settings) <= connected)
 
 
