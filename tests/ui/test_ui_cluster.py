@@ -25,6 +25,7 @@ NOT_FOR_EVER = 600
 
 def until(browser: Browser, said: Callable[[str], bool]) -> str:
     """Load the overview until it says something, as the browser does that polls it."""
+    page = ""
     for _ in range(NOT_FOR_EVER):
         if said(page := browser.page("/")):
             return page

@@ -63,10 +63,10 @@ def delete_item(event: Any, ctx: Any) -> None:
             "OutputEvent(output=...)",
         ),
         (
-            lambda event, ctx: flink_agents.OutputEvent(5),
+            lambda event, ctx: flink_agents.OutputEvent(5),  # pyright: ignore[reportCallIssue]
             "a value is given without",
             "OutputEvent(output=...)",
-        ),  # pyright: ignore[reportCallIssue]
+        ),
         (lambda event, ctx: Placed("a", 1), "a value is given without", "write Placed(order=..., total=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(ordr="a"), "Placed: order: Field required", "write Placed(order=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(order="a", totl=1), "totl: Extra inputs", "did you mean 'total'?"),  # pyright: ignore[reportCallIssue]
