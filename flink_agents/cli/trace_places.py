@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from flink_agents.trace.records import TraceRecord
 
+TRACE_TOPIC = "the topic that the sink kafka of the trace writes"
+
 Files = Annotated[
     Path | None,
     typer.Option("--path", help="Directory or file of records. Default: that of trace.directory."),
@@ -66,15 +68,16 @@ class TracePlace:
 
     def _topic(self, topic: str) -> Iterator[TraceRecord]:
         from flink_agents.cli.kafka_topics import client_options
-        from flink_agents.ui.sources import Lines, TraceTopic
+        from flink_agents.connectors.kafka.client import reaching
+        from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 
-        source = TraceTopic(topic, client_options(self.client))
-        try:
-            for part in source.read():
-                if isinstance(part, Lines):
-                    yield from _records(part.lines)
-        finally:
-            source.close()
+        with (
+            reaching(),
+            reader_of(topic, client_options(self.client), TRACE_TOPIC) as (consumer, partitions),
+        ):
+            consumer.seek_to_beginning(*partitions)
+            found = records_until_now(consumer, partitions)
+            yield from _records(one.value for one in found if one.value is not None)
 
     def _logs(self, address: str) -> Iterator[TraceRecord]:
         from flink_agents.runtime.flink.following.rest import ClusterRest

@@ -15,6 +15,7 @@ from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.client import made_client, reaching
 from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
 from flink_agents.connectors.kafka.read_marks import ReadMarks
+from flink_agents.connectors.kafka.requests.latest import batches_until_now
 
 GROUP = "flink-agents-redrive"
 """Prefix of the consumer group that stores the read position of a topic."""
@@ -212,8 +213,7 @@ def _batches(
     partitions = [TopicPartition(topic, number) for number in marks]
     ends = consumer.end_offsets(partitions)
     left = limit
-    while left != 0 and any(consumer.position(one) < ends[one] for one in partitions):
-        polled = consumer.poll(timeout_ms=500)
+    for polled in batches_until_now(consumer, partitions):
         records = [
             one
             for one in chain(*polled.values())
@@ -224,6 +224,8 @@ def _batches(
             records, left = records[:left], left - min(left, len(records))
         if records:
             yield records
+        if left == 0:
+            return
 
 
 def _letter(record: Any) -> Letter:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flink_agents.api.errors import KafkaValueError
+from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.connectors.kafka.client import check_topic, made_client
 
 T = TypeVar("T")
 
 POLL_MS = 500
+
+STALLED_SECONDS = 60.0
+"""How long a read waits for records that the brokers have, but do not send."""
+
+REQUESTS = "the topic that approvals_to_kafka writes, or kafka_signals reads"
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,15 @@ class Foreign:
 
 
 @contextmanager
-def reader_of(topic: str, client: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
+def reader_of(
+    topic: str, client: Mapping[str, Any], purpose: str = REQUESTS
+) -> Iterator[tuple[Any, list[Any]]]:
     """Yield a consumer of all partitions of a topic, and the partitions. This never creates the topic.
+
+    Args:
+        topic: The topic.
+        client: Options of kafka-python for the connection.
+        purpose: What the topic is for, for the message if there is none.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
@@ -53,7 +66,7 @@ def reader_of(topic: str, client: Mapping[str, Any]) -> Iterator[tuple[Any, list
     }
     consumer = made_client(KafkaConsumer, group_id=None, enable_auto_commit=False, **options)
     try:
-        check_topic(topic, client, "the topic that approvals_to_kafka writes, or kafka_signals reads")
+        check_topic(topic, client, purpose)
         numbers = consumer.partitions_for_topic(topic) or ()
         partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(partitions)
@@ -62,11 +75,44 @@ def reader_of(topic: str, client: Mapping[str, Any]) -> Iterator[tuple[Any, list
         consumer.close()
 
 
+def batches_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[dict[Any, list[Any]]]:
+    """Yield what a consumer polls, from its position to the present end of its partitions.
+
+    An empty poll is not the end: the brokers may be slow.
+
+    Raises:
+        KafkaStreamError: The brokers sent nothing for `STALLED_SECONDS`.
+    """
+    ends = consumer.end_offsets(partitions)
+    silent_since = time.monotonic()
+    while left := {one: at for one in partitions if (at := consumer.position(one)) < ends[one]}:
+        if polled := consumer.poll(timeout_ms=POLL_MS):
+            yield polled
+        elif any(consumer.position(one) != at for one, at in left.items()):
+            pass  # It passed records of aborted transactions, or the marks of committed ones.
+        elif time.monotonic() - silent_since < STALLED_SECONDS:
+            continue
+        else:
+            raise _stalled(left, ends)
+        silent_since = time.monotonic()
+
+
+def _stalled(left: Mapping[Any, int], ends: Mapping[Any, int]) -> KafkaStreamError:
+    places = ", ".join(
+        f"{one.topic}/{one.partition} at offset {at} of {ends[one]}" for one, at in left.items()
+    )
+    return KafkaStreamError(
+        f"the brokers stopped sending records: {places}",
+        expected="brokers that send the records they have",
+        found=f"nothing for {STALLED_SECONDS:g} s",
+        fix="check that the leaders of these partitions run, and try again",
+    )
+
+
 def records_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[Any]:
     """Yield the records from a consumer's position to the present end of its partitions."""
-    ends = consumer.end_offsets(partitions)
-    while any(consumer.position(one) < ends[one] for one in partitions):
-        for records in consumer.poll(timeout_ms=POLL_MS).values():
+    for polled in batches_until_now(consumer, partitions):
+        for records in polled.values():
             yield from records
 
 
