@@ -108,7 +108,7 @@ def test_keys_that_come_once_leave_little_behind(settings: KafkaSettings, killed
         assert not again.may_have(JournalKey(GROUP, "new"))
         await again.close()
 
-    run(body(), 120)
+    run(body(), 360)
 
 
 def size(found: list[Raw]) -> int:
@@ -178,7 +178,7 @@ def test_attempts_leave_no_claims(
         for store in [*(store for store in stores if not store._closed), last]:
             await store.close()
 
-    run(body(), 120)
+    run(body(), 360)
 
 
 @pytest.mark.parametrize("what", ["records", "removal"])
