@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 CACHE = "flink_agents/seconds_of_files"
+FAILED = "flink_agents/failed_tests"
 SECONDS = Path(__file__).with_name("seconds.json")
 """How long the slow files take on a quiet machine with two cores."""
 
@@ -95,7 +96,7 @@ class Progress:
         self._config = config
         self._estimate = Estimate(known_seconds(config))
         self._began = self._printed = time.monotonic()
-        self._failed = 0
+        self._failed: list[str] = []
         self._live = sys.stdout.isatty()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -125,7 +126,7 @@ class Progress:
         nodeid = report.nodeid.partition("@")[0]
         self._estimate.spent(nodeid, report.duration)
         if report.failed:
-            self._failed += 1
+            self._failed.append(nodeid)
             self._say(f"{'FAILED' if report.when == 'call' else 'ERROR'} {nodeid}")
         if report.when == "teardown":
             self._estimate.ended(nodeid)
@@ -142,7 +143,7 @@ class Progress:
         estimate = self._estimate
         left = estimate.left(elapsed)
         ahead = "" if left is None else f", about {clock(left)} left"
-        failed = f", {self._failed} failed" if self._failed else ""
+        failed = f", {len(self._failed)} failed" if self._failed else ""
         done = f"{estimate.share:4.0%}  {estimate.done} of {estimate.total} tests"
         return f"{done}{failed}, {clock(elapsed)}{ahead}"
 
@@ -159,7 +160,9 @@ class Progress:
             reporter.flush()
 
     def pytest_sessionfinish(self) -> None:
-        """Keep how long each file took, for the estimate of the next run."""
+        """Store which tests failed, and how long each file took for the estimate of the next run."""
+        if self._config.cache:
+            self._config.cache.set(FAILED, list(dict.fromkeys(self._failed)))
         if self._config.cache and self._estimate.done == self._estimate.total:
             kept = self._config.cache.get(CACHE, {})
             measured = {file: round(seconds, 3) for file, seconds in self._estimate.seconds.items()}
