@@ -1,4 +1,4 @@
-"""Sinks that fail, files that rotate, and what a collector is sent."""
+"""Sinks that fail, and files that rotate."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flink_agents import Configuration
-from flink_agents.api.errors import TraceError, TraceOptionError, UnknownTraceSinkError
+from flink_agents.api.errors import TraceOptionError, UnknownTraceSinkError
 from flink_agents.api.tracing import TRACE_SINKS
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.assembly import check_trace_options
@@ -188,67 +185,3 @@ def test_options_without_a_meaning_are_rejected(options: dict[str, Any], error: 
     else:
         with pytest.raises(error):
             check_trace_options(config)
-
-
-@contextmanager
-def collector(status: int) -> Iterator[tuple[str, list[bytes]]]:
-    """A collector that answers with ``status``: its address, and the bodies that it got."""
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            bodies.append(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(status)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/traces", bodies
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)
-
-
-def test_a_collector_gets_spans() -> None:
-    import gzip
-
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    from flink_agents.trace.sinks.otel import OtelSink
-
-    run = record(1)
-    step = TraceRecord(
-        *("call", "chat:gpt", "failed", "job", "paying", 0, 0, "sk", 1, run.run_id, "1" * 16, run.span_id),
-        *(99.5, 0.5, False, {"action": "pay", "error": "OSError", "message": "gone"}),
-    )
-    with collector(200) as (address, bodies):
-        sink = OtelSink(address)
-        sink.write([record(1, "started"), step, run, record(2, replayed=True)])
-        sink.close()
-    (body,) = bodies
-    data = gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
-    request = ExportTraceServiceRequest.FromString(data)
-    spans = {s.name: s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans}
-    assert set(spans) == {"chat gpt", "invoke_agent paying"}
-    chat, root = spans["chat gpt"], spans["invoke_agent paying"]
-    assert chat.parent_span_id == root.span_id and chat.trace_id == root.trace_id
-    assert chat.status.code == 2 and not root.parent_span_id
-    assert root.end_time_unix_nano - root.start_time_unix_nano == 2_000_000_000
-
-
-def test_a_collector_that_fails_is_an_error() -> None:
-    from flink_agents.trace.sinks.otel import OtelSink
-
-    with collector(500) as (address, bodies):
-        sink = OtelSink(address, seconds=1)
-        with pytest.raises(TraceError, match="did not take"):
-            sink.write([record()])
-        sink.close()
-    assert bodies

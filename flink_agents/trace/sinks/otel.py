@@ -1,12 +1,13 @@
 """Exports records as OpenTelemetry spans over OTLP/HTTP, named by the GenAI conventions (extra ``otel``).
 
 A span is exported at most once: records of starts and of replayed work become none, and a batch that the
-collector does not take is dropped.
+collector does not take is dropped. A live job also exports histograms of tokens and durations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flink_agents.api.options import AgentOptions
@@ -14,6 +15,7 @@ from flink_agents.api.trace_errors import TraceError, TraceOptionError
 from flink_agents.trace import operations
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id, span_of_context
+from flink_agents.trace.sinks.otel_histograms import GenAiHistograms
 from flink_agents.trace.target import TraceTarget
 
 EXPORT_SECONDS = 10
@@ -25,9 +27,15 @@ class OtelSink:
     Args:
         endpoint: Address of the collector for traces; by default what ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
         seconds: How long an export may take, with its retries.
+        histograms: Counts requests to models; None if only spans are sent.
     """
 
-    def __init__(self, endpoint: str | None = None, seconds: float = EXPORT_SECONDS) -> None:
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        seconds: float = EXPORT_SECONDS,
+        histograms: GenAiHistograms | None = None,
+    ) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http import (  # pyright: ignore[reportMissingImports]
                 trace_exporter,
@@ -40,11 +48,14 @@ class OtelSink:
                 fix='pip install "flink-agents-python[otel]"',
             ) from error
         self._exporter = trace_exporter.OTLPSpanExporter(endpoint=endpoint, timeout=int(seconds))
+        self._histograms = histograms
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> OtelSink:
         """Make the sink of a subtask from the options of its job."""
-        return cls(target.config.get(AgentOptions.TRACE_OTLP_ENDPOINT))
+        endpoint = target.config.get(AgentOptions.TRACE_OTLP_ENDPOINT)
+        histograms = GenAiHistograms(endpoint, target.agent, target.subtask, EXPORT_SECONDS)
+        return cls(endpoint, histograms=histograms)
 
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Export the spans of ``records``.
@@ -54,6 +65,8 @@ class OtelSink:
         """
         from opentelemetry.sdk.trace.export import SpanExportResult
 
+        if self._histograms is not None:
+            self._histograms.note(records)
         spans = list(spans_of(records))
         if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise TraceError(
@@ -64,7 +77,9 @@ class OtelSink:
             )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Export what is left, and close the connections."""
+        if self._histograms is not None:
+            self._histograms.close()
         self._exporter.shutdown()
 
 
@@ -77,7 +92,6 @@ def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
 
 def span_of(record: TraceRecord) -> Any:
     """Return the span of a record."""
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -93,7 +107,7 @@ def span_of(record: TraceRecord) -> Any:
         name,
         context=context(record.span_id),
         parent=context(parent) if (parent := _parent(record)) else None,
-        resource=Resource.create({"service.name": record.agent, "flink.job.identity": record.job}),
+        resource=_resource(record.agent, record.job),
         attributes=_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
         links=[Link(context(span_id(record.run_id)))] if segment else [],
@@ -101,6 +115,14 @@ def span_of(record: TraceRecord) -> Any:
         start_time=end - int((record.seconds or 0.0) * 1e9),
         end_time=end,
     )
+
+
+@lru_cache(maxsize=64)
+def _resource(agent: str, job: str) -> Any:
+    """Return the resource of an agent: it reads the environment, so not for each span."""
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource.create({"service.name": agent, "flink.job.identity": job})
 
 
 _OPERATIONS = {
@@ -153,6 +175,8 @@ def _name(record: TraceRecord) -> tuple[str, str]:
             return f"execute_tool {request.removeprefix(_MCP_TOOL)}", "execute_tool"
         if kind:
             operation, _ = _OPERATIONS[kind]
+            # The model itself, if the answer names it; else the resource of the agent.
+            target = str(record.attributes.get("model", target)) if kind == operations.CHAT else target
             return f"{operation} {target}", operation
     return f"{record.kind} {record.name}", record.kind
 
@@ -170,7 +194,8 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     }
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", "", "")
     if kind:
-        found[_OPERATIONS[kind][1]] = target
+        model = record.attributes.get("model") if kind == operations.CHAT else None
+        found[_OPERATIONS[kind][1]] = model or target
     if kind == operations.MCP and request:
         method, _, name = request.partition(":")
         found["mcp.method.name"] = _MCP_METHODS.get(method, method)

@@ -1,0 +1,140 @@
+"""Exports histograms of tokens and durations of requests to models, named by the GenAI conventions.
+
+They follow from the records of calls. A replay makes no record of a call, so each request counts once.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flink_agents.api.logs import bounded_logger
+from flink_agents.trace import operations
+from flink_agents.trace.operations import operation_of
+from flink_agents.trace.records import TraceRecord
+
+_log = bounded_logger("flink_agents.trace")
+
+TOKENS, DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duration"
+
+_TOKEN_BOUNDS = [4.0**power for power in range(14)]
+_SECONDS_BOUNDS = [0.01 * 2.0**power for power in range(14)]
+"""The boundaries of buckets that the conventions name."""
+
+_NAMES = {operations.CHAT: "chat", operations.EMBEDDING: "embeddings"}
+_TOKEN_TYPES = {"input_tokens": "input", "output_tokens": "output"}
+_UNKNOWN = "_OTHER"
+
+_TRACES, _METRICS = "/v1/traces", "/v1/metrics"
+
+
+class GenAiHistograms:
+    """Counts requests of one subtask, and exports the histograms every minute from a thread of the SDK.
+
+    Values are cumulative: an export that fails loses nothing. Each task attempt is a series of its own, by
+    ``service.instance.id``.
+
+    Args:
+        endpoint: Address of the collector for traces; that for metrics follows from it. By default, what
+            ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`` says.
+        agent: Name of the agent.
+        subtask: Number of the subtask.
+        seconds: How long an export may take, with its retries.
+    """
+
+    def __init__(self, endpoint: str | None, agent: str, subtask: int, seconds: float) -> None:
+        self._endpoint = endpoint
+        self._names = agent, subtask
+        self._seconds = seconds
+        self._provider: Any = None
+        self._tokens: Any = None
+        self._durations: Any = None
+        # A request that failed does not name its provider.
+        self._providers: dict[str, str] = {}
+        self._wanted = self._is_wanted()
+
+    def note(self, records: Iterable[TraceRecord]) -> None:
+        """Count the requests to models among ``records``."""
+        for record in records if self._wanted else ():
+            if record.kind != "call" or record.replayed:
+                continue
+            kind, target, _ = operation_of(record.name)
+            if kind in _NAMES:
+                self._count(record, _NAMES[kind], target)
+
+    def close(self) -> None:
+        """Export what was counted, in bounded time."""
+        provider, self._provider, self._wanted = self._provider, None, False
+        if provider is not None:
+            provider.shutdown(timeout_millis=self._seconds * 1000)
+
+    def _count(self, record: TraceRecord, operation: str, target: str) -> None:
+        if self._provider is None:
+            self._open()
+        facts = record.attributes
+        names = self._attributes(facts, operation, target)
+        if record.seconds is not None:
+            failed = {"error.type": str(facts.get("error", _UNKNOWN))} if record.outcome == "failed" else {}
+            self._durations.record(record.seconds, names | failed)
+        for name, kind in _TOKEN_TYPES.items():
+            if name in facts:
+                self._tokens.record(facts[name], names | {"gen_ai.token.type": kind})
+
+    def _attributes(self, facts: Mapping[str, Any], operation: str, target: str) -> dict[str, Any]:
+        model = facts.get("model")
+        provider = facts.get("provider")
+        if provider is not None:
+            self._providers[target] = provider
+        found = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": provider or self._providers.get(target, _UNKNOWN),
+            "gen_ai.request.model": model or target,
+        }
+        return found | ({"gen_ai.response.model": model} if model else {})
+
+    def _is_wanted(self) -> bool:
+        if os.environ.get("OTEL_METRICS_EXPORTER", "").strip().lower() == "none":
+            return False
+        if self._endpoint is not None and not self._endpoint.rstrip("/").endswith(_TRACES):
+            _log.warning(
+                "no histograms of tokens are exported: trace.otlp-endpoint does not end with %s, so that the "
+                "address for metrics is not known",
+                _TRACES,
+            )
+            return False
+        return True
+
+    def _open(self) -> None:
+        """Make the histograms, when the first request is counted."""
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # pyright: ignore[reportMissingImports]
+            OTLPMetricExporter,
+        )
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        address = self._endpoint and self._endpoint.rstrip("/").removesuffix(_TRACES) + _METRICS
+        exporter = OTLPMetricExporter(endpoint=address or None, timeout=self._seconds)
+        reader = PeriodicExportingMetricReader(exporter, export_timeout_millis=self._seconds * 1000)
+        self._provider = MeterProvider([reader], self._resource(), shutdown_on_exit=False)
+        meter = self._provider.get_meter("flink_agents")
+        self._tokens = meter.create_histogram(
+            TOKENS,
+            unit="{token}",
+            description="Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
+        )
+        self._durations = meter.create_histogram(
+            DURATION,
+            unit="s",
+            description="GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=_SECONDS_BOUNDS,
+        )
+
+    def _resource(self) -> Any:
+        from opentelemetry.sdk.resources import Resource
+
+        agent, subtask = self._names
+        instance = f"{agent}-{subtask}-{uuid.uuid4().hex[:12]}"
+        return Resource.create({"service.name": agent, "service.instance.id": instance})

@@ -1,0 +1,182 @@
+"""What a collector gets: spans and histograms by the GenAI conventions, each once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from flink_agents.api.errors import TraceError
+from flink_agents.testing import OperatorHarness
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.otel import OtelSink, span_of
+from flink_agents.trace.sinks.otel_histograms import DURATION, TOKENS, GenAiHistograms
+from tests.suite.tables import each
+from tests.trace.collectors import Collector, Histogram, attributes_of, collector
+from tests.trace.test_trace_facts import asking
+from tests.trace.test_trace_records import PLAIN
+from tests.trace.test_trace_sinks import record
+
+pytestmark = pytest.mark.own_conditions
+
+OTEL = {"trace.level": "calls", "trace.sinks": "otel"}
+
+
+def call(name: str, outcome: str = "ok", *, replayed: bool = False, **facts: Any) -> TraceRecord:
+    run = record(1)
+    return TraceRecord(
+        *("call", name, outcome, "job", "paying", 0, 0, "sk", 1, run.run_id, "1" * 16, run.span_id),
+        *(99.5, 0.5, replayed, {"action": "pay", **facts}),
+    )
+
+
+def test_a_collector_gets_spans() -> None:
+    step = call("chat:gpt", "failed", error="OSError", message="gone")
+    with collector() as got:
+        sink = OtelSink(got.address)
+        sink.write([record(1, "started"), step, record(1), record(2, replayed=True)])
+        sink.close()
+    spans = {span.name: span for span in got.spans()}
+    assert set(spans) == {"chat gpt", "invoke_agent paying"}
+    chat, root = spans["chat gpt"], spans["invoke_agent paying"]
+    assert chat.parent_span_id == root.span_id and chat.trace_id == root.trace_id
+    assert chat.status.code == 2 and not root.parent_span_id
+    assert root.end_time_unix_nano - root.start_time_unix_nano == 2_000_000_000
+
+
+@pytest.mark.parametrize("status", [500, 404])
+def test_a_collector_that_fails_is_an_error(status: int) -> None:
+    with collector(status) as got:
+        sink = OtelSink(got.address, seconds=1)
+        with pytest.raises(TraceError, match="did not take"):
+            sink.write([record()])
+        sink.close()
+    assert got.bodies
+
+
+@each(
+    "name, outcome, facts, wanted",
+    [
+        ("chat:clerk", "ok", {"model": "gpt-9", "provider": "openai"}, "chat gpt-9"),
+        ("chat:clerk", "failed", {}, "chat clerk"),
+        ("embed:words", "ok", {}, "embeddings words"),
+        ("tool:refund", "ok", {}, "execute_tool refund"),
+        ("mcp:files:call_tool:read", "ok", {}, "execute_tool read"),
+        ("vector_store:manuals.query", "ok", {}, "retrieval manuals"),
+        ("vector_store:manuals.add", "ok", {}, "update_memory manuals"),
+        ("charge", "ok", {}, "call charge"),
+    ],
+)
+def test_spans_have_the_names_of_the_conventions(
+    name: str, outcome: str, facts: dict[str, Any], wanted: str
+) -> None:
+    span = span_of(call(name, outcome, **facts))
+    assert span.name == wanted
+    if name == "chat:clerk":
+        assert span.attributes["gen_ai.request.model"] == wanted.removeprefix("chat ")
+
+
+def counted(records: list[TraceRecord]) -> Collector:
+    with collector() as got:
+        histograms = GenAiHistograms(got.address, "paying", 0, 10)
+        histograms.note(records)
+        histograms.close()
+    return got
+
+
+def of(got: Collector, name: str) -> list[Histogram]:
+    return [one for one in got.histograms() if one.name == name]
+
+
+def test_requests_are_counted_by_the_conventions() -> None:
+    facts = {"model": "gpt-9", "provider": "openai", "input_tokens": 70, "output_tokens": 3}
+    got = counted(
+        [
+            call("chat:clerk", **facts),
+            call("chat:clerk", **facts),
+            call("chat:clerk", "failed", error="TimeoutError"),
+            call("chat:clerk", replayed=True, **facts),
+            call("embed:words"),
+            call("tool:refund"),
+            call("charge", input_tokens=5),
+            record(1),
+        ]
+    )
+    tokens = {one.attributes["gen_ai.token.type"]: one for one in of(got, TOKENS)}
+    assert {kind: (one.count, one.sum, one.unit) for kind, one in tokens.items()} == {
+        "input": (2, 140, "{token}"),
+        "output": (2, 6, "{token}"),
+    }
+    assert list(tokens["input"].point.explicit_bounds[:4]) == [1, 4, 16, 64]
+    durations = of(got, DURATION)
+    seen = {
+        (
+            one.attributes["gen_ai.operation.name"],
+            one.attributes["gen_ai.provider.name"],
+            one.attributes["gen_ai.request.model"],
+            one.attributes.get("error.type"),
+        ): (one.count, one.sum, one.unit)
+        for one in durations
+    }
+    assert seen == {
+        ("chat", "openai", "gpt-9", None): (2, 1.0, "s"),
+        ("chat", "openai", "clerk", "TimeoutError"): (1, 0.5, "s"),
+        ("embeddings", "_OTHER", "words", None): (1, 0.5, "s"),
+    }
+    assert list(durations[0].point.explicit_bounds[:3]) == [0.01, 0.02, 0.04]
+    assert tokens["input"].attributes["gen_ai.response.model"] == "gpt-9"
+
+
+def test_without_requests_no_histogram_is_sent() -> None:
+    assert counted([record(1), call("charge")]).bodies == []
+
+
+def test_histograms_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    assert counted([call("chat:clerk", input_tokens=5)]).bodies == []
+
+
+def test_an_address_of_which_no_other_follows_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), collector() as got:
+        histograms = GenAiHistograms(got.address.removesuffix("/v1/traces") + "/spans", "paying", 0, 10)
+        histograms.note([call("chat:clerk", input_tokens=5)])
+        histograms.close()
+    assert got.bodies == [] and "does not end with /v1/traces" in caplog.text
+
+
+def test_a_collector_for_spans_alone_gets_all_spans(caplog: pytest.LogCaptureFixture) -> None:
+    """What becomes of histograms does not drop a span."""
+    with collector() as got, collector(500) as broken:
+        histograms = GenAiHistograms(broken.address, "paying", 0, 1)
+        sink = OtelSink(got.address, histograms=histograms)
+        sink.write([call("chat:clerk", input_tokens=5), record(1)])
+        sink.close()
+    assert len(got.spans()) == 2 and broken.bodies
+
+
+def test_a_job_counts_each_request_once() -> None:
+    """Each run is executed a second time by the harness: from its journal, without a request."""
+    with collector() as got:
+        config = OTEL | {"trace.otlp-endpoint": got.address}
+        with OperatorHarness(
+            asking(), lambda value: "k", config=config, forced_replay=True, forced_restart=False, crash=None
+        ) as harness:
+            harness.push_all(["a", "b", "c"])
+    assert sum(one.count for one in of(got, DURATION)) == 3
+    assert sum(one.count for one in of(got, TOKENS)) == 6
+    chats = [span for span in got.spans() if span.name.startswith("chat ")]
+    assert len(chats) == 3 == len({span.span_id for span in chats})
+    assert attributes_of(chats[0].attributes)["gen_ai.usage.input_tokens"] > 0
+
+
+def test_each_task_attempt_is_a_series_of_its_own() -> None:
+    with collector() as got:
+        config = OTEL | {"trace.otlp-endpoint": got.address}
+        with OperatorHarness(asking(), lambda value: "k", config=config, **PLAIN) as harness:
+            harness.push_all(["a", "b"])
+            snapshot = harness.checkpoint()
+            harness.restore(snapshot)
+            harness.push_all(["c"])
+    assert sorted(one.count for one in of(got, DURATION)) == [1, 2]
+    assert len({one.instance for one in got.histograms()}) == 2
