@@ -21,6 +21,7 @@ from flink_agents.connectors.kafka.client import check_topic, made_client, reach
 from flink_agents.connectors.kafka.requests.answers import Ended, answers_to, ended_by
 from flink_agents.connectors.kafka.requests.latest import Foreign, latest_values
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
+from flink_agents.kafka_clients import close_producer
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 
 _log = bounded_logger("flink_agents.kafka")
@@ -107,7 +108,7 @@ class KafkaApprovals:
                 for one in sent:
                     one.get(timeout=SECONDS)
             finally:
-                producer.close(timeout=SECONDS)
+                close_producer(producer, SECONDS)
 
     def answer(self, response: ApprovalResponse) -> None:
         """Send an answer to the request with its id.

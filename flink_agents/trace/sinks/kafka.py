@@ -7,6 +7,7 @@ from typing import Any
 
 from flink_agents.api.options import AgentOptions
 from flink_agents.api.trace_errors import TraceOptionError
+from flink_agents.kafka_clients import close_producer
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.target import TraceTarget
 
@@ -60,7 +61,7 @@ class KafkaSink:
         """Close the client."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.close(timeout=1)
+            close_producer(producer, 1.0)
 
     def _open(self) -> Any:
         if self._producer is None:

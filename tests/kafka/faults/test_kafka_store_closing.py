@@ -10,14 +10,18 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.errors import AppendOutcomeUnknownError, OptionError, StoreClosedError
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
+from flink_agents.kafka_clients import close_producer
 from flink_agents.testing.kafka import KafkaBroker
 from tests.kafka.kafka_stores import (
     go_on,
@@ -28,6 +32,7 @@ from tests.kafka.kafka_stores import (
     run,
     wait_until,
 )
+from tests.suite.tables import each
 
 
 def threads() -> set[threading.Thread]:
@@ -155,6 +160,20 @@ def paused(kafka_broker: KafkaBroker) -> Iterator[KafkaBroker]:
     """The broker, which goes on in any case behind the test."""
     yield kafka_broker
     go_on(kafka_broker)
+
+
+@each("seconds", [0.0, 0.2])
+def test_a_producer_with_unsent_records_ends_its_thread(paused: KafkaBroker, seconds: float) -> None:
+    producer: Any = KafkaProducer(**paused.client_options)
+    producer.send("closing", b"1").get(timeout=60)
+    paused.pause()
+    try:
+        producer.send("closing", b"2")
+        with pytest.raises(KafkaTimeoutError):
+            close_producer(producer, seconds)
+    finally:
+        paused.resume()
+    wait_until(lambda: not producer._sender.is_alive())
 
 
 def test_an_append_does_not_wait_for_ever(settings: KafkaSettings, paused: KafkaBroker) -> None:

@@ -45,6 +45,7 @@ from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
 from flink_agents.connectors.action_state.threaded import ThreadedStore
+from flink_agents.kafka_clients import close_producer
 
 T = TypeVar("T")
 
@@ -155,7 +156,7 @@ class KafkaStore(ThreadedStore[Write]):
         self._scanner = Scanner(self.settings, self._topic, seen, self._garbage, token)
         opened.append(self._scanner.close)
         self._producer = self.settings.producer()
-        opened.append(functools.partial(self._producer.close, timeout=0))
+        opened.append(functools.partial(close_producer, self._producer, 0.0))
         self._claims_writer = ClaimsWriter(self._producer, claims_topic, self.settings)
         # In this order: an owner that appends has described the topic before.
         ends = self._all_ends()

@@ -46,6 +46,7 @@ from flink_agents.connectors.action_state.kafka.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+from flink_agents.kafka_clients import close_producer
 
 _log = bounded_logger("flink_agents.store")
 
@@ -355,7 +356,7 @@ class KafkaWriter(GroupWriter[Write]):
             _log.warning("the end of an owner could not be written to %s: %s", self._topic, error)
         finally:
             try:
-                self._producer.close(timeout=ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
+                close_producer(self._producer, ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
             except Exception as error:  # Brokers that are away do not take the rest.
                 _log.warning("the producer of topic %s was not closed in order: %s", self._topic, error)
             self._lease.close(ABANDONED_SECONDS if self._abandoned else CLOSE_SECONDS)
