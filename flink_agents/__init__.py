@@ -9,35 +9,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.approvals import (
-    ApprovalDeniedEvent,
-    ApprovalOutcome,
-    ApprovalRequest,
-    ApprovalResponse,
-)
-from flink_agents.api.chat import (
-    ChatModel,
-    ChatModelConnection,
-    ChatResult,
-    ChatUsage,
-    OnToolError,
-    OutputMode,
-    Router,
-    RouteRule,
-    Secret,
-    UsageLimits,
-)
-from flink_agents.api.chat_events import (
-    CallResult,
-    ChatRequestEvent,
-    ChatResponseEvent,
-    RequestedCall,
-    ToolRequestEvent,
-    ToolResponseEvent,
-)
-from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import (
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import (
     action,
     chat_model,
     chat_model_connection,
@@ -51,16 +24,8 @@ from flink_agents.api.decorators import (
     tool,
     vector_store,
 )
-from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
-from flink_agents.api.errors import AgentsError
-from flink_agents.api.event_time import EventTime
-from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
-from flink_agents.api.history import ConversationHistory, Summary
-from flink_agents.api.mcp import MCPServer
-from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
-from flink_agents.api.observers import RunObserver
-from flink_agents.api.options import AgentOptions, ConfigOption, Configuration
-from flink_agents.api.policies import (
+from flink_agents.api.agents.observers import RunObserver
+from flink_agents.api.common.policies import (
     DeadLetter,
     FailedAttempt,
     OnError,
@@ -68,7 +33,43 @@ from flink_agents.api.policies import (
     RateLimit,
     RetryPolicy,
 )
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.durable import NOT_DONE, DurableCallable, OnMismatch, RetryableError, TerminalError
+from flink_agents.api.durable.upgrades import upgrades
+from flink_agents.api.errors import AgentsError
+from flink_agents.api.events import AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
+from flink_agents.api.events.approvals import (
+    ApprovalDeniedEvent,
+    ApprovalOutcome,
+    ApprovalRequest,
+    ApprovalResponse,
+)
+from flink_agents.api.events.event_time import EventTime
+from flink_agents.api.events.signals import Signal, UnmatchedReason, UnmatchedSignal
+from flink_agents.api.models.chat import (
+    ChatModel,
+    ChatModelConnection,
+    ChatResult,
+    ChatUsage,
+    OnToolError,
+    OutputMode,
+    Router,
+    RouteRule,
+    Secret,
+    UsageLimits,
+)
+from flink_agents.api.models.chat_events import (
+    CallResult,
+    ChatRequestEvent,
+    ChatResponseEvent,
+    RequestedCall,
+    ToolRequestEvent,
+    ToolResponseEvent,
+)
+from flink_agents.api.models.history import ConversationHistory, Summary
+from flink_agents.api.models.mcp import MCPServer
+from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+from flink_agents.api.models.skills import Skills
 from flink_agents.api.resources import (
     ChatMessage,
     Prompt,
@@ -77,10 +78,9 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
-from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
-from flink_agents.api.signals import Signal, UnmatchedReason, UnmatchedSignal
-from flink_agents.api.skills import Skills
-from flink_agents.api.upgrades import upgrades
+from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, ConfigOption, Configuration
 from flink_agents.api.vector_store import Document, DocumentUpdate
 
 if TYPE_CHECKING:

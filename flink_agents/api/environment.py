@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.event_time import EventTime
-from flink_agents.api.observers import ObserverSource
-from flink_agents.api.options import Configuration
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.observers import ObserverSource
+from flink_agents.api.events.event_time import EventTime
+from flink_agents.api.settings.options import Configuration
 from flink_agents.api.tables import OnChange
 
 _IMPLEMENTATION = "flink_agents.runtime.flink.environment"

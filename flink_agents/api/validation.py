@@ -21,13 +21,13 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.ask_methods import TranscriptEntry
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import action
+from flink_agents.api.common.places import place_of_class
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import action
+from flink_agents.api.context.asking import TranscriptEntry
 from flink_agents.api.errors import AgentDefinitionError, NoVerdictError
 from flink_agents.api.events import AgentCallEvent, Event, InputEvent, OutputEvent
-from flink_agents.api.places import place_of_class
 
 REJECTED_TAG = "rejected"
 """Name of the side output that carries :class:`Rejected` records."""

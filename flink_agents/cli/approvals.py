@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
+from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def signal(
     """Send a signal to the runs of a key that wait for it, or will."""
     if (key is None) == (wait is None):
         raise typer.BadParameter("give either --key or --wait")
-    from flink_agents.api.signals import Signal
+    from flink_agents.api.events.signals import Signal
 
     sent = Signal(name, _json(value, "--value"), None if key is None else _key(key), id, wait)
     _desk(bootstrap_servers, option, signals=topic).send([sent])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from flink_agents.api.options import AgentOptions, environment_name
+from flink_agents.api.settings.options import AgentOptions, environment_name
 from flink_agents.cli.ui import console_beside
 
 

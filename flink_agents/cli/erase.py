@@ -71,7 +71,7 @@ def erase(
 
 
 def _in_state(key: str, requests: KeyRequests, seconds: float) -> int:
-    from flink_agents.api.key_requests import ERASED, erase_request
+    from flink_agents.api.events.key_requests import ERASED, erase_request
 
     answers = requests.ask(erase_request(key_value(key)), seconds)
     if requests.rest is None:

@@ -8,8 +8,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from flink_agents.api.agents.job_guard import without_jobs
 from flink_agents.api.errors import AgentsError
-from flink_agents.api.job_guard import without_jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")

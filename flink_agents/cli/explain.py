@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flink_agents.api.error_base import DOCS_URL, error_url
+from flink_agents.api.errors.base import DOCS_URL, error_url
 from flink_agents.cli.errors import ERROR_EXIT
 
 _ENTRY = re.compile(r"^### (?P<code>FA\d{4})$", re.MULTILINE)

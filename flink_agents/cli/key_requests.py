@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.api.key_requests import ACCEPTED, ENDED, end_request
+from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
 

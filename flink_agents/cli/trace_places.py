@@ -90,7 +90,7 @@ class TracePlace:
 
 def _records(lines: Any) -> Iterator[TraceRecord]:
     """Yield the records among lines; another producer may have written some."""
-    from flink_agents.api.trace_errors import TraceFormatError
+    from flink_agents.api.errors.trace import TraceFormatError
     from flink_agents.trace.records import TraceRecord
 
     for line in lines:
@@ -102,6 +102,6 @@ def _records(lines: Any) -> Iterator[TraceRecord]:
 
 def configured() -> Path:
     """Return the directory that the option ``trace.directory`` names."""
-    from flink_agents.api.options import AgentOptions, Configuration
+    from flink_agents.api.settings.options import AgentOptions, Configuration
 
     return Path(Configuration.load().get(AgentOptions.TRACE_DIRECTORY)).expanduser()

@@ -152,7 +152,7 @@ def _as_json(key: str) -> list[object]:
 
 
 def _since(text: str | None) -> float:
-    from flink_agents.api.options import AgentOptions
+    from flink_agents.api.settings.options import AgentOptions
 
     if text is None:
         return 0.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.api.options import CONSOLE_TOKEN_VARIABLE
+from flink_agents.api.settings.options import CONSOLE_TOKEN_VARIABLE
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 
 if TYPE_CHECKING:

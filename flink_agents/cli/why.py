@@ -73,7 +73,7 @@ Said = tuple[bool, list[str]]
 
 
 def _traced(place: TracePlace, key: str, others: bool) -> Said:
-    from flink_agents.api.trace_errors import TraceNotFoundError
+    from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.cli.traces import forms
     from flink_agents.trace import telling
     from flink_agents.trace.reading import by_run
@@ -135,7 +135,7 @@ def _journal(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _logged(rest: ClusterRest, key: str) -> Said:
-    from flink_agents.api.key_requests import WATCH_MARK
+    from flink_agents.api.events.key_requests import WATCH_MARK
     from flink_agents.cli.traces import forms
     from flink_agents.trace.answers import watched
     from flink_agents.trace.log_lines import marked
@@ -188,7 +188,7 @@ def _answered(
         return False, []
     if rest is None:
         raise typer.BadParameter("--signals needs --cluster, where the job answers", param_hint="--signals")
-    from flink_agents.api.key_requests import inspect_request
+    from flink_agents.api.events.key_requests import inspect_request
     from flink_agents.cli.key_requests import key_value, requests_to
     from flink_agents.trace.answers import inspected
 

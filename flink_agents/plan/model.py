@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from flink_agents.api.common.policies import OnError, OnSuspend, RetryPolicy, RetryTimes
 from flink_agents.api.errors import FunctionReferenceError, PlanFormatError
-from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy, RetryTimes
 from flink_agents.api.resources import Prompt, ResourceKind, ResourceRef
 from flink_agents.api.settings import PlainSettings, ToolLimits
 from flink_agents.plan.fingerprint import fingerprint, recovery_parts

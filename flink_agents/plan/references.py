@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import FunctionReferenceError
+from flink_agents.api.errors.base import suggest
 
 
 class Frozen(BaseModel):

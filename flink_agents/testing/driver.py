@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.api.event_time import EventTime
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.events.event_time import EventTime
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission

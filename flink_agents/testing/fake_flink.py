@@ -8,7 +8,7 @@ from itertools import count
 
 from flink_agents.api.durable import Prune
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, Listener
 from flink_agents.runtime.retention.pruning import CHANGES, Pruner

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 
 REPLAY = "replay"
 RESTART = "restart"

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
-from flink_agents.api.approvals import APPROVALS_TAG, ApprovalRequest
-from flink_agents.api.error_base import suggest
+from flink_agents.api.common.places import authors_place, describe
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.errors import HarnessUseError, JobDefinitionError, UnknownSideOutputError
-from flink_agents.api.event_time import LATE_TAG
-from flink_agents.api.places import authors_place, describe
-from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalRequest
+from flink_agents.api.events.event_time import LATE_TAG
+from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 
 _OF_THE_RUNTIME = frozenset({APPROVALS_TAG, DEAD_LETTER_TAG, LATE_TAG, UNMATCHED_SIGNALS_TAG})
 

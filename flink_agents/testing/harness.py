@@ -17,12 +17,12 @@ from operator import itemgetter
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore
-from flink_agents.api.agent import Agent
-from flink_agents.api.event_time import LATE_TAG, EventTime
-from flink_agents.api.observers import ObserverSource, RunObserver, check_observers
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter
-from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.observers import ObserverSource, RunObserver, check_observers
+from flink_agents.api.common.policies import DEAD_LETTER_TAG, DeadLetter
+from flink_agents.api.events.event_time import LATE_TAG, EventTime
+from flink_agents.api.events.signals import Signal, TaggedSignal
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.literal_secrets import check_options

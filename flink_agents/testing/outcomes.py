@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.policies import DeadLetter
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from flink_agents.api.action_state import ActionStateStore, Record
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.journal.calls import steps_of
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import CallRecord

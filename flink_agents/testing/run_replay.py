@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
 from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import RunNotReplayableError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.limits import RuntimeSignal

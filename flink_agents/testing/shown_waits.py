@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from flink_agents.api.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
-from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
+from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
+from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.building import Builder
 from flink_agents.testing.delayed import PendingDelayed, shown

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.signals import TaggedSignal
+from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.state.pending import PendingKind
 from flink_agents.runtime.state.suspended import OpenWait, Suspension
 from flink_agents.testing.fake_state import KeyState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from flink_agents.api.metrics import Gauge
+from flink_agents.api.common.metrics import Gauge
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.testing.fake_state import KeyState
 

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import EmbeddingMismatchError
-from flink_agents.api.vector_filters import matches, parse_filter
+from flink_agents.api.models.vector_filters import matches, parse_filter
 from flink_agents.api.vector_store import Document, DocumentUpdate, Metadata, VectorSpace, VectorStore
 
 SPACE = VectorSpace(2, "test:a")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.trace_errors import TraceOptionError
-from flink_agents.api.tracing import TRACE_SINKS, TraceLevel
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.errors.trace import TraceOptionError
+from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.api.settings.tracing import TRACE_SINKS, TraceLevel
 from flink_agents.trace.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.target import TraceTarget
 from flink_agents.trace.writer import TraceSink, TraceWriter

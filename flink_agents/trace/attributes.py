@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.logs import bounded
-from flink_agents.api.observers import ObservedRun
+from flink_agents.api.agents.observers import ObservedRun
+from flink_agents.api.common.logs import bounded
 
 _PACKAGE = str(Path(__file__).parents[1])
 _MOST_ERROR = 500

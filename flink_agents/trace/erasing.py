@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from flink_agents.api.trace_errors import TraceFormatError
+from flink_agents.api.errors.trace import TraceFormatError
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flink_agents.api.trace_errors import TraceFormatError, TraceNotFoundError
+from flink_agents.api.errors.trace import TraceFormatError, TraceNotFoundError
 from flink_agents.trace.records import STARTED, TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.logs import bounded
-from flink_agents.api.observers import WAITS, ObservedRun, Phase, RunObserver
-from flink_agents.api.tracing import TraceLevel
+from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObserver
+from flink_agents.api.common.logs import bounded
+from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.trace.attributes import origin_of, told_of, wait_of, written_of
 from flink_agents.trace.facts import facts_of
 from flink_agents.trace.operations import operation_of

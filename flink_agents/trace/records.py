@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from flink_agents.api.trace_errors import TraceFormatError
+from flink_agents.api.errors.trace import TraceFormatError
 
 SCHEMA_VERSION = 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from flink_agents.api.observers import ObservedRun, Phase
+from flink_agents.api.agents.observers import ObservedRun, Phase
 
 _counts: Callable[[], defaultdict[Any, int]] = partial(defaultdict, int)
 """Makes a counter, in a fifth of the time that ``Counter`` takes."""

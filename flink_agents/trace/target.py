@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 
 
 @dataclass(frozen=True)

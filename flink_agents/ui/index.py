@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.trace_errors import TraceFormatError
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.errors.trace import TraceFormatError
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.merging import COLUMNS, RunRow, storable
 from flink_agents.ui.sources import Lines, Source

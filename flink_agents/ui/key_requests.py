@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.key_requests import REPLY_MARK
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.key_requests import REPLY_MARK
+from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.trace.log_lines import marked

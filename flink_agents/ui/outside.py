@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse
-from flink_agents.api.console_errors import RejectedAnswerError
-from flink_agents.api.key_requests import inspect_request
-from flink_agents.api.signals import Signal
+from flink_agents.api.errors.console import RejectedAnswerError
+from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
+from flink_agents.api.events.key_requests import inspect_request
+from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.connectors.kafka.redrive import Letter, redrive
 from flink_agents.runtime.flink.following.rest import ClusterRest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.console_errors import UnsafeAddressError
+from flink_agents.api.errors.console import UnsafeAddressError
 from flink_agents.plan.model import AgentPlan
 
 JournalReader = Callable[[str, int | None], list[dict[str, Any]]]

@@ -23,7 +23,7 @@ from flink_agents import (
     action,
     tool,
 )
-from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark
+from flink_agents.api.agents.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark
 from flink_agents.api.errors import (
     ActionSignatureError,
     AgentConfigurationError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from flink_agents import Configuration
-from flink_agents.api.durations import duration_text
+from flink_agents.api.common.durations import duration_text
 from tests.suite.tables import each
 
 

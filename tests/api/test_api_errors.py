@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from flink_agents.api import errors
-from flink_agents.api.error_base import error_url
 from flink_agents.api.errors import (
     ActionFailedError,
     ActionInterruptedError,
@@ -23,6 +22,7 @@ from flink_agents.api.errors import (
     RecoveryMismatchError,
     RetriesExhaustedError,
 )
+from flink_agents.api.errors.base import error_url
 from tests.suite.tables import each
 
 CODES = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flink_agents
-from flink_agents.api.logs import MAX_CHARACTERS, MAX_TRACEBACK, bounded, bounded_logger
+from flink_agents.api.common.logs import MAX_CHARACTERS, MAX_TRACEBACK, bounded, bounded_logger
 
 LONG = "x" * 1_000_000
 LOG = bounded_logger("flink_agents.test_logs")
@@ -121,7 +121,7 @@ def test_each_logger_of_the_package_is_bounded() -> None:
     plain = {file: calls(tree, "getLogger") for file, tree in sources()}
     # Another library's logger, whose level is set.
     assert {file: names for file, names in plain.items() if names} == {
-        "api/logs.py": ["name"],
+        "api/common/logs.py": ["name"],
         "connectors/action_state/kafka/settings.py": ["'kafka'"],
         # A warning of Beam is left out, which no author can do anything about.
         "runtime/flink/environment.py": ["_FILE_SYSTEMS"],

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import pytest
 
 from flink_agents import AgentOptions, ConfigOption, Configuration, OnError
-from flink_agents.api import providers
+from flink_agents.api.common import providers
 from flink_agents.api.durable import OnJobChange, OnMismatch, OnPlanChange, Prune
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import all_options, environment_name
-from flink_agents.api.signals import TimersAtEnd
+from flink_agents.api.events.signals import TimersAtEnd
+from flink_agents.api.settings.options import all_options, environment_name
 from tests.suite.tables import each
 
 DEFAULTS = {

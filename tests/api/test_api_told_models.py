@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from flink_agents import RateLimit, RetryPolicy
-from flink_agents.api.chat import Router, Secret, UsageLimits
+from flink_agents.api.common.policies import RetryTimes
 from flink_agents.api.errors import WrongArgumentError
-from flink_agents.api.history import ConversationHistory
-from flink_agents.api.policies import RetryTimes
+from flink_agents.api.models.chat import Router, Secret, UsageLimits
+from flink_agents.api.models.history import ConversationHistory
 from tests.suite.tables import each
 
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [

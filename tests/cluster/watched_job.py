@@ -14,7 +14,7 @@ from pyflink.common import WatermarkStrategy
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, action
-from flink_agents.api.key_requests import end_request, inspect_request
+from flink_agents.api.events.key_requests import end_request, inspect_request
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.records import run_id_of
 

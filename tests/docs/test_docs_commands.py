@@ -14,7 +14,7 @@ import typer
 import yaml
 from docs_pages import ROOT, Snippet, snippets, snippets_of
 
-from flink_agents.api.options import (
+from flink_agents.api.settings.options import (
     CONFIG_FILE_VARIABLE,
     CONSOLE_TOKEN_VARIABLE,
     ENVIRONMENT_PREFIX,

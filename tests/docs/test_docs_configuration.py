@@ -8,8 +8,8 @@ from typing import Any
 
 from docs_pages import prose
 
-from flink_agents.api.option_values import ConfigOption, write_value
-from flink_agents.api.options import FLINK_PREFIX, all_options, environment_name
+from flink_agents.api.common.option_values import ConfigOption, write_value
+from flink_agents.api.settings.options import FLINK_PREFIX, all_options, environment_name
 
 PAGE = "docs/configuration.md"
 HEADER = "| option | type | default | environment variable | meaning |"

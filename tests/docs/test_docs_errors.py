@@ -10,8 +10,8 @@ from docs_pages import ROOT, anchors, pages
 from typer.testing import CliRunner
 
 from flink_agents.api import errors
-from flink_agents.api.error_base import DOCS_URL
 from flink_agents.api.errors import AgentsError
+from flink_agents.api.errors.base import DOCS_URL
 from flink_agents.cli.explain import entries, entries_text, plain
 from flink_agents.cli.main import app
 from tests.error_index import written

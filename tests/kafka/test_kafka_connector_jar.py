@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
-from flink_agents.api.options import KAFKA_JAR_VARIABLE
+from flink_agents.api.settings.options import KAFKA_JAR_VARIABLE
 from flink_agents.cli import main
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.connectors import maven

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from typer.testing import CliRunner
 
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, Signal, action
-from flink_agents.api.approvals import plain
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
+from flink_agents.api.events.approvals import plain
 from flink_agents.cli import approvals
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
@@ -78,7 +78,7 @@ def test_a_request_with_what_json_cannot_say_is_written(said: Any, shown: Any) -
 
 
 @pytest.mark.parametrize(
-    "key", ["enowhere:Colour:RED", "eos:path:RED", "eflink_agents.api.signals:Signal:RED", "e", "t1:q"]
+    "key", ["enowhere:Colour:RED", "eos:path:RED", "eflink_agents.api.events.signals:Signal:RED", "e", "t1:q"]
 )
 def test_an_id_of_a_wait_from_outside_names_a_key_or_is_refused_as_any_other(key: str) -> None:
     value = TypeAdapter(Annotated[Signal, AfterValidator(read_signal)])

@@ -14,8 +14,8 @@ from kafka.structs import TopicPartition
 from typer.testing import CliRunner
 
 from flink_agents import ApprovalOutcome, ApprovalRequest, ApprovalResponse, Signal
-from flink_agents.api.approvals import Decision
 from flink_agents.api.errors import KafkaStreamError
+from flink_agents.api.events.approvals import Decision
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import request_json

@@ -16,7 +16,7 @@ from kafka import KafkaConsumer
 from typer.testing import CliRunner
 
 from flink_agents import Signal
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import read_signal

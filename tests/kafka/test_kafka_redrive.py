@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from typer.testing import CliRunner
 
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.api.policies import DeadLetter
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka.read_marks import ReadMarks
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, RunObserver, action
+from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.errors import ObserverError
-from flink_agents.api.observers import ObservedRun
 
 pytestmark = pytest.mark.minicluster
 

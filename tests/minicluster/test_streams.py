@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pyflink.common import Types
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.errors import (
     AgentCycleError,
     DeadLettersNotReadError,
@@ -20,7 +21,6 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
     UnsupportedExecutionError,
 )
-from flink_agents.api.policies import OnError
 
 pytestmark = pytest.mark.minicluster
 

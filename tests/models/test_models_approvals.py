@@ -22,7 +22,7 @@ from flink_agents import (
     chat_model,
     tool,
 )
-from flink_agents.api.chat_events import RequestedCall
+from flink_agents.api.models.chat_events import RequestedCall
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 

@@ -22,8 +22,8 @@ from flink_agents import (
     chat_model,
     chat_model_connection,
 )
-from flink_agents.api.chat import ChatModelSpec
 from flink_agents.api.errors import AgentDefinitionError, MissingExtraError, OptionError
+from flink_agents.api.models.chat import ChatModelSpec
 from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.setup import extras
 from flink_agents.models.setup.secrets import Secrets

@@ -28,7 +28,7 @@ from flink_agents import (
     tool,
 )
 from flink_agents.api.errors import ActionFailedError, WrongArgumentError
-from flink_agents.api.history import StoredConversation
+from flink_agents.api.models.history import StoredConversation
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 

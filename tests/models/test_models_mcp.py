@@ -30,7 +30,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from flink_agents import InputEvent, MCPServer, OutputEvent, RunnerContext, action
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ActionFailedError, MCPRequestError
-from flink_agents.api.mcp import MCPPrompt, MCPResource
+from flink_agents.api.models.mcp import MCPPrompt, MCPResource
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record

@@ -46,7 +46,7 @@ from flink_agents import (
     chat_model,
 )
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.api.history import ChatTranscript, StoredConversation
+from flink_agents.api.models.history import ChatTranscript, StoredConversation
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel, ToolCall
 

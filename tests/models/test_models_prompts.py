@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     OptionError,
     PlanFormatError,
 )
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 from flink_agents.models.mcp.resource import configured
 from flink_agents.plan import AgentPlan, compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness

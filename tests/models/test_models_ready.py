@@ -19,7 +19,7 @@ from flink_agents import (
     Skills,
 )
 from flink_agents.api.errors import AgentsError
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 from flink_agents.plan import compile_agent
 from flink_agents.plan.binding.bind import bind
 

@@ -10,8 +10,8 @@ import pytest
 from plan_shop import OrderPlaced
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
-from flink_agents.api.error_base import error_url
 from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.errors.base import error_url
 from flink_agents.plan import compile_agent
 
 

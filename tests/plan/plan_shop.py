@@ -21,7 +21,7 @@ from flink_agents import (
     prompt,
     tool,
 )
-from flink_agents.api.decorators import chat_model, chat_model_connection
+from flink_agents.api.agents.decorators import chat_model, chat_model_connection
 
 
 class Limits(BaseModel):

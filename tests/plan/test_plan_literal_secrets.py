@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, ResourceDescriptor
-from flink_agents.api.chat import ChatModel, ChatModelConnection
 from flink_agents.api.errors import LiteralSecretError
-from flink_agents.api.mcp import MCPServer
-from flink_agents.api.options import Configuration
-from flink_agents.api.skills import Skills
+from flink_agents.api.models.chat import ChatModel, ChatModelConnection
+from flink_agents.api.models.mcp import MCPServer
+from flink_agents.api.models.skills import Skills
+from flink_agents.api.settings.options import Configuration
 from flink_agents.plan import AgentPlan, compile_agent, load_target
 from flink_agents.plan.binding.bind import bind
 from flink_agents.plan.compile.literal_secrets import check_options

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, Tool, action, tool
-from flink_agents.api.chat import ChatModel
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
+from flink_agents.api.models.chat import ChatModel
 from flink_agents.api.resources import ResourceDescriptor
 from flink_agents.api.validation import ValidatedAgent
 from flink_agents.plan import compile_agent

@@ -17,7 +17,7 @@ from flink_agents import (
     Tool,
     prompt,
 )
-from flink_agents.api.decorators import chat_model, chat_model_connection
+from flink_agents.api.agents.decorators import chat_model, chat_model_connection
 from flink_agents.api.errors import (
     ActionSignatureError,
     AgentConfigurationError,

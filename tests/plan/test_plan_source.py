@@ -17,8 +17,8 @@ import pytest
 from plan_shop import BigOrderPlaced, OrderPaid, OrderPlaced
 
 from flink_agents import Agent, Event, InputEvent, action
-from flink_agents.api.identity import IdentityCache
-from flink_agents.api.places import place_of_class
+from flink_agents.api.common.identity import IdentityCache
+from flink_agents.api.common.places import place_of_class
 from flink_agents.plan.analysis import source
 from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.compile import events

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.api.approvals import APPROVALS_TAG, ApprovalRequest, Decision
+from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalRequest, Decision
 from flink_agents.testing import OperatorHarness
 from tests.random_programs.programs import KEYS, Program
 from tests.random_programs.world import Attempt, Entry, World

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import JournalKey, Record
-from flink_agents.api.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
 from flink_agents.api.errors import StoreError
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.approvals import APPROVAL_SIGNAL, ApprovalRequest, Decision, wait_of_request
+from flink_agents.api.events.signals import Signal
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault
 from flink_agents.testing.harness import Snapshot

@@ -9,7 +9,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from flink_agents.api import upgrades
+from flink_agents.api.durable import upgrades
 from flink_agents.runtime.serde import typenames
 
 MODULE = "edited_shop"

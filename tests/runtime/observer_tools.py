@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents.api.observers import FOLLOWS, ObservedRun, Phase, RunObserver
+from flink_agents.api.agents.observers import FOLLOWS, ObservedRun, Phase, RunObserver
 from flink_agents.runtime.operator import assembly
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 
 ROTATION = "TEST_ROTATION"
 """Environment variable with what the rotation depends on; by default the commit."""

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from tests.suite.conditions import ALL, GENTLE, PLAIN, ROTATION, condition_of, conditions_of
 
 

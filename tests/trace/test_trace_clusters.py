@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from flink_agents.api.key_requests import REPLY_MARK, WATCH_MARK
+from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.job_metrics import AgentMetrics
 from flink_agents.cli.key_requests import NO_ANSWER, report
 from flink_agents.cli.main import app

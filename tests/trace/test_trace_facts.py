@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, UsageLimits
-from flink_agents.api.observers import Phase
-from flink_agents.api.tracing import TraceLevel
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
 from flink_agents.trace.facts import facts_of

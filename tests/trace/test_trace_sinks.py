@@ -15,7 +15,7 @@ import pytest
 
 from flink_agents import Configuration
 from flink_agents.api.errors import TraceOptionError, UnknownTraceSinkError
-from flink_agents.api.tracing import TRACE_SINKS
+from flink_agents.api.settings.tracing import TRACE_SINKS
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.assembly import check_trace_options
 from flink_agents.trace.reading import read_files

@@ -13,7 +13,7 @@ from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.api.errors import UnknownStoreError
-from flink_agents.api.store_providers import STORES, options_of_store
+from flink_agents.api.settings.stores import STORES, options_of_store
 from flink_agents.connectors.action_state.options import read_options
 
 

@@ -18,8 +18,8 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from flink_agents.api.action_state import closed_error
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AppendOutcomeUnknownError, FencedOwnerError, StoreError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 
 _log = bounded_logger("flink_agents.store")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
-from flink_agents.api.option_values import ConfigOption
-from flink_agents.api.store_providers import STORE_PREFIX, options_of_store
+from flink_agents.api.settings.stores import STORE_PREFIX, options_of_store
 
 
 def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:

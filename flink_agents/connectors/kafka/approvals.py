@@ -8,10 +8,10 @@ from pydantic import AfterValidator
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
-from flink_agents.api.approvals import ApprovalOutcome, ApprovalRequest
 from flink_agents.api.environment import AgentsExecutionEnvironment
+from flink_agents.api.events.approvals import ApprovalOutcome, ApprovalRequest
+from flink_agents.api.events.signals import Signal
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.api.signals import Signal
 from flink_agents.connectors.kafka.desk import read_signal, request_json
 from flink_agents.connectors.kafka.records import KafkaRecord
 from flink_agents.connectors.kafka.requests.answers import OUTCOME, key_of, outcome_json

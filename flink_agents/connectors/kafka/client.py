@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import KafkaStreamError
+from flink_agents.api.errors.base import suggest
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flink_agents.api.errors import KafkaConnectorError, MissingExtraError
-from flink_agents.api.options import KAFKA_JAR_VARIABLE
+from flink_agents.api.settings.options import KAFKA_JAR_VARIABLE
 from flink_agents.connectors import maven
 
 GROUP, ARTIFACT, VERSION = "org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"

@@ -13,10 +13,16 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request, writable
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError, KeyEncodingError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.approvals import (
+    ApprovalRequest,
+    ApprovalResponse,
+    plain,
+    wait_of_request,
+    writable,
+)
+from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
 from flink_agents.connectors.kafka.requests.answers import Ended, answers_to, ended_by
 from flink_agents.connectors.kafka.requests.latest import Foreign, latest_values

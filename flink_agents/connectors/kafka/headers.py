@@ -13,7 +13,7 @@ from flink_agents.api.lineage import OutputLineage
 from flink_agents.runtime.serde.keys import encode_key
 
 if TYPE_CHECKING:
-    from flink_agents.api.policies import DeadLetter
+    from flink_agents.api.common.policies import DeadLetter
     from flink_agents.connectors.kafka.records import KafkaDeadLetter
 
 PREFIX = "flink-agents-"

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pyflink.common import Row, TypeInformation, Types
 from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
 
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.api.policies import DeadLetter
 from flink_agents.connectors.kafka.headers import (
     PREFIX,
     agent_letter_headers,

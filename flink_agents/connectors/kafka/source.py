@@ -15,9 +15,9 @@ from typing import Any, Literal
 from pyflink.common import Types
 from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeContext
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.environment import AgentsExecutionEnvironment
 from flink_agents.api.errors import DeadLettersNotReadError, KafkaStreamError, KafkaValueError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.kafka.positions import Start, Stop, start_options, stop_options
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import kafka_sink

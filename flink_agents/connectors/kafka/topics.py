@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import KafkaStreamError
+from flink_agents.api.errors.base import suggest
 from flink_agents.connectors.kafka.client import made_client, reaching
 
 _TIMEOUT_MS = 10_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic_ai.messages import ToolCallPart
 from pydantic_core import to_jsonable_python
 
-from flink_agents.api.chat_events import (
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.models.chat_events import (
     CallResult,
     ChatRequestEvent,
     ChatResponseEvent,
@@ -13,8 +14,7 @@ from flink_agents.api.chat_events import (
     ToolRequestEvent,
     ToolResponseEvent,
 )
-from flink_agents.api.context import RunnerContext
-from flink_agents.api.history import ChatTranscript
+from flink_agents.api.models.history import ChatTranscript
 from flink_agents.models.chat.messages import to_json
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills

@@ -12,10 +12,11 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, GetPydanticSchema
 from pydantic_core import core_schema, to_jsonable_python
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.chat import ConversationOptions, OutputMode, UsageLimits
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import action
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import action
 from flink_agents.api.durable import calls_durably
 from flink_agents.api.errors import (
     AgentDefinitionError,
@@ -25,9 +26,8 @@ from flink_agents.api.errors import (
     ToolError,
 )
 from flink_agents.api.events import InputEvent, OutputEvent
-from flink_agents.api.history import ConversationHistory
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.policies import OnError
+from flink_agents.api.models.chat import ConversationOptions, OutputMode, UsageLimits
+from flink_agents.api.models.history import ConversationHistory
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
 
 MODEL = "model"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 
 
 async def answer_context_retrieval_request(

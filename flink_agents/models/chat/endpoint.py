@@ -9,8 +9,8 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
-from flink_agents.api.chat import ChatModelSpec, Endpoint
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.models.chat import ChatModelSpec, Endpoint
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import made_by
 from flink_agents.models.setup.extras import check_installed, extra_of, missing

@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, SystemPromptPart, UserPromptPart
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError, HistoryError
-from flink_agents.api.history import ConversationHistory, KeptConversation, StoredConversation, Summary
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.models.history import ConversationHistory, KeptConversation, StoredConversation, Summary
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.chat.messages import from_json, to_json
 from flink_agents.models.chat.shortening import (

@@ -30,11 +30,11 @@ from pydantic_ai.messages import (
     VideoUrl,
 )
 
-from flink_agents.api.chat import ChatInput
 from flink_agents.api.errors import AgentConfigurationError, UrlContentError
-from flink_agents.api.history import ChatTranscript
-from flink_agents.api.provenance import is_data, messages_in
+from flink_agents.api.models.chat import ChatInput
+from flink_agents.api.models.history import ChatTranscript
 from flink_agents.api.resources import ChatMessage
+from flink_agents.api.resources.provenance import is_data, messages_in
 from flink_agents.models.chat.origins import own_content, own_request, own_response, speaks
 
 _CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)

@@ -8,9 +8,9 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_ai.settings import ModelSettings
 
-from flink_agents.api.chat import ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.history import ChatTranscript, ConversationHistory
+from flink_agents.api.models.chat import ConversationOptions, OutputMode, UsageLimits, problem
+from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 
 _CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)

@@ -1,6 +1,6 @@
 """Holds messages and contents of pydantic-ai that came with data to what the user may say.
 
-What came with data speaks as the user, or not at all: ``flink_agents.api.provenance`` knows which did.
+What came with data speaks as the user, or not at all: ``api.resources.provenance`` knows which did.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic_ai.messages import FileUrl, ModelRequest, ModelResponse, UploadedFile, UserPromptPart
 
 from flink_agents.api.errors import MessageOriginError
-from flink_agents.api.provenance import DATA, is_data, messages_in, set_origin
+from flink_agents.api.resources.provenance import DATA, is_data, messages_in, set_origin
 
 _URL_SCHEMES = ("http", "https")
 

@@ -11,10 +11,10 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
-from flink_agents.api.chat import OutputMode
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.output_types import described
-from flink_agents.api.provenance import as_data
+from flink_agents.api.models.chat import OutputMode
+from flink_agents.api.models.output_types import described
+from flink_agents.api.resources.provenance import as_data
 
 OUTPUT_TOOL = "final_result"
 """The tool that a model calls to give its output, where that is the mode."""

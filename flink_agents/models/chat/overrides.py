@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flink_agents.api.chat import ChatModelSpec, problem
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.models.chat import ChatModelSpec, problem
+from flink_agents.api.settings.options import AgentOptions, Configuration
 
 
 def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from typing_extensions import override
 
-from flink_agents.api.chat import ChatModelSpec, Endpoint, problem, two_makers
-from flink_agents.api.options import Configuration
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.models.chat import ChatModelSpec, Endpoint, problem, two_makers
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import Configuration
 from flink_agents.models.setup.extras import check_installed
 from flink_agents.models.setup.ready import check_ready
 

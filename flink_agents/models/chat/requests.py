@@ -22,13 +22,13 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from flink_agents import redaction
-from flink_agents.api.chat import ChatModelSpec, OnRefusal
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.metrics import MetricGroup
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequestError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.metrics import MetricGroup
-from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.models.chat import ChatModelSpec, OnRefusal
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.chat.messages import Transcript, from_json, to_json
 from flink_agents.models.setup.failures import failed_attempt

@@ -10,7 +10,9 @@ from typing import Any, Unpack
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model, ModelRequestParameters
 
-from flink_agents.api.chat import (
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ModelRefusedError, ModelRequestError
+from flink_agents.api.models.chat import (
     ChatInput,
     ChatModelSpec,
     ChatResult,
@@ -21,12 +23,10 @@ from flink_agents.api.chat import (
     OutputMode,
     UsageLimits,
 )
-from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import ModelRefusedError, ModelRequestError
-from flink_agents.api.history import ChatTranscript, ConversationHistory
-from flink_agents.api.options import Configuration
-from flink_agents.api.resource_providers import DeclaredResource
+from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.resources import Prompt, ResourceRef, ResourceType
+from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.api.settings.options import Configuration
 from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
 from flink_agents.models.chat.history import Remembered, check_recordable

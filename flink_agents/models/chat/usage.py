@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flink_agents.api.chat import ChatUsage, UsageLimits
 from flink_agents.api.errors import UsageLimitExceededError
+from flink_agents.api.models.chat import ChatUsage, UsageLimits
 from flink_agents.models.chat.requests import Answer
 
 _NOTHING = ChatUsage()

@@ -8,8 +8,8 @@ from typing import Any, Unpack
 from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.run import AgentRunResult
 
+from flink_agents.api.agents.decorators import ClassAttribute, Trigger, action
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import ClassAttribute, Trigger, action
 from flink_agents.api.durable import waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.events import Event, InputEvent, OutputEvent

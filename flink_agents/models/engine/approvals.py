@@ -22,11 +22,11 @@ from pydantic_ai.external_events import ExternalEventError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
-from flink_agents.api.approvals import ApprovalOutcome, Decision
+from flink_agents.api.common.current import current_context
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.current import current_context
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalUnavailableError
+from flink_agents.api.events.approvals import ApprovalOutcome, Decision
 
 _FIX = (
     "let people be asked, by FlinkDurability(approvals=True); or let the run end with the requests, by "

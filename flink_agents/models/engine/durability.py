@@ -47,13 +47,13 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_core import PydanticSerializationError
 
 from flink_agents import redaction
-from flink_agents.api.chat import OnUnknownOutcome
-from flink_agents.api.current import OWN_LOCKS, current_context, unrecorded_action
+from flink_agents.api.common.current import OWN_LOCKS, current_context, unrecorded_action
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
-from flink_agents.api.mcp import OnNameTaken
-from flink_agents.api.policies import RetryPolicy
-from flink_agents.api.raised_notes import note_once
+from flink_agents.api.models.chat import OnUnknownOutcome
+from flink_agents.api.models.mcp import OnNameTaken
+from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names

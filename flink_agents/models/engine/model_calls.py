@@ -18,9 +18,9 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.models import Model
 
-from flink_agents.api.chat import RESPONSE_LIMIT
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, ModelRequestError
-from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.models.chat import RESPONSE_LIMIT
 from flink_agents.models.chat.endpoint import client_of
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import failed_attempt, text_of

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pydantic_ai.models import Model
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 
 T = TypeVar("T")
 

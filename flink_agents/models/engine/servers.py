@@ -11,10 +11,10 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
-from flink_agents.api.chat import OnUnknownOutcome
+from flink_agents.api.common.current import current_context
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.current import current_context
 from flink_agents.api.errors import ContextMisuseError
+from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.engine.free_names import ServedToolsetTool
 from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled

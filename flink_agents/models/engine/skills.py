@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
-from flink_agents.api.skills import Skills, SkillsSpec
+from flink_agents.api.models.skills import Skills, SkillsSpec
 from flink_agents.models.setup.descriptions import read_configured
 from flink_agents.models.tools.skills.resource import opened
 from flink_agents.models.tools.skills.tools import SkillSet

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from flink_agents import redaction
-from flink_agents.api.approvals import ApprovalOutcome
-from flink_agents.api.approved_calls import ask
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError, UnknownOutcome
 from flink_agents.api.errors import (
@@ -22,9 +21,10 @@ from flink_agents.api.errors import (
     MCPResultError,
     MCPServerUnavailableError,
 )
-from flink_agents.api.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
-from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.events.approvals import ApprovalOutcome
+from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.resources import ChatMessage
+from flink_agents.api.resources.approved_calls import ask
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError

@@ -12,9 +12,9 @@ from typing import Any
 import mcp_types
 from pydantic_ai.mcp import MCPToolset
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
 from flink_agents.models.mcp.lifeline import Lifeline
 from flink_agents.models.mcp.transports import transport_of

@@ -12,7 +12,7 @@ from pydantic_ai.messages import BinaryContent, TextContent
 from pydantic_core import to_jsonable_python
 
 from flink_agents.api.errors import MCPResultError
-from flink_agents.api.mcp import MCPServerSpec, MCPTool
+from flink_agents.api.models.mcp import MCPServerSpec, MCPTool
 from flink_agents.models.tools.results import told as told_result
 
 

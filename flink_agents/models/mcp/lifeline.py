@@ -16,7 +16,7 @@ from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 
 _log = bounded_logger("flink_agents.mcp")
 

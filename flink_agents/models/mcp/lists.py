@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp_types
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 
 _log = bounded_logger("flink_agents.mcp")
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic_ai.mcp import MCPToolset
 
 from flink_agents.api.errors import AgentsError
-from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.connection import GRACE_SECONDS, Connection
 from flink_agents.models.mcp.content import repeatable
 from flink_agents.models.mcp.failures import Failure, Kind, failure_of

@@ -7,9 +7,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.mcp import MCPServerSpec
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.resource_providers import DeclaredResource
+from flink_agents.api.models.mcp import MCPServerSpec
+from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.requests import MCPRequests
 from flink_agents.models.mcp.tool import MCPModelTool

@@ -22,7 +22,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from typing_extensions import override
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.models.setup.bodies import ResponseTooLargeError
 
 _log = bounded_logger("flink_agents.mcp")

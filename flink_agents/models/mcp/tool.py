@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic_ai.tools import ToolDefinition
 
-from flink_agents.api.chat import OnToolError
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import UnknownOutcome
 from flink_agents.api.errors import MCPError, MCPOutcomeUnknownError
-from flink_agents.api.mcp import MCPTool
+from flink_agents.api.models.chat import OnToolError
+from flink_agents.api.models.mcp import MCPTool
 from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.content import told
 from flink_agents.models.mcp.failures import Kind

@@ -8,7 +8,7 @@ import httpx2
 from fastmcp.client.transports import ClientTransport, SSETransport, StreamableHttpTransport
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-from flink_agents.api.mcp import MCPServerSpec
+from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import HTTPAnswer
 from flink_agents.models.mcp.lifeline import Lifeline
 from flink_agents.models.mcp.stdio import BoundedStdio

@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import override
 
-from flink_agents.api.chat import RESPONSE_LIMIT, Public, Secret
 from flink_agents.api.errors import (
     AgentsError,
     EmbeddingMismatchError,
@@ -26,7 +25,8 @@ from flink_agents.api.errors import (
     VectorStoreInUseError,
     VectorStoreUnavailableError,
 )
-from flink_agents.api.vector_filters import AllOf, Condition, Parsed, parse_filter
+from flink_agents.api.models.chat import RESPONSE_LIMIT, Public, Secret
+from flink_agents.api.models.vector_filters import AllOf, Condition, Parsed, parse_filter
 from flink_agents.api.vector_store import (
     Document,
     DocumentUpdate,

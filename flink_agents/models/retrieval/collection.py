@@ -16,8 +16,8 @@ from typing_extensions import override
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DocumentError, EmbeddingMismatchError, VectorFilterError
-from flink_agents.api.retrieval import DEFAULT_K, Collection
-from flink_agents.api.vector_filters import parse_filter
+from flink_agents.api.models.retrieval import DEFAULT_K, Collection
+from flink_agents.api.models.vector_filters import parse_filter
 from flink_agents.api.vector_store import (
     Document,
     DocumentUpdate,

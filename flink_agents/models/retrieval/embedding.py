@@ -18,15 +18,15 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from flink_agents.api.chat import Endpoint
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, EmbeddingMismatchError, RetrievalError
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.policies import RetryPolicy
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.models.chat import Endpoint
+from flink_agents.api.models.retrieval_specs import EmbeddingModelSpec
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.retrieval_specs import EmbeddingModelSpec
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import made_by

@@ -19,9 +19,9 @@ from typing_extensions import override
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DocumentError, OptionError
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.retrieval import DEFAULT_K, LongTermMemory, MemoryItem, Summarise
-from flink_agents.api.vector_filters import both
+from flink_agents.api.models.retrieval import DEFAULT_K, LongTermMemory, MemoryItem, Summarise
+from flink_agents.api.models.vector_filters import both
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
 
 if TYPE_CHECKING:

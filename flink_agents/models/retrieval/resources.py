@@ -13,13 +13,13 @@ import numpy as np
 from pydantic import BaseModel
 from typing_extensions import override
 
+from flink_agents.api.common.providers import Providers
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ResourceUnavailableError, UnknownStoreError
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.providers import Providers
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
+from flink_agents.api.models.retrieval_specs import LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.retrieval_specs import LongTermMemorySpec, VectorStoreSpec
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
 from flink_agents.models.retrieval.collection import StoreCollection
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource

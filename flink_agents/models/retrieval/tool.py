@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.models.retrieval import DEFAULT_K
 from flink_agents.api.resources import Tool
-from flink_agents.api.retrieval import DEFAULT_K
 from flink_agents.api.vector_store import Filter
 
 

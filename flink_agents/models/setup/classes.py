@@ -7,7 +7,7 @@ import sys
 from typing import Any, TypeVar
 
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.api.resource_providers import NamedCode
+from flink_agents.api.resources.providers import NamedCode
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from flink_agents.api.chat import problem
+from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
-from flink_agents.api.option_values import ConfigOption
-from flink_agents.api.options import Configuration
+from flink_agents.api.models.chat import problem
+from flink_agents.api.settings.options import Configuration
 
 D = TypeVar("D", bound=BaseModel)
 

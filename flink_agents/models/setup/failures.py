@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import RetryableError
-from flink_agents.api.logs import bounded_logger
 
 _log = bounded_logger("flink_agents.models")
 

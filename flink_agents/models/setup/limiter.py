@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from aiolimiter import AsyncLimiter
 
-from flink_agents.api.policies import RateLimit
+from flink_agents.api.common.policies import RateLimit
 
 
 class RequestLimiter:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.chat import Public, Secret
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.models.chat import Public, Secret
 
 _CREDENTIALS = ("api_key", "auth_token", "_api_key", "_token", "token")
 """Where clients of providers keep what they authenticate with."""

@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol
 
 from pydantic_ai.tools import ToolDefinition
 
-from flink_agents.api.chat import OnToolError, OnUnknownOutcome
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ToolOutcomeUnknownError
+from flink_agents.api.models.chat import OnToolError, OnUnknownOutcome
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
 from flink_agents import redaction
-from flink_agents.api.approvals import ApprovalOutcome
-from flink_agents.api.approved_calls import with_key
-from flink_agents.api.chat import OnToolError
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, TerminalError, UnknownOutcome
 from flink_agents.api.errors import ActionTimeoutError, AgentsError, ToolResultError
-from flink_agents.api.memory import MemoryObject, MemoryScope
-from flink_agents.api.policies import RetryPolicy
+from flink_agents.api.events.approvals import ApprovalOutcome
+from flink_agents.api.models.chat import OnToolError
 from flink_agents.api.resources import Tool
+from flink_agents.api.resources.approved_calls import with_key
+from flink_agents.api.resources.memory import MemoryObject, MemoryScope
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
 from flink_agents.models.tools.results import told as told_result

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import DuplicateNameError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.models.tools.calls import ModelTool
 
 _log = bounded_logger("flink_agents.mcp")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic_ai.messages import BinaryContent
 from pydantic_core import to_jsonable_python
 
-from flink_agents.api.provenance import as_data
+from flink_agents.api.resources.provenance import as_data
 
 PICTURES = 10
 """How many times the limit of a result pictures may have."""

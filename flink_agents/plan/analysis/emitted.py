@@ -13,7 +13,7 @@ from importlib.util import resolve_name
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.events import Event, InputEvent, NamedEvent

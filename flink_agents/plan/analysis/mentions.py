@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import NamedTuple
 
-from flink_agents.api.identity import IdentityCache
+from flink_agents.api.common.identity import IdentityCache
 from flink_agents.plan.analysis.source import AnyFunction, node_of
 
 _FIRST_ONLY = frozenset({"isinstance", "issubclass", "hasattr", "getattr"})

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from flink_agents.api.identity import IdentityCache
-from flink_agents.api.places import short_path
+from flink_agents.api.common.identity import IdentityCache
+from flink_agents.api.common.places import short_path
 from flink_agents.plan.analysis.mentions import parameters_of
 from flink_agents.plan.analysis.source import AnyFunction, node_of
 

@@ -13,7 +13,7 @@ import functools
 import inspect
 from types import CodeType, FunctionType
 
-from flink_agents.api.identity import IdentityCache
+from flink_agents.api.common.identity import IdentityCache
 
 AnyFunction = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

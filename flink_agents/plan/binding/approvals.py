@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flink_agents.api.approvals import ApprovalDeniedEvent, arguments_of, changed_event
-from flink_agents.api.awaited_methods import truth_of
+from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.events import Event, lineage_of_sent, stamp
+from flink_agents.api.events.approvals import ApprovalDeniedEvent, arguments_of, changed_event
 from flink_agents.api.settings import ActionSettings
 
 Call = Callable[[Event, RunnerContext], Any]

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Set
 from types import CodeType, FunctionType
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import ACTION_MARK, RESOURCE_MARK
 from flink_agents.plan.binding.uses import ASKS, OF_MODULES, named_by, names_in, with_contents
 from flink_agents.plan.compile.compiler import compile_agent
 from flink_agents.plan.compile.configuration import instance_of

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, cast
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.approvals import ApprovalDeniedEvent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import is_users_code, place_of, place_of_class, unwrap
+from flink_agents.api.common.policies import OnError, OnSuspend, RetryPolicy
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     FunctionReferenceError,
     ResourceNotFoundError,
     ResourceUnavailableError,
 )
+from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event
-from flink_agents.api.options import Configuration
-from flink_agents.api.places import is_users_code, place_of, place_of_class, unwrap
-from flink_agents.api.policies import OnError, OnSuspend, RetryPolicy
-from flink_agents.api.resource_providers import DeclaredResource, NamedCode, provider_of
+from flink_agents.api.events.approvals import ApprovalDeniedEvent
 from flink_agents.api.resources import RESOURCE_PROVIDERS, ResourceType, check_resource_type
+from flink_agents.api.resources.providers import DeclaredResource, NamedCode, provider_of
 from flink_agents.api.settings import ActionSettings
+from flink_agents.api.settings.options import Configuration
 from flink_agents.plan.analysis.functions import has_async_code, is_async_generator, is_generator
 from flink_agents.plan.binding.approvals import with_approval
 from flink_agents.plan.compile.code import AgentCode

@@ -7,8 +7,8 @@ from typing import Any
 from typing_extensions import override
 
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
 from flink_agents.api.resources import ChatMessage, Prompt, Tool
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 
 
 class ToolProvider(ResourceProvider):

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS
-from flink_agents.api.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark, ResourceMark
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS
+from flink_agents.api.agents.decorators import ACTION_MARK, RESOURCE_MARK, ActionMark, ResourceMark
+from flink_agents.api.common.identity import IdentityCache
 from flink_agents.api.durable import is_known_to_call_durably, is_known_to_wait_durably
-from flink_agents.api.identity import IdentityCache
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.analysis.imports import imports_of
 from flink_agents.plan.analysis.reading import names_of

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Union, get_args, get_origin
 
+from flink_agents.api.common.places import place_of
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ActionSignatureError
 from flink_agents.api.events import Event
-from flink_agents.api.places import place_of
 from flink_agents.plan.analysis.reading import plain_function
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN

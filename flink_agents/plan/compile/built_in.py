@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flink_agents.api.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
-from flink_agents.api.decorators import ActionMark
+from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
+from flink_agents.api.agents.decorators import ActionMark
 from flink_agents.plan.analysis.reading import Reading
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import Emissions, type_of

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.events import Event
-from flink_agents.api.policies import RetryPolicy
 from flink_agents.api.resources import ResourceType
 from flink_agents.plan.compile.configuration import parameter_types
 from flink_agents.plan.compile.declarations import (

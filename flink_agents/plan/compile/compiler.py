@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import Trigger
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import Trigger
+from flink_agents.api.common.places import describe, place_of, place_of_class
+from flink_agents.api.common.policies import OnError, RetryPolicy
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
-from flink_agents.api.places import describe, place_of, place_of_class
-from flink_agents.api.policies import OnError, RetryPolicy
-from flink_agents.api.resource_providers import provider_of
 from flink_agents.api.resources import (
     Prompt,
     ResourceDescriptor,
@@ -20,6 +19,7 @@ from flink_agents.api.resources import (
     Tool,
     references_of,
 )
+from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, get_type_hints
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import describe, place_of_class
 from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionError
-from flink_agents.api.places import describe, place_of_class
 
 A = TypeVar("A", bound=Agent)
 

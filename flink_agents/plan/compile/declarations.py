@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.decorators import (
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import (
     ACTION_MARK,
     RESOURCE_MARK,
     ActionMark,
     ResourceMark,
 )
+from flink_agents.api.common.places import place_of, place_of_class, unwrap
 from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError, DuplicateNameError
-from flink_agents.api.places import place_of, place_of_class, unwrap
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.settings import ToolSettings
 from flink_agents.plan.model import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
 from flink_agents.plan.compile.built_in import needed_actions
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.declarations import (

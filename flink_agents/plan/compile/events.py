@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import Trigger
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.decorators import Trigger
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.plan.analysis.emitted import emitted_by
 from flink_agents.plan.analysis.reading import Reading, owners_named_by, read

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from flink_agents.api.errors import LiteralSecretError
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan.model import AgentPlan
 
 REFERENCES = ({"env"}, {"file"}, {"public"})

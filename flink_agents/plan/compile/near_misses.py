@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import unwrap
 from flink_agents.api.errors import AgentDefinitionError
-from flink_agents.api.places import unwrap
 from flink_agents.api.settings import check_near
 
 

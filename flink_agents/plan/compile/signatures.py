@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from flink_agents.api.common.places import describe, place_of
 from flink_agents.api.errors import ActionSignatureError
-from flink_agents.api.places import describe, place_of
 from flink_agents.plan.analysis.functions import called
 from flink_agents.plan.compile.declarations import ActionDeclaration, ResourceDeclaration
 

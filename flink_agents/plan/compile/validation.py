@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.approvals import APPROVALS_TAG
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import describe, place_of_class
+from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     CyclicResourceError,
@@ -24,10 +24,10 @@ from flink_agents.api.errors import (
     PlanFormatError,
     UnknownTriggerError,
 )
-from flink_agents.api.event_time import LATE_TAG
+from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import DELAYED_TAG, AgentCallEvent, Event, InputEvent, NamedEvent, OutputEvent
-from flink_agents.api.places import describe, place_of_class
-from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
+from flink_agents.api.events.approvals import APPROVALS_TAG
+from flink_agents.api.events.event_time import LATE_TAG
 from flink_agents.api.resources import (
     TOOL_SOURCES,
     Prompt,

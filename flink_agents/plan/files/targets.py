@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import describe
 from flink_agents.api.errors import PlanFormatError
-from flink_agents.api.places import describe
 from flink_agents.plan.compile.compiler import compile_agent
 from flink_agents.plan.compile.literal_secrets import check_plan
 from flink_agents.plan.files.yaml import load_yaml

@@ -25,13 +25,15 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.chat import ChatModelSpec, Endpoint
-from flink_agents.api.decorators import Trigger
-from flink_agents.api.error_base import suggest
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.decorators import Trigger
+from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RetryPolicy
 from flink_agents.api.errors import AgentDefinitionError, PlanFormatError
-from flink_agents.api.mcp import MCPServerSpec
-from flink_agents.api.policies import OnError, OnSuspend, OnUnhandled, RetryPolicy
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.models.chat import ChatModelSpec, Endpoint
+from flink_agents.api.models.mcp import MCPServerSpec
+from flink_agents.api.models.retrieval_specs import EmbeddingModelSpec, LongTermMemorySpec, VectorStoreSpec
+from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources import (
     ChatMessage,
     MCPPromptSource,
@@ -41,9 +43,7 @@ from flink_agents.api.resources import (
     ResourceType,
     Tool,
 )
-from flink_agents.api.retrieval_specs import EmbeddingModelSpec, LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.settings import PlainSettings, ToolLimits
-from flink_agents.api.skills import SkillsSpec
 from flink_agents.plan.compile.configuration import make_instance
 from flink_agents.plan.files.yaml_keys import keys_at
 from flink_agents.plan.files.yaml_source import Location, YamlSource

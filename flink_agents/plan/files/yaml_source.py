@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from flink_agents.api.common.places import short_path
 from flink_agents.api.errors import PlanFormatError
-from flink_agents.api.places import short_path
 
 Location = tuple[str | int, ...]
 """Keys and indexes that lead from the root to an entry."""

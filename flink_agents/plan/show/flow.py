@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from flink_agents.api.durations import duration_text
+from flink_agents.api.common.durations import duration_text
+from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.events import Event, InputEvent, OutputEvent
-from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.plan.model import ActionPlan, AgentPlan, EventPlan, RetryPlan
 
 INPUT = f"event:{InputEvent.EVENT_TYPE}"

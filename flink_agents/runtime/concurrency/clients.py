@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context
 from typing import Any
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.analysis.functions import is_async_generator, is_generator
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from typing_extensions import override
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.concurrency.outcomes import carried
 
 _FUNCTIONS = (FunctionType, MethodType, type)

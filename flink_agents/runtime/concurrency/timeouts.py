@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, hand_to
 from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, outcome_of

@@ -15,11 +15,11 @@ from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import Phase
-from flink_agents.api.policies import RetryPolicy
 from flink_agents.runtime.concurrency.bridge import Errands, hand_to
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,

@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
     NonDeterminismError,
     UnserializableValueError,
 )
-from flink_agents.api.provenance import as_data
+from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord

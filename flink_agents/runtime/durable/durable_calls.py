@@ -13,6 +13,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.durable import DurableCallable, OnMismatch
 from flink_agents.api.errors import (
     ContextMisuseError,
@@ -20,10 +22,8 @@ from flink_agents.api.errors import (
     RecordTooLargeError,
     StateError,
 )
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.memory import MemoryScope
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.policies import DEAD_LETTER_TAG
+from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.call_attempts import CallingThread, Threads

@@ -10,8 +10,8 @@ import asyncio
 from threading import get_ident
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import Phase
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import Wait
 from flink_agents.runtime.execution.run import Run

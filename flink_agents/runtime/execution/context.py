@@ -14,12 +14,12 @@ from typing import Any, Literal, cast
 
 from typing_extensions import override
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.approvals import ApprovalOutcome, Check
-from flink_agents.api.ask_methods import Answer
-from flink_agents.api.awaited_methods import noted
-from flink_agents.api.chat import ChatResult
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.awaited import noted
+from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
@@ -27,12 +27,12 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
 )
 from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
-from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
-from flink_agents.api.metrics import MetricGroup
-from flink_agents.api.observers import Phase
-from flink_agents.api.options import Configuration
+from flink_agents.api.events.approvals import ApprovalOutcome, Check
+from flink_agents.api.events.signals import SignalWait
+from flink_agents.api.models.chat import ChatResult
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.api.signals import SignalWait
+from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.settings.options import Configuration
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.asked.asked_run import root_of

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flink_agents.api.durable.upgrades import place_of_upgrade, upgrade_of
 from flink_agents.api.errors import PlanChangedError, StateError, UpgradeFailedError
 from flink_agents.api.events import Event, NamedEvent, OutputEvent, lineage_of_sent, stamp
-from flink_agents.api.upgrades import place_of_upgrade, upgrade_of
 from flink_agents.runtime.journal.plans import give_back
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.classes.values import shape_of

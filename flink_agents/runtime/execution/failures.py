@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors import (
     ActionFailedError,
@@ -17,8 +19,6 @@ from flink_agents.api.errors import (
     StateError,
 )
 from flink_agents.api.events import Event, InputEvent
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.policies import DEAD_LETTER_TAG, DeadLetter, FailedAttempt, OnError, RetryPolicy
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.context import ActionRun

@@ -20,9 +20,9 @@ from typing import Any
 
 from aiolimiter import AsyncLimiter
 
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.policies import RateLimit
 from flink_agents.api.errors import ContextMisuseError
-from flink_agents.api.observers import Phase
-from flink_agents.api.policies import RateLimit
 from flink_agents.api.resources import Tool
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.runtime.concurrency.bridge import Bridge

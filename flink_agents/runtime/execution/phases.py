@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.observers import IN_FLIGHT, Phase
+from flink_agents.api.agents.observers import IN_FLIGHT, Phase
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key

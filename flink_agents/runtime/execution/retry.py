@@ -12,6 +12,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from flink_agents.api.common.policies import FailedAttempt, RetryPolicy
 from flink_agents.api.durable import RetryableError, TerminalError
 from flink_agents.api.errors import (
     ActionSignatureError,
@@ -27,7 +28,6 @@ from flink_agents.api.errors import (
     UnknownEventError,
     UnknownTriggerError,
 )
-from flink_agents.api.policies import FailedAttempt, RetryPolicy
 from flink_agents.runtime.execution.limits import Slot
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.typenames import find_error

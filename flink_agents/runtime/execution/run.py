@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from flink_agents.api.agents.observers import Phase
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.lineage import message_id_of, traceparent_of
-from flink_agents.api.memory import MemoryScope
-from flink_agents.api.observers import Phase
+from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.part_memory import PartTree

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from flink_agents.api.ask_methods import Answer
+from flink_agents.api.agents.observers import RunObserver
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.policies import OnSuspend
+from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StateError, StoreNotConfiguredError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import RunObserver
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.policies import OnSuspend
-from flink_agents.api.provenance import as_data
 from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.api.resources.provenance import as_data
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS

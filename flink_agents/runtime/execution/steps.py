@@ -14,8 +14,8 @@ from itertools import chain
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
-from flink_agents.api.awaited_methods import truth_of
-from flink_agents.api.current import called_action_run
+from flink_agents.api.common.awaited import truth_of
+from flink_agents.api.common.current import called_action_run
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.context import ActionRun, context_type

@@ -11,15 +11,15 @@ from pyflink.common import Configuration as FlinkConfiguration
 from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
 from typing_extensions import override
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.environment import AgentInput, AgentsExecutionEnvironment
 from flink_agents.api.errors import (
     JobDefinitionError,
     UnsupportedExecutionError,
     UnsupportedTableError,
 )
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.places import authors_place
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat

@@ -17,11 +17,11 @@ from pyflink.common import TypeInformation, Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 
 from flink_agents import redaction
+from flink_agents.api.agents.observers import ObserverSource
+from flink_agents.api.common.logs import MAX_TRACEBACK, bounded
 from flink_agents.api.errors import AgentsError
-from flink_agents.api.event_time import EventTime
-from flink_agents.api.logs import MAX_TRACEBACK, bounded
-from flink_agents.api.observers import ObserverSource
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.events.event_time import EventTime
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.attempts import Attempt

@@ -15,6 +15,8 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
+from flink_agents.api.agents.job_guard import check_may_run
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import (
     AgentCycleError,
     ApprovalsNotAnsweredError,
@@ -22,10 +24,8 @@ from flink_agents.api.errors import (
     DuplicateAgentError,
     JobDefinitionError,
 )
-from flink_agents.api.event_time import EventTime, LateOutputs
-from flink_agents.api.job_guard import check_may_run
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.places import authors_place
+from flink_agents.api.events.event_time import EventTime, LateOutputs
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import restarting_sources_of
 from flink_agents.runtime.flink.following.console import is_terminal

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.metrics.metrics import (
     LocalCounter,
     LocalGauge,

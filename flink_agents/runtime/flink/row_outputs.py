@@ -1,6 +1,6 @@
 """Rows as answers of chat models: converts a row type to a Pydantic model, and its values to rows.
 
-Models import this by its name in ``flink_agents.api.output_types``, since only this package imports PyFlink.
+Models import this by the name in ``api.models.output_types``, since only this package imports PyFlink.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyflink.common.typeinfo import (
 )
 
 from flink_agents.api.errors import AgentConfigurationError
-from flink_agents.api.output_types import DescribedType
+from flink_agents.api.models.output_types import DescribedType
 from flink_agents.runtime.flink.compat import basic_type_of, inner_types_of, names_of_row
 
 

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from pyflink.common import Row, RowKind, TypeInformation
 from pyflink.common.typeinfo import ListTypeInfo, ObjectArrayTypeInfo, RowTypeInfo
 
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedTableError
-from flink_agents.api.places import authors_place
 from flink_agents.api.tables import ChangeKind, TableChange
 from flink_agents.runtime.flink.inputs.java_values import read_row
 from flink_agents.runtime.serde.typenames import shorten

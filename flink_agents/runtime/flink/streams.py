@@ -11,10 +11,11 @@ from pyflink.common import TypeInformation, Types
 from pyflink.datastream import DataStream, OutputTag
 from typing_extensions import override
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.approvals import APPROVALS_TAG
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.agents.observers import ObserverSource, check_observers
+from flink_agents.api.common.places import authors_place
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.environment import AgentInput, AgentStream
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import (
     AgentDefinitionError,
     JobDefinitionError,
@@ -22,13 +23,12 @@ from flink_agents.api.errors import (
     UnknownSideOutputError,
     UnsupportedTableError,
 )
-from flink_agents.api.event_time import LATE_TAG, EventTime
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.events.approvals import APPROVALS_TAG
+from flink_agents.api.events.event_time import LATE_TAG, EventTime
+from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.lineage import TracedOutput
-from flink_agents.api.observers import ObserverSource, check_observers
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.places import authors_place
-from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.plan.binding.asked import asks_for_approvals
 from flink_agents.plan.binding.uses import keeps_state, may_wait

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 from pyflink.common import TypeInformation, Types
 
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import UnsupportedTableError
-from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink.compat import without_jvm
 
 _STREAM_TYPES: dict[Any, Any] = {

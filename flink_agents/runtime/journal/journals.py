@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, origins_in
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import RecordsPrunedError, StoreMismatchError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.plan import AgentPlan
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.grouped import GroupedStore

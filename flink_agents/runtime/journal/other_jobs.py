@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import JobIdentifierMismatchError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.journal.names import is_flink_job_id
 from flink_agents.runtime.journal.order import input_digest
 from flink_agents.runtime.journal.records import RunHeader

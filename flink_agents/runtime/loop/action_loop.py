@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from types import FrameType
 from typing import Any
 
-from flink_agents.api.current import OWN_LOCKS
+from flink_agents.api.common.current import OWN_LOCKS
 from flink_agents.runtime.execution import call_scope
 from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFuture, current_delivery
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer

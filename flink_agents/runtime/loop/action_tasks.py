@@ -7,8 +7,8 @@ from collections.abc import Collection
 from contextvars import ContextVar
 from typing import Any, cast
 
-from flink_agents.api.current import current_action_run
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.current import current_action_run
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery

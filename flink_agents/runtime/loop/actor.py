@@ -17,8 +17,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from flink_agents.api.action_state import Record
+from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
-from flink_agents.api.observers import Phase
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run

@@ -17,11 +17,11 @@ from contextvars import Context
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import OnMismatch
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import Phase
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.run_errors import RunEndedError
+from flink_agents.api.errors.runs import RunEndedError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool

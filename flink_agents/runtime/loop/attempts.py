@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from flink_agents.api.agents.observers import Phase
 from flink_agents.api.durable import OnMismatch
-from flink_agents.api.observers import Phase
 from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.durable.call_values import mismatch_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from flink_agents.api.run_errors import RunEndedError
+from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 

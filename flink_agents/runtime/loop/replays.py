@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import Phase
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run

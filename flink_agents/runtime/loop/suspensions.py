@@ -11,8 +11,8 @@ from datetime import timedelta
 from functools import partial
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import TimersAtEnd
+from flink_agents.api.events.signals import TimersAtEnd
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import kept_trial

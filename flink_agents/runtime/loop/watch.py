@@ -22,10 +22,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from flink_agents.api.key_requests import WATCH_MARK
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import Phase
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.agents.observers import Phase
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.events.key_requests import WATCH_MARK
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import RunState, Wait

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 
 WINDOW = 1000
 """How many values a histogram holds."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.observers import ObserverSource, RunObserver
+from flink_agents.api.agents.observers import ObserverSource, RunObserver
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 
 _log = bounded_logger("flink_agents.observers")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from flink_agents.api.approvals import APPROVAL_SIGNAL
+from flink_agents.api.events.approvals import APPROVAL_SIGNAL
 
 TIMER, SIGNAL, APPROVAL = "timer", "signal", "approval"
 

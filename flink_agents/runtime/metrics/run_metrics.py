@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from flink_agents.api.agents.observers import ObservedRun, RunObserver
+from flink_agents.api.common.metrics import Counter
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.api.metrics import Counter
-from flink_agents.api.observers import ObservedRun, RunObserver
 from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
 from flink_agents.runtime.metrics.open_waits import OpenWaits
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
-from flink_agents.api.approvals import APPROVALS_TAG
+from flink_agents.api.agents.observers import ObserverSource
+from flink_agents.api.common.policies import DEAD_LETTER_TAG, OnError
 from flink_agents.api.durable import OnPlanChange
-from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
-from flink_agents.api.observers import ObserverSource
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.policies import DEAD_LETTER_TAG, OnError
-from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG
+from flink_agents.api.events.approvals import APPROVALS_TAG
+from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
+from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import may_wait
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment

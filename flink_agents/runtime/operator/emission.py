@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.lineage import OutputLineage, TracedOutput
-from flink_agents.api.policies import DEAD_LETTER_TAG
 from flink_agents.runtime.execution.run import Run
 from flink_agents.trace.records import traceparent
 

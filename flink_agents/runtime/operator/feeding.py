@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder, input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting

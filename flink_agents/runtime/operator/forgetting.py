@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.emission import Emission

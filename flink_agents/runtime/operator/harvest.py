@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from flink_agents.api.observers import Phase
+from flink_agents.api.agents.observers import Phase
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 

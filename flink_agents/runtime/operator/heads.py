@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from flink_agents.api.errors import PlanChangedError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs

@@ -20,11 +20,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.errors import NoWatermarksError, TimestampRangeError
-from flink_agents.api.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events import DelayedLineage
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.metrics import MetricGroup
+from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.operator.harvest import is_held
 from flink_agents.runtime.state.keyed_state import Timers

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.loop.actor import KeyActor

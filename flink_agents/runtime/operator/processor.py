@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment

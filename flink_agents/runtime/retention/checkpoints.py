@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 
 _log = bounded_logger("flink_agents.checkpoints")
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import FencedOwnerError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 
 _log = bounded_logger("flink_agents.pruning")

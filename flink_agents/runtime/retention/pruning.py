@@ -23,9 +23,9 @@ from datetime import timedelta
 from typing_extensions import override
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import Prune
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import (
     CheckpointPoller,

@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from flink_agents.api.common.places import place_of, place_of_class
 from flink_agents.api.errors import KeyEncodingError, UnknownTypeNameError, UnserializableValueError
-from flink_agents.api.places import place_of, place_of_class
 from flink_agents.runtime.serde.classes.changed import remake_dataclass, remake_model
 from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import (

@@ -15,14 +15,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from flink_agents import redaction
+from flink_agents.api.common.places import is_users_code
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.durable_checks import IDEMPOTENCY_KEY, misspelt_key
-from flink_agents.api.error_base import suggest
+from flink_agents.api.durable.checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.errors import ActionFailedError, AgentsError
+from flink_agents.api.errors.base import suggest
 from flink_agents.api.events import Event, InputEvent
-from flink_agents.api.memory import MemoryObject
-from flink_agents.api.places import is_users_code
-from flink_agents.api.raised_notes import notes_of
+from flink_agents.api.resources.memory import MemoryObject
+from flink_agents.api.resources.raised_notes import notes_of
 from flink_agents.runtime.serde.awaitables import AWAIT_IT, shows_forgotten_await
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.serde.typenames import shorten

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.error_base import AgentsError
-from flink_agents.api.places import is_users_code
+from flink_agents.api.common.places import is_users_code
+from flink_agents.api.errors.base import AgentsError
 
 MAX_TEXT = 10_000
 """The largest length of an exception's message."""

@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.signals import Signal
 
 _VERSION = b"\x01"
 _MEANT_VERSION = b"\x02"

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from flink_agents.api.errors import MemoryPathError
-from flink_agents.api.memory import MemoryObject, MemoryRef, MemoryScope
+from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.copies import UNCHANGING, is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import StateError, UnsavedChangeError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.places import authors_place
 from flink_agents.runtime.serde.typenames import shorten
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.target import TraceTarget
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.trace_errors import TraceOptionError
+from flink_agents.api.errors.trace import TraceOptionError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.kafka_clients import close_producer
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.target import TraceTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flink_agents.api.logs import MAX_CHARACTERS, bounded_logger
+from flink_agents.api.common.logs import MAX_CHARACTERS, bounded_logger
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.target import TraceTarget
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.trace_errors import TraceError, TraceOptionError
+from flink_agents.api.errors.trace import TraceError, TraceOptionError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace import operations
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id, span_of_context

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.trace import operations
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord

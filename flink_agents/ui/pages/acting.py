@@ -8,9 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flink_agents.api.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request
-from flink_agents.api.console_errors import RejectedAnswerError
-from flink_agents.api.signals import Signal
+from flink_agents.api.errors.console import RejectedAnswerError
+from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, plain, wait_of_request
+from flink_agents.api.events.signals import Signal
 from flink_agents.ui import queries
 from flink_agents.ui.outside import json_of
 from flink_agents.ui.pages.view import View, first

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flink_agents.api.console_errors import RejectedAnswerError
+from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.runtime.serde.keys import decode_key, encode_key
 from flink_agents.trace import telling
 from flink_agents.trace.reading import RunTrace

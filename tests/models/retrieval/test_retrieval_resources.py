@@ -24,7 +24,7 @@ from flink_agents.api.errors import (
     MissingResourceError,
     UnknownStoreError,
 )
-from flink_agents.api.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.vector_store import Document
 from flink_agents.models.retrieval.resources import open_vector_store
 from flink_agents.models.retrieval.sqlite.store import SQLiteVectorStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import DocumentError, VectorFilterError
-from flink_agents.api.vector_filters import both, matches, parse_filter
+from flink_agents.api.models.vector_filters import both, matches, parse_filter
 from flink_agents.api.vector_store import Document, check_document
 
 

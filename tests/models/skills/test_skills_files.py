@@ -16,7 +16,7 @@ from skill_folders import REFUND, refund, skill, skill_set, write
 
 from flink_agents import Skills
 from flink_agents.api.errors import AgentDefinitionError, DuplicateNameError, SkillError
-from flink_agents.api.skills import SkillsSpec
+from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.resource import opened
 from flink_agents.models.tools.skills.tools import SkillSet

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from tests.mutations.suite.options import OPTIONS, Options
 from tests.mutations.suite.plugin import defects
 from tests.mutations.suite.reach import ROOT

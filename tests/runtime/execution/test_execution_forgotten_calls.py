@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action, client, tool
-from flink_agents.api.awaited_methods import AwaitedMethods
+from flink_agents.api.common.awaited import AwaitedMethods
 from flink_agents.api.context import RunnerContext as Context
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.testing import OperatorHarness

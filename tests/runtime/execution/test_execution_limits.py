@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool, action, tool
+from flink_agents.api.agents.observers import Phase, RunObserver
 from flink_agents.api.errors import ActionFailedError, ContextMisuseError
-from flink_agents.api.observers import Phase, RunObserver
 from flink_agents.runtime.execution.limits import Limiter, Slot, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.metrics.observers import Observers

@@ -12,8 +12,8 @@ import pytest
 from observer_tools import Listener, observed_by
 
 from flink_agents import Agent, InputEvent, OutputEvent, RateLimit, RetryPolicy, action, client
+from flink_agents.api.agents.observers import FOLLOWS, ObservedRun, Phase, RunObserver
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.api.observers import FOLLOWS, ObservedRun, Phase, RunObserver
 from flink_agents.runtime.execution.phases import RunState, Wait
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.testing import OperatorHarness

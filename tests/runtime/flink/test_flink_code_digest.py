@@ -466,7 +466,15 @@ def test_of_the_main_module_only_what_it_uses_is_looked_at(
 
 
 def test_libraries_are_not_looked_at() -> None:
-    names = ["json", "builtins", "pydantic.main", "pytest", "flink_agents.api.agent", "_io", "no_such_module"]
+    names = [
+        "json",
+        "builtins",
+        "pydantic.main",
+        "pytest",
+        "flink_agents.api.agents.agent",
+        "_io",
+        "no_such_module",
+    ]
     assert list(modules_used(names)) == []
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from flink_agents.api.agents.job_guard import check_may_run, without_jobs
 from flink_agents.api.errors import MissingMainGuardError
-from flink_agents.api.job_guard import check_may_run, without_jobs
 from flink_agents.runtime.flink.environment import leave_out_file_systems
 from flink_agents.runtime.flink.following.console import is_terminal
 

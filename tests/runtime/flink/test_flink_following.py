@@ -22,7 +22,7 @@ from tests.suite.tables import each
 
 FAILURE = (
     "java.lang.RuntimeException: pemja.core.PythonException: "
-    "<class 'flink_agents.api.run_errors.ActionFailedError'>: "
+    "<class 'flink_agents.api.errors.runs.ActionFailedError'>: "
     "shop.py:{line} in Shop.sell: ValueError: {text}\n"
     "  agent Shop, action sell\n\tat pemja.core.PythonInterpreter.invoke(Native Method)"
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import cloudpickle
 import pytest
 
-from flink_agents.api import upgrades
+from flink_agents.api.durable import upgrades
 from flink_agents.runtime.flink.shipping import main_module
 
 SCRIPT = """

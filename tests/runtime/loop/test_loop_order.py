@@ -12,7 +12,7 @@ import pytest
 from durable_tools import EFFECTS, SEEN, counted, effect, forget, one_action
 
 from flink_agents import Agent, InputEvent, OutputEvent
-from flink_agents.api.event_time import EventTime
+from flink_agents.api.events.event_time import EventTime
 from flink_agents.runtime.loop.replays import MAX_TOLD
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness

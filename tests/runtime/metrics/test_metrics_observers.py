@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy, RunObserver
+from flink_agents.api.agents.observers import ObservedRun, Phase
 from flink_agents.api.errors import ObserverError
-from flink_agents.api.observers import ObservedRun, Phase
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.approvals import Decision
-from flink_agents.api.signals import UnmatchedReason
+from flink_agents.api.events.approvals import Decision
+from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]

@@ -13,13 +13,13 @@ import pytest
 from pydantic import BaseModel
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, Tool, action, tool
-from flink_agents.api.approvals import ApprovalDeniedEvent, ApprovalRequest, Decision
 from flink_agents.api.errors import (
     ActionFailedError,
     AgentDefinitionError,
     ApprovalDeniedError,
     ContextMisuseError,
 )
+from flink_agents.api.events.approvals import ApprovalDeniedEvent, ApprovalRequest, Decision
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 

@@ -23,7 +23,7 @@ from flink_agents import (
     action,
 )
 from flink_agents.api.errors import ActionFailedError, AgentConfigurationError, RecoveryMismatchError
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.approvals import APPROVALS_TAG
 from flink_agents.api.errors import ActionFailedError, RunDeadlineError
+from flink_agents.api.events.approvals import APPROVALS_TAG
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]

@@ -9,7 +9,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import OptionError
-from flink_agents.api.options import TEST_MODE_VARIABLE
+from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.testing import OperatorHarness
 
 EXECUTED: list[Any] = []

@@ -20,7 +20,7 @@ from flink_agents import (
     RunnerContext,
     RunObserver,
 )
-from flink_agents.api.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
+from flink_agents.api.events.key_requests import END_RUN, ERASE, INSPECT, REPLY_MARK
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.answers import inspected
 from tests.suite.tables import each

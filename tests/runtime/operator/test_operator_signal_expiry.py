@@ -12,7 +12,7 @@ import pytest
 from waiting_agents import behind_a_door, opened
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.signals import UnmatchedReason
+from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness

@@ -11,7 +11,7 @@ import pytest
 from hold_tools import CLOSED, HOLD, left, look
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
-from flink_agents.api.event_time import LATE_TAG, LateOutputs
+from flink_agents.api.events.event_time import LATE_TAG, LateOutputs
 from flink_agents.runtime.operator.low_watermark import HELD_MS, NO_TIMESTAMP, PROGRESS_MS, STRAGGLERS
 from flink_agents.testing import OperatorHarness
 

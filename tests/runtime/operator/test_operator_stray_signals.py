@@ -11,7 +11,7 @@ from core_values import Colour
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.api.signals import UnmatchedReason
+from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]

@@ -10,7 +10,7 @@ from pruning_tools import JOB, KEY, OTHER, Pruned
 
 from flink_agents.api.action_state import JournalKey
 from flink_agents.api.durable import Prune
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention import pruning
 from flink_agents.runtime.retention.checkpoints import CheckpointView

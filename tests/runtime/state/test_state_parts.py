@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from flink_agents.api.memory import MemoryScope
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.signals import Signal
+from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of

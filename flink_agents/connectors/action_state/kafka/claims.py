@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flink_agents.api.action_state import Owner
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreMismatchError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.layout import (
     pack_claim,
     pack_claim_key,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 
 if TYPE_CHECKING:
     from flink_agents.connectors.action_state.kafka.claims import Claims

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from flink_agents.api.action_state import MAX_RECORD_BYTES
-from flink_agents.api.option_values import option
+from flink_agents.api.common.option_values import option
 
 REMOVALS = 20_000
 """Fewer than in a file: each subtask reads them when it starts, and holds them in memory."""

@@ -20,7 +20,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from flink_agents.api.action_state import JournalKey, Owner
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.connectors.action_state.kafka.claims import Claim, Claims
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.index import JournalIndex

@@ -22,13 +22,13 @@ from flink_agents.api.action_state import (
     check_records,
     pruned_error,
 )
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import (
     AgentsError,
     RecordTooLargeError,
     StoreError,
     StoreUnavailableError,
 )
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import OnEnd
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage

@@ -27,8 +27,8 @@ from flink_agents.api.action_state import (
     pruned_error,
     stale_error,
 )
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage

@@ -1,6 +1,6 @@
 """Options of the store ``memory``."""
 
-from flink_agents.api.option_values import option
+from flink_agents.api.common.option_values import option
 
 OPTIONS = (
     option("action-state.memory.place", str, "default")(

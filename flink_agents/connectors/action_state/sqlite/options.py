@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from flink_agents.api.action_state import MAX_RECORD_BYTES, REMOVALS
-from flink_agents.api.option_values import option
+from flink_agents.api.common.option_values import option
 
 OPTIONS = (
     option("action-state.sqlite.path", str)(

@@ -25,8 +25,8 @@ from flink_agents.api.action_state import (
     Record,
     stale_error,
 )
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
-from flink_agents.api.logs import bounded_logger
 from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
 from flink_agents.connectors.action_state.sqlite.file import (
     READ_BUSY_SECONDS,

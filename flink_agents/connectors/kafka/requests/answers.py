@@ -10,7 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flink_agents.api.approvals import ApprovalOutcome, ApprovalRequest, ApprovalResponse, wait_of_request
+from flink_agents.api.events.approvals import (
+    ApprovalOutcome,
+    ApprovalRequest,
+    ApprovalResponse,
+    wait_of_request,
+)
 from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 from flink_agents.connectors.kafka.values import MAX_ERROR
 

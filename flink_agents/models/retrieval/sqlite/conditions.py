@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flink_agents.api.vector_filters import AllOf, AnyOf, Condition, Parsed
+from flink_agents.api.models.vector_filters import AllOf, AnyOf, Condition, Parsed
 from flink_agents.api.vector_store import Scalar
 
 _COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import override
 
-from flink_agents.api.vector_filters import Parsed, parse_filter
+from flink_agents.api.models.vector_filters import Parsed, parse_filter
 from flink_agents.api.vector_store import (
     Document,
     DocumentUpdate,

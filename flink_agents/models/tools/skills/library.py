@@ -12,7 +12,7 @@ from typing import Any, cast
 import yaml
 
 from flink_agents.api.errors import SkillError
-from flink_agents.api.skills import SkillsSpec
+from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.models.tools.skills.sources import Tree, read_source
 
 FILE = "SKILL.md"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.resource_providers import DeclaredResource, ResourceProvider
-from flink_agents.api.skills import SkillsSpec
+from flink_agents.api.models.skills import SkillsSpec
+from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.setup.descriptions import overridden, read_description
 from flink_agents.models.setup.extras import check_installed
 from flink_agents.models.setup.ready import check_ready

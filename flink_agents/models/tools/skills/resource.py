@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ResourceNotFoundError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.resource_providers import DeclaredResource
+from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources import ResourceType
-from flink_agents.api.skills import SkillsSpec
+from flink_agents.api.resources.providers import DeclaredResource
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.models.setup.descriptions import overridden, read_configured
 from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.scripts import ScriptRunner

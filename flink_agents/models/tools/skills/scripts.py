@@ -15,8 +15,8 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.settings import ToolSourceLimits
-from flink_agents.api.skills import SkillsSpec
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.skills.closing import close_worker

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from flink_agents.api.errors import SkillError
-from flink_agents.api.skills import SkillsSpec
+from flink_agents.api.models.skills import SkillsSpec
 
 LINK = "a symbolic link, which might lead elsewhere"
 SPECIAL = "no regular file"

@@ -10,8 +10,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from flink_agents.api.agent import Agent
-from flink_agents.api.ask_methods import Answer
+from flink_agents.api.agents.agent import Agent
+from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     AgentCycleError,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from flink_agents.api.ask_methods import ASKED, TranscriptEntry
+from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment

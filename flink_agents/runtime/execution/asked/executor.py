@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from typing_extensions import override
 
-from flink_agents.api.current import current_action_run
+from flink_agents.api.common.current import current_action_run
+from flink_agents.api.common.policies import FailedAttempt, OnError
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.events import Event
-from flink_agents.api.policies import FailedAttempt, OnError
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
 from flink_agents.runtime.execution.asked.asked_run import AskedRun, root_of

@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.api.approvals import (
+from flink_agents.api.common.durations import duration_text
+from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
+from flink_agents.api.events.approvals import (
     APPROVAL_SIGNAL,
     APPROVALS_TAG,
     ApprovalOutcome,
@@ -24,8 +26,6 @@ from flink_agents.api.approvals import (
     Decision,
     outcome_of,
 )
-from flink_agents.api.durations import duration_text
-from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.awaited import wait_of
 

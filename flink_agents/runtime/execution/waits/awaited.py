@@ -12,8 +12,8 @@ from flink_agents.api.errors import (
     RunDeadlineError,
     SignalTimeoutError,
 )
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import SignalWait
+from flink_agents.api.events.signals import SignalWait
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.run_waits import DEADLINE, END, SIGNAL, Fit, OutlastingWait, typed
 from flink_agents.runtime.serde.awaitables import told

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flink_agents.api.action_state import RecordKind
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.errors import (
     PlanChangedError,
     StateError,
@@ -18,8 +19,7 @@ from flink_agents.api.errors import (
     UpgradeFailedError,
 )
 from flink_agents.api.events import Event, InputEvent, NamedEvent
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.policies import OnError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import begin_with, event_of

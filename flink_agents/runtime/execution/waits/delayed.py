@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from flink_agents.api.durations import LONGEST, seconds_of
+from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.asked.asked_run import root_of

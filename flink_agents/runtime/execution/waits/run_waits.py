@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from flink_agents.api.action_state import RecordKind
+from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import OutputEvent
-from flink_agents.api.policies import DEAD_LETTER_TAG
-from flink_agents.api.provenance import as_data
+from flink_agents.api.resources.provenance import as_data
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.execution.waits.parts import RunParts

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pyflink.datastream import OutputTag, RuntimeContext
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink.fast.internals import Collector, FlinkKeys, Operation, Unfit
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from pyflink.datastream import DataStream
 
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import OutputsNotReadyError
-from flink_agents.api.places import authors_place
 from flink_agents.runtime.flink import compat as flink_compat
 
 

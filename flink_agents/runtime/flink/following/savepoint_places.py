@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from flink_agents.api.error_base import suggest
 from flink_agents.api.errors import SubmissionError
+from flink_agents.api.errors.base import suggest
 
 METADATA = "_metadata"
 _MOST_SHOWN = 5

@@ -10,9 +10,9 @@ from typing import Any
 
 from pyflink.datastream import DataStream
 
+from flink_agents.api.common.places import caller_place, describe
 from flink_agents.api.environment import AgentStream
 from flink_agents.api.errors import JobDefinitionError
-from flink_agents.api.places import caller_place, describe
 
 _MAX_SHOWN = 200
 _OTHER_CALLERS = 1

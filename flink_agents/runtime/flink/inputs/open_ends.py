@@ -22,7 +22,7 @@ from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext, Stre
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from typing_extensions import override
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import add_input, input_type_of, is_bounded_and_never_idle
 from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark

@@ -17,10 +17,10 @@ from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedStream, MapFunction, RuntimeContext
 from typing_extensions import override
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import place_of
 from flink_agents.api.errors import AgentConfigurationError, KeyEncodingError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.places import place_of
-from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.internals import emit_watermark
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink.stores import StoreChoice
 
 KEY = "internal.flink-agents.job-run"

@@ -18,7 +18,7 @@ from flink_agents.api.errors import (
     JobFolderInUseError,
     OutputsExpiredError,
 )
-from flink_agents.api.local_jobs import Accept
+from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.resume.checkpoints import (
     Candidate,

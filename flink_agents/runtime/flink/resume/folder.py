@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from flink_agents.api.resume_errors import JobFolderError
+from flink_agents.api.errors.resume import JobFolderError
 
 STATE_DIR = Path(".flink-agents")
 """Where folders of jobs are, in the directory of the script, if ``local.state-dir`` says nothing else."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from flink_agents.api.resume_errors import JobFolderError
+from flink_agents.api.errors.resume import JobFolderError
 from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
 
 VERSION = 1

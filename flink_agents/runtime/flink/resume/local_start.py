@@ -13,7 +13,7 @@ from typing import Any
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 from flink_agents.api.errors import JobFolderError
-from flink_agents.api.options import AgentOptions, Configuration
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, list_files
 from flink_agents.runtime.flink.launch import gateway

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pyflink.datastream import StreamExecutionEnvironment
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import KafkaStreamError
-from flink_agents.api.local_jobs import Accept
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.places import authors_place
+from flink_agents.api.settings.local_jobs import Accept
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, executions
 from flink_agents.runtime.flink.resume import java, policy

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import CannotResumeError
-from flink_agents.api.local_jobs import Resume
-from flink_agents.api.options import AgentOptions, Configuration
-from flink_agents.api.places import authors_place
+from flink_agents.api.settings.local_jobs import Resume
+from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink.resume.folder import STATE_DIR
 from flink_agents.runtime.flink.resume.script import Program
 

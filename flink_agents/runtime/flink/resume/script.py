@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors import OtherScriptError
-from flink_agents.api.local_jobs import Accept
+from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume.folder import escaped, unusable
 from flink_agents.runtime.flink.resume.job_run import JobRun
 

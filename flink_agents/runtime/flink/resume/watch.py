@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.resume_errors import JobFolderError
+from flink_agents.api.errors.resume import JobFolderError
 from flink_agents.runtime.flink.resume.checkpoints import complete, digest_of, key_of, numbered
 from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
 from flink_agents.runtime.flink.resume.job_run import Moment

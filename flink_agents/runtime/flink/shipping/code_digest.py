@@ -26,9 +26,9 @@ from typing import Any
 
 import cloudpickle
 
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.common.places import short_path
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.places import short_path
 from flink_agents.plan import AgentCode
 from flink_agents.plan.references import FunctionRef
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker

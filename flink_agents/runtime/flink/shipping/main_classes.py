@@ -22,7 +22,7 @@ from typing import Any
 import cloudpickle
 from cloudpickle import cloudpickle as by_value
 
-from flink_agents.api.agent import Agent
+from flink_agents.api.agents.agent import Agent
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import StaleCodeError
 from flink_agents.runtime.flink.shipping import module_renewal, module_uses, user_modules

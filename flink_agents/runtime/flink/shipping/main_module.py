@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from flink_agents.api.upgrades import all_upgrades, replace_upgrade
+from flink_agents.api.durable.upgrades import all_upgrades, replace_upgrade
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink.shipping import module_uses, user_modules
 from flink_agents.runtime.flink.shipping.module_uses import Use, packages_of
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from flink_agents.api.common.places import authors_place, is_users_code, place_of
 from flink_agents.api.errors import UnshippableCodeError
-from flink_agents.api.places import authors_place, is_users_code, place_of
 
 _MOST_STEPS = 50
 

@@ -21,7 +21,7 @@ from pathlib import PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from flink_agents.api.logs import bounded_logger
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.flink.shipping.code_objects import digest, functions_in
 from flink_agents.runtime.flink.shipping.module_uses import Use, living, packages_of
 

@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from flink_agents.api.key_requests import ACCEPTED, ANSWERED, END_RUN, ENDED, ERASE, ERASED, INSPECT, REJECTED
-from flink_agents.api.signals import Signal
+from flink_agents.api.events.key_requests import (
+    ACCEPTED,
+    ANSWERED,
+    END_RUN,
+    ENDED,
+    ERASE,
+    ERASED,
+    INSPECT,
+    REJECTED,
+)
+from flink_agents.api.events.signals import Signal
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor

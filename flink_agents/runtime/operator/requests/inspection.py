@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flink_agents.api.observers import WAITS, Phase
+from flink_agents.api.agents.observers import WAITS, Phase
 from flink_agents.runtime.loop.actor import KeyActor, Unread
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape

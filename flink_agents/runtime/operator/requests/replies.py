@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from flink_agents.api.key_requests import PREFIX, REPLY_MARK
-from flink_agents.api.logs import MAX_CHARACTERS, bounded_logger
+from flink_agents.api.common.logs import MAX_CHARACTERS, bounded_logger
+from flink_agents.api.events.key_requests import PREFIX, REPLY_MARK
 from flink_agents.runtime.execution.shared import RunEnvironment
 
 _log = bounded_logger("flink_agents.requests")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flink_agents.api.options import AgentOptions
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import Waiting
 from flink_agents.runtime.operator.low_watermark import LowWatermark

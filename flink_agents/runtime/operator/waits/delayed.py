@@ -12,10 +12,10 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.events import DELAYED_TAG
-from flink_agents.api.logs import bounded_logger
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import TimersAtEnd
+from flink_agents.api.events.signals import TimersAtEnd
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import delayed_input

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from flink_agents.api.common.policies import OnError
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import PlanChangedError, StateError
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.policies import OnError
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import (
     agent_policy,

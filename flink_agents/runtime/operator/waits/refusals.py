@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.signals import UnmatchedReason
+from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor

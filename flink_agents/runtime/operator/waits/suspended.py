@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from flink_agents.api.errors import StateError
-from flink_agents.api.options import AgentOptions
-from flink_agents.api.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail

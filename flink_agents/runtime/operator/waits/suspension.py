@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flink_agents.api.key_requests import ERASE, PREFIX
-from flink_agents.api.signals import Signal, TaggedSignal
+from flink_agents.api.events.key_requests import ERASE, PREFIX
+from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor, Unread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flink_agents.api.errors import StateError
-from flink_agents.api.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedReason, UnmatchedSignal
+from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedReason, UnmatchedSignal
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.serde.keys import decode_key

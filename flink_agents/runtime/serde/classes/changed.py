@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import AliasChoices, AliasPath, BaseModel, ValidationError
 
+from flink_agents.api.common.places import place_of_class
+from flink_agents.api.durable.upgrades import Upgrade, place_of_upgrade, upgrade_of
 from flink_agents.api.errors import StateError, UpgradeFailedError, ValueChangedError
-from flink_agents.api.places import place_of_class
-from flink_agents.api.upgrades import Upgrade, place_of_upgrade, upgrade_of
 from flink_agents.runtime.serde.declared_types import strict_adapter
 from flink_agents.runtime.serde.tracebacks import innermost_place, text_of
 from flink_agents.runtime.serde.typenames import Kind, kind_of, resolve_type, shorten

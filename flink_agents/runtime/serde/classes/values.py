@@ -18,7 +18,7 @@ from zlib import crc32
 from pydantic import BaseModel
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.api.provenance import ORIGIN, carries_origin, origin_of, set_origin
+from flink_agents.api.resources.provenance import ORIGIN, carries_origin, origin_of, set_origin
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed, remake_dataclass, remake_model
 from flink_agents.runtime.serde.typenames import Kind, find_type, kind_of, type_name
 

@@ -22,7 +22,7 @@ from flink_agents.api.errors import (
     JournalOutdatedError,
     OutputsExpiredError,
 )
-from flink_agents.api.local_jobs import Accept
+from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume import begin as module
 from flink_agents.runtime.flink.resume.begin import Beginning, Request, begin
 from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of

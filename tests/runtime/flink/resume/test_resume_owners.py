@@ -12,7 +12,7 @@ import pytest
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScriptError, StoreError
-from flink_agents.api.local_jobs import Accept
+from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.connectors.action_state import open_store
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.job_run import now

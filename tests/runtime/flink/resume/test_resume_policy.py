@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from flink_agents.api.errors import CannotResumeError
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.flink.resume import opening, policy
 from flink_agents.runtime.flink.resume.opening import KeptAgent
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh

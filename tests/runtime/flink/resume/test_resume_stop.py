@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.api.options import Configuration
+from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.flink.resume import java, local_start as module
 from flink_agents.runtime.flink.resume.begin import Beginning
 from flink_agents.runtime.flink.resume.folder import JobFolder

@@ -1,0 +1,1 @@
+"""Agent classes, what decorates their methods, and what observes their runs."""

@@ -1,0 +1,207 @@
+"""``Agent``: the class that authors derive from, and the builder of agents without a class.
+
+As a class::
+
+    class Greeter(Agent):
+        @action(InputEvent)
+        def greet(self, event, ctx):
+            return OutputEvent(output=f"hello {event.input}")
+
+As a builder::
+
+    def greet(event, ctx):
+        return OutputEvent(output=f"hello {event.input}")
+
+    agent = Agent(name="Greeter").add_action("greet", [InputEvent], greet)
+
+Constructor arguments of a subclass are its configuration: they are written into the plan, and
+each subtask makes its own instance from them. What an instance holds is therefore a constant;
+what must be remembered belongs into ``ctx.short_term_memory``.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, Unpack, overload
+
+from flink_agents.api.agents.decorators import ActionMark, ClassAttribute, Trigger, tool
+from flink_agents.api.common.places import caller_place, place_of
+from flink_agents.api.common.policies import OnError, OnSuspend, RetryPolicy
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import DuplicateNameError
+from flink_agents.api.events import InputEvent
+from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.api.settings import ActionOptions, ActionSettings, check_near
+
+
+def _copy(argument: Any) -> Any:
+    """Return a copy, which the constructor cannot change; ``argument`` itself where it has none."""
+    try:
+        return copy.deepcopy(argument)
+    except Exception:  # whatever a foreign class objects to: the plan refuses live objects by name
+        return argument
+
+
+class Agent:
+    """Base of agents. See the module's text.
+
+    Attributes:
+        agent_name: Name of the agent; scopes its memory and names its operator, so it must
+            not change while state is to be kept. Default: the class name.
+        context_class: A ``RunnerContext`` subclass with a project's own methods.
+        side_outputs: Tags for ``ctx.emit_to`` and the Python type of their values.
+        output_type: Python type of the values in ``OutputEvent``; None for any.
+        on_error: Policy for actions that raise and have none of their own.
+        on_unhandled: Policy for events that no action accepts.
+        on_suspend: What the inputs of a key do while one of its runs is suspended: wait, or overtake it.
+        retry: Retry policy for actions that have none of their own.
+    """
+
+    agent_name: str | None = None
+    context_class: ClassVar[type[RunnerContext] | None] = None
+    side_outputs: ClassVar[Mapping[str, Any]] = {}
+    output_type: Any = None
+    on_error: OnError | str | None = None
+    on_unhandled: OnError | str | None = None
+    on_suspend: OnSuspend | str | None = None
+    retry: RetryPolicy | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments as they are now: they are the configuration in the plan."""
+        self = object.__new__(cls)
+        self.__dict__["__arguments__"] = (
+            tuple(map(_copy, args)),
+            {name: _copy(value) for name, value in kwargs.items()},
+        )
+        self.__dict__["__actions__"] = {}
+        self.__dict__["__resources__"] = {}
+        # Where things were declared that have no code of their own, for error texts.
+        self.__dict__["__places__"] = {"agent": caller_place(0)} if cls is Agent else {}
+        return self
+
+    def __init__(self, name: str | None = None) -> None:
+        if name is not None:
+            self.agent_name = name
+
+    def as_tool(self, description: str | None = None, *, input_type: Any = str) -> Any:
+        """Make a tool of the agent, by which a model asks it as ``ctx.call_agent`` does.
+
+        In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
+        ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
+        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that
+        talks with the model.
+
+        Args:
+            description: Tells the model what the tool is for. Default: the first paragraph of the class's
+                docstring.
+            input_type: Type of the argument ``request``, which becomes the input: a pydantic model, a
+                dataclass, any other type that pydantic describes.
+        """
+
+        async def ask(request: Any, ctx: RunnerContext) -> Any:
+            return await ctx.call_agent(self, InputEvent(input=request))
+
+        ask.__annotations__ = {"request": input_type, "ctx": RunnerContext, "return": Any}
+        name = self.agent_name or type(self).__name__
+        own = inspect.getdoc(type(self)) if type(self) is not Agent else None
+        ask.__doc__ = description or own or f"Hands a request over to {name}, and returns the answer."
+        return ClassAttribute(tool(ask))
+
+    @overload
+    def add_action(
+        self,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        emits: Sequence[Trigger] = (),
+        **settings: Unpack[ActionOptions],
+    ) -> Self: ...
+    @overload
+    def add_action(
+        self,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        emits: Sequence[Trigger] = (),
+        **settings_and_config: Any,
+    ) -> Self: ...
+    def add_action(
+        self,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        *,
+        emits: Sequence[Trigger] = (),
+        **settings_and_config: Any,
+    ) -> Self:
+        """Add an action; returns the agent.
+
+        Args:
+            name: Name of the action, unique in the agent.
+            triggers: Event classes or type strings.
+            func: ``(event, ctx)``, ``def`` or ``async def``.
+            emits: Events that it emits though its code does not name them.
+            **settings_and_config: When and how it is executed, as ``ActionOptions`` describes it; all
+                others are JSON values that the action reads as ``ctx.action_config``.
+
+        Raises:
+            DuplicateNameError: The agent already has an action of that name.
+            UnknownTriggerError: A trigger is neither an event class nor a type string.
+            AgentDefinitionError: A setting is none, or a value of the config has nearly the name of one.
+        """
+        config = settings_and_config
+        settings = {key: config.pop(key) for key in ActionSettings.model_fields if key in config}
+        known = (*ActionSettings.model_fields, "emits")
+        check_near(f"action {name!r}", place_of(func), config, known, "give the value another name")
+        return self._add(name, triggers, func, emits, settings, config)
+
+    def _add(
+        self,
+        name: str,
+        triggers: Sequence[Trigger] | Trigger,
+        func: Callable[..., Any],
+        emits: Sequence[Trigger],
+        settings: Mapping[str, Any],
+        config: Mapping[str, Any],
+    ) -> Self:
+        where = place_of(func)
+        actions = self.__dict__["__actions__"]
+        if name in actions:
+            raise DuplicateNameError(
+                f"the agent already has an action {name!r}",
+                fix="give each action its own name",
+                where=where,
+            )
+        mark = ActionMark.of(f"action {name!r}", where, triggers, emits, settings, config, name)
+        actions[name] = (mark, func)
+        return self
+
+    def add_resource(self, name: str, resource_type: ResourceType | str, resource: Any) -> Self:
+        """Add a resource; returns the agent.
+
+        Args:
+            name: Name of the resource, unique in its type.
+            resource_type: Its kind.
+            resource: A function (for a tool), a ``Tool``, a ``Prompt`` or a
+                ``ResourceDescriptor``.
+
+        Raises:
+            AgentDefinitionError: There is no such type.
+            DuplicateNameError: The agent already has a resource of that type and name.
+        """
+        where = caller_place(0)
+        key = (check_resource_type(resource_type, where), name)
+        resources = self.__dict__["__resources__"]
+        if key in resources:
+            raise DuplicateNameError(
+                f"the agent already has a {key[0].value} {name!r}",
+                fix="give each resource its own name",
+                where=where,
+            )
+        resources[key] = resource
+        self.__dict__["__places__"][key] = where
+        return self

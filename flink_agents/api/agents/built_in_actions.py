@@ -1,0 +1,54 @@
+"""Actions of this package that an agent has where it emits the events that they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flink_agents.api.events import Event
+from flink_agents.api.models.chat_events import (
+    ChatRequestEvent,
+    ChatResponseEvent,
+    ToolRequestEvent,
+    ToolResponseEvent,
+)
+from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
+
+
+@dataclass(frozen=True)
+class BuiltInAction:
+    """An action of this package.
+
+    Attributes:
+        name: Its name in the agent.
+        request: The event that triggers it.
+        response: The event by which it answers.
+        function: Its code, as ``module:qualname``, since it needs packages that an agent may do without.
+    """
+
+    name: str
+    request: type[Event]
+    response: type[Event]
+    function: str
+
+
+BUILT_IN_ACTIONS: tuple[BuiltInAction, ...] = (
+    BuiltInAction(
+        "answer_chat_request",
+        ChatRequestEvent,
+        ChatResponseEvent,
+        "flink_agents.models.agents.actions:answer_chat_request",
+    ),
+    BuiltInAction(
+        "answer_tool_request",
+        ToolRequestEvent,
+        ToolResponseEvent,
+        "flink_agents.models.agents.actions:answer_tool_request",
+    ),
+    BuiltInAction(
+        "answer_context_retrieval_request",
+        ContextRetrievalRequestEvent,
+        ContextRetrievalResponseEvent,
+        "flink_agents.models.agents.retrieval_action:answer_context_retrieval_request",
+    ),
+)
+"""All of them. An author's own action for one of these requests takes the place of the built-in one."""

@@ -1,0 +1,308 @@
+"""Decorators that mark the methods of an agent class.
+
+They only attach their arguments to the function; ``flink_agents.plan`` reads and checks it.
+Methods may be static or take ``self``; ``@staticmethod`` may stand above or below.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar, Unpack, cast, overload
+
+from flink_agents.api.common.places import describe, place_of, unwrap
+from flink_agents.api.errors import AgentDefinitionError, UnknownTriggerError
+from flink_agents.api.events import Event
+from flink_agents.api.events.approvals import ApprovalDeniedEvent
+from flink_agents.api.resources import ResourceType, check_resource_type
+from flink_agents.api.settings import (
+    ActionOptions,
+    ActionSettings,
+    ToolOptions,
+    ToolSettings,
+    check_asks,
+    check_settings,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Trigger = type[Event] | str
+
+_NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
+
+ACTION_MARK = "__flink_agents_action__"
+RESOURCE_MARK = "__flink_agents_resource__"
+
+
+@dataclass(frozen=True)
+class ActionMark:
+    """The facts that ``@action`` or ``add_action`` stated about a function.
+
+    Attributes:
+        triggers: Event classes or type strings.
+        emits: Events that it emits and that reading its code does not show.
+        settings: When and how it is executed.
+        config: What the action can read as ``ctx.action_config``; JSON values.
+        name: Name of the action; None for the function's.
+    """
+
+    triggers: tuple[Trigger, ...]
+    emits: tuple[Trigger, ...] = ()
+    settings: ActionSettings = ActionSettings()
+    config: Mapping[str, Any] = field(default_factory=lambda: _NO_CONFIG)
+    name: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        where: str | None,
+        triggers: object,
+        emits: object,
+        settings: Mapping[str, Any],
+        config: Mapping[str, Any],
+        name: str | None,
+    ) -> ActionMark:
+        """Return what the author wrote, if it is right.
+
+        Raises:
+            UnknownTriggerError: A trigger is neither an event class nor a type string.
+            AgentDefinitionError: A setting is unknown or none.
+        """
+        emitted = check_event_types(emits, what, "an entry of emits", where)
+        checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
+        check_asks(what, where, settings)
+        if checked.needs_approval and ApprovalDeniedEvent not in emitted:
+            emitted = (*emitted, ApprovalDeniedEvent)
+        return cls(
+            check_triggers(triggers, what, where),
+            emitted,
+            checked,
+            dict(config),
+            name,
+        )
+
+
+@dataclass(frozen=True)
+class ResourceMark:
+    """The facts that a resource decorator stated about a function."""
+
+    type: ResourceType
+    name: str | None = None
+    settings: ToolSettings = ToolSettings()
+
+
+def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
+    """Return ``triggers`` if each is an event class or a type string, and there is one.
+
+    Args:
+        triggers: What the author wrote.
+        what: What has the triggers, for the error.
+        where: Its place in the code, if known.
+
+    Raises:
+        UnknownTriggerError: One is not, or there is none.
+    """
+    sequence = _sequence(triggers)
+    if not sequence:
+        raise UnknownTriggerError(
+            f"{what} has no trigger",
+            fix="write @action(InputEvent), with parentheses and an event",
+            where=where,
+        )
+    return check_event_types(sequence, what, "a trigger", where)
+
+
+def check_event_types(values: object, what: str, role: str, where: str | None = None) -> tuple[Trigger, ...]:
+    """Return ``values``, or the one value, if each is an event class or a type string.
+
+    Raises:
+        UnknownTriggerError: One is not.
+    """
+    found: list[Trigger] = []
+    for value in _sequence(values):
+        if isinstance(value, str) and value:
+            found.append(value)
+        elif isinstance(value, type) and issubclass(value, Event):
+            found.append(value)
+        else:
+            raise UnknownTriggerError(
+                f"{what} has {role} that is not an event type",
+                expected="an Event class or a type string",
+                found=describe(cast(object, value)),
+                fix="write @action(InputEvent) or @action('OrderPlaced')",
+                where=where,
+            )
+    return tuple(found)
+
+
+def _sequence(values: object) -> tuple[object, ...]:
+    """Return what the author gave as several values; one value alone may stand for itself."""
+    if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
+        return (cast(object, values),)
+    return tuple(cast("Iterable[object]", values))
+
+
+def action(
+    *triggers: Trigger,
+    name: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    emits: Sequence[Trigger] = (),
+    **settings: Unpack[ActionOptions],
+) -> Callable[[F], F]:
+    """Mark a method as an action: it runs for each event that matches a trigger.
+
+    The method takes ``(event, ctx)``, after ``self`` where it is no static method, and is
+    ``def`` or ``async def``. Events that it returns, yields or gives to ``ctx.send_event``
+    are emitted.
+
+    Args:
+        *triggers: Event classes (subclasses match too) or type strings; any of them.
+        name: Name of the action. Default: the method's.
+        config: JSON values that the action reads as ``ctx.action_config``.
+        emits: Events that the action emits though its code does not name them, for example
+            because a library makes them. What the code names is found without this.
+        **settings: When and how it is executed: ``when``, ``on_error``, ``retry``, ``timeout``,
+            ``max_concurrency``, ``rate_limit``, ``blocking``, ``needs_approval``, ``approval_timeout``, as
+            ``ActionOptions`` describes them.
+
+    Raises:
+        UnknownTriggerError: A trigger is neither an event class nor a type string.
+        AgentDefinitionError: A setting is unknown or none, or the method is marked already.
+    """
+    if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
+        check_triggers((), "@action", place_of(triggers[0]))
+
+    def decorate(func: F) -> F:
+        where = place_of(func)
+        _check_unmarked(func, triggers, where)
+        mark = ActionMark.of("@action", where, triggers, emits, settings, config or {}, name)
+        setattr(unwrap(func), ACTION_MARK, mark)
+        return func
+
+    return decorate
+
+
+def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
+    """Check that no ``@action`` stands below this one, which would take its place."""
+    inner = getattr(unwrap(func), ACTION_MARK, None)
+    if not isinstance(inner, ActionMark):
+        return
+    outer, below = (", ".join(map(_trigger_text, some)) for some in (triggers, inner.triggers))
+    together = ", ".join(dict.fromkeys(map(_trigger_text, [*triggers, *inner.triggers])))
+    raise AgentDefinitionError(
+        "two @action mark one function",
+        expected="one @action with all triggers of the function",
+        found=f"@action({outer}) above @action({below})",
+        fix=f"write @action({together}); for other options than these, write a second method",
+        where=where,
+    )
+
+
+def _trigger_text(trigger: object) -> str:
+    return trigger.__name__ if isinstance(trigger, type) else repr(trigger)
+
+
+def _resource(resource_type: ResourceType) -> Any:
+    @overload
+    def decorator(func: F, /) -> F: ...
+    @overload
+    def decorator(*, name: str | None = None) -> Callable[[F], F]: ...
+    def decorator(func: Any = None, /, *, name: str | None = None) -> Any:
+        def decorate(target: Any) -> Any:
+            setattr(unwrap(target), RESOURCE_MARK, ResourceMark(resource_type, name))
+            return target
+
+        return decorate if func is None else decorate(func)
+
+    decorator.__name__ = decorator.__qualname__ = resource_type.value
+    return decorator
+
+
+@overload
+def tool(func: F, /) -> F: ...
+@overload
+def tool(*, name: str | None = None, **limits: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[ToolOptions]) -> Any:
+    """Mark a method as a tool: the function itself, its schema from annotations and docstring.
+
+    Args:
+        func: The method, where the decorator stands without parentheses.
+        name: Name of the tool. Default: the method's.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+            ``needs_approval``, ``approval_timeout`` and ``idempotent``.
+
+    Raises:
+        AgentDefinitionError: A limit is none, or there is a timeout of an approval and no approval.
+    """
+
+    def decorate(target: Any) -> Any:
+        settings = check_settings(ToolSettings, "@tool", place_of(target), limits, ("name",))
+        check_asks("@tool", place_of(target), limits)
+        setattr(unwrap(target), RESOURCE_MARK, ResourceMark(ResourceType.TOOL, name, settings))
+        return target
+
+    return decorate if func is None else decorate(func)
+
+
+def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[F], F]:
+    """Mark a method that returns the ``ResourceDescriptor`` of a resource that a distribution provides.
+
+    Args:
+        kind: The kind, by the name under which its provider is installed.
+        name: Name of the resource. Default: the method's.
+
+    Raises:
+        AgentDefinitionError: Nothing that is installed provides that kind.
+    """
+
+    def decorate(target: F) -> F:
+        mark = ResourceMark(check_resource_type(kind, place_of(target)), name)
+        setattr(unwrap(target), RESOURCE_MARK, mark)
+        return target
+
+    return decorate
+
+
+prompt = _resource(ResourceType.PROMPT)
+"""Mark a method without arguments that returns a ``Prompt``."""
+
+chat_model = _resource(ResourceType.CHAT_MODEL)
+"""Mark a method that returns the ``ResourceDescriptor`` of a chat model with its settings."""
+
+chat_model_connection = _resource(ResourceType.CHAT_MODEL_CONNECTION)
+"""Mark a method that returns the ``ResourceDescriptor`` of an endpoint of models: address, key, headers."""
+
+embedding_model = _resource(ResourceType.EMBEDDING_MODEL)
+"""Mark a method that returns the ``ResourceDescriptor`` of an embedding model."""
+
+vector_store = _resource(ResourceType.VECTOR_STORE)
+"""Mark a method that returns the ``ResourceDescriptor`` of a vector store."""
+
+long_term_memory = _resource(ResourceType.LONG_TERM_MEMORY)
+"""Mark a method that returns the ``ResourceDescriptor`` of a long-term memory."""
+
+client = _resource(ResourceType.CLIENT)
+"""Mark a method that opens a client for a subtask: a generator function with one ``yield``, or a
+function that returns a context manager; both also asynchronous. ``await ctx.client(name)``."""
+
+mcp_server = _resource(ResourceType.MCP_SERVER)
+"""Mark a method that returns an ``MCPServer``."""
+
+skills = _resource(ResourceType.SKILLS)
+"""Mark a method that returns ``Skills``, or another ``ResourceDescriptor`` of them."""
+
+
+class ClassAttribute(staticmethod):  # type: ignore[type-arg]
+    """A function that can be found again by the class whose attribute it is, as one that is written there.
+
+    Classes of agents are sent to the workers of a job by their names, which must lead to their actions and
+    tools.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        function = self.__func__
+        function.__module__ = owner.__module__
+        function.__name__ = name
+        function.__qualname__ = f"{owner.__qualname__}.{name}"

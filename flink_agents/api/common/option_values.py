@@ -1,0 +1,143 @@
+"""One option, and how its value is read and written: in code, YAML, the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Generic, TypeVar, cast
+
+from flink_agents.api.common.durations import duration_text
+from flink_agents.api.errors import OptionError
+from flink_agents.api.errors.base import suggest
+
+T = TypeVar("T")
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)\s*\Z")
+_EXAMPLES: dict[type[Any], str] = {timedelta: "5 min", int: "100", bool: "true"}
+_UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[T]):
+    """One option.
+
+    Attributes:
+        key: Its name, dots between groups and dashes inside words.
+        type: The Python type of its value.
+        default: Its value if you do not set it.
+        doc: What it does, with unit.
+        minimum: The least value that has a meaning; None where all have one.
+
+    An option of the type ``dict`` has entries: the key of each begins with the option's and a dot.
+    """
+
+    key: str
+    type: type[T]
+    default: T | None
+    doc: str
+    minimum: T | None = None
+
+    def parse(self, value: object) -> T:
+        """Return ``value`` as this option's type.
+
+        Raises:
+            OptionError: It does not fit.
+        """
+        try:
+            parsed = _convert(self.type, value)
+            if self.minimum is not None and parsed < self.minimum:
+                raise ValueError(value)
+            return cast(T, parsed)
+        except (ValueError, TypeError, OverflowError) as error:
+            least = "" if self.minimum is None else f", at least {write_value(self.minimum)}"
+            raise OptionError(
+                f"option {self.key!r} has a value that does not fit",
+                expected=describe_type(self.type) + least,
+                found=repr(value),
+                fix=self._fix(value),
+            ) from error
+
+    def _fix(self, value: object) -> str:
+        """What to write instead of ``value``, and what the option is about."""
+        if issubclass(self.type, Enum):
+            near = suggest(str(value), [str(one.value) for one in self.type], "", cutoff=0.75)
+            if near:
+                return near
+        shown = _EXAMPLES.get(self.type, "") if self.default is None else write_value(self.default)
+        return f"write a value such as {shown!r}, or leave the option out: {self.doc}" if shown else self.doc
+
+
+def option(
+    key: str, kind: type[T], default: T | str | None = None, *, minimum: T | str | None = None
+) -> Callable[[str], ConfigOption[T]]:
+    """Begin an option: a line holds its name, type, default and minimum, and a call adds its meaning.
+
+    Default and minimum may be texts as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
+    """
+
+    def declare(doc: str) -> ConfigOption[T]:
+        values = [None if value is None else _convert(kind, value) for value in (default, minimum)]
+        return ConfigOption(key, kind, values[0], doc, values[1])
+
+    return declare
+
+
+def describe_type(kind: type[Any]) -> str:
+    """Return how a value of an option of type ``kind`` is written."""
+    if kind is timedelta:
+        return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
+    if issubclass(kind, Enum):
+        return "one of " + ", ".join(repr(str(member.value)) for member in kind)
+    names: dict[type[Any], str] = {
+        bool: "true or false",
+        dict: "entries",
+        int: "a whole number",
+        str: "a text",
+    }
+    return names.get(kind, kind.__name__)
+
+
+def write_value(value: object) -> str:
+    """Return ``value`` as it would be written in YAML or the environment."""
+    if isinstance(value, timedelta):
+        short = timedelta() < value < timedelta(seconds=1)
+        return f"{value / timedelta(milliseconds=1):g} ms" if short else duration_text(value.total_seconds())
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _convert(kind: type, value: object) -> Any:
+    if kind is bool:
+        return _convert_bool(value)
+    if kind is timedelta:
+        return _convert_duration(value)
+    if kind is int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise TypeError(value)
+        return int(value)
+    if issubclass(kind, Enum):
+        return kind(value)
+    if not isinstance(value, kind):
+        raise TypeError(value)
+    return value
+
+
+def _convert_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(value)
+
+
+def _convert_duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(value)
+    return timedelta(seconds=float(match.group(1)) * _UNITS[match.group(2)])

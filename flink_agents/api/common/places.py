@@ -1,0 +1,119 @@
+"""Places in the author's code, and values, as error texts name them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sysconfig
+from types import CodeType
+from typing import Any, cast
+
+from flink_agents.api.common.identity import IdentityCache
+
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+_PACKAGE = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3)) + os.sep
+_GENERATED = ("namedtuple_", "<attrs generated")
+"""Begins of the names of files that methods have which the standard library and ``attrs`` make."""
+
+
+def is_users(file: str) -> bool:
+    """Tell whether ``file`` belongs neither to a library nor to this package.
+
+    Frames of compiled libraries carry the relative path of their Cython source.
+    """
+    if file.endswith((".pyx", ".pxd", ".pxi")):
+        return False
+    return not (file.startswith((_PACKAGE, "<frozen")) or file.startswith(_LIBRARIES))
+
+
+def is_users_code(code: CodeType) -> bool:
+    """Tell whether ``code`` was written by a user: the methods that dataclasses generate have no file."""
+    if "__create_fn__" in code.co_qualname or code.co_filename.startswith(
+        ("namedtuple_", "<attrs generated")
+    ):
+        return False
+    return is_users(code.co_filename)
+
+
+def authors_place() -> str | None:
+    """Return the innermost line of the author's that is being executed; None where there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and not is_users_code(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+def place_of(func: Any) -> str:
+    """Return where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    plain: Any = inspect.unwrap(unwrap(func))
+    while isinstance(plain, functools.partial):
+        plain = cast("functools.partial[Any]", plain).func
+    if not hasattr(plain, "__qualname__"):
+        # An object: its code is that of __call__.
+        kind = cast("type[Any]", type(plain))
+        calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
+        plain = [*calls, kind][0]
+    code = getattr(plain, "__code__", None)
+    name = plain.__qualname__
+    if code is None:
+        return name
+    return f"{short_path(code.co_filename)}:{code.co_firstlineno} in {name}"
+
+
+def place_of_class(target: type) -> str:
+    """Return ``file:line in Class``, or the full name where the source is not at hand."""
+    name = target.__qualname__
+    found = _CLASS_LINES.get(target)
+    if found is None:
+        try:
+            _, line = inspect.getsourcelines(target)
+            path = inspect.getsourcefile(target) or inspect.getfile(target)
+        except (OSError, TypeError):
+            return f"{target.__module__}.{name}"
+        found = _CLASS_LINES.put(target, (path, line))
+    path, line = found
+    return f"{short_path(path)}:{line} in {name}"
+
+
+_CLASS_LINES: IdentityCache[tuple[str, int]] = IdentityCache()
+"""Where classes stand: to find one, Python parses its whole file."""
+
+
+def caller_place(depth: int) -> str:
+    """Return where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    frame = inspect.currentframe()
+    for _ in range(depth + 2):
+        frame = frame.f_back if frame is not None else None
+    if frame is None:
+        return "<unknown>"
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def short_path(path: str) -> str:
+    """Return ``path`` relative to the working directory where it lies below it."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:
+        return path
+    return path if relative.startswith(os.pardir) or path.startswith("<") else relative
+
+
+def unwrap(func: Any) -> Any:
+    """Return the plain function inside a static or class method, or ``func`` itself."""
+    if isinstance(func, staticmethod | classmethod):
+        return cast("Any", func).__func__
+    return func
+
+
+def describe(value: object) -> str:
+    """Return ``value`` for an error text, without addresses."""
+    if callable(value):
+        return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
+    if type(value).__repr__ is object.__repr__:
+        return f"an object of type {type(value).__qualname__}"
+    return repr(value)

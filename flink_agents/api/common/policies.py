@@ -1,0 +1,175 @@
+"""Policies for actions that fail and events that nothing accepts, and the record of such an event."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic.dataclasses import dataclass
+
+from flink_agents.api.common.checked_models import ToldModelType, ToldType
+
+
+class OnError(StrEnum):
+    """Policy for an action that raises, or (but for ``RETRY``) for an event that no action accepts."""
+
+    FAIL = "fail"
+    """The job fails with an error that starts with the user's own line; Flink restarts it."""
+
+    RETRY = "retry"
+    """The action is tried again, by its retry policy, its agent's, or ``RetryPolicy()``; the job
+    fails when that does not help."""
+
+    IGNORE = "ignore"
+    """What the action wrote and sent is dropped, the failure is logged and counted."""
+
+    DEAD_LETTER = "dead-letter"
+    """As ``IGNORE``, and a :class:`DeadLetter` goes to the side output of that name."""
+
+
+class OnSuspend(StrEnum):
+    """Policy for the inputs of a key behind a suspended run, which waits for a pause or a signal."""
+
+    BLOCK = "block"
+    """They wait until the run has ended, so that they keep their order."""
+
+    INTERLEAVE = "interleave"
+    """They run. What the run wrote before it waits is committed, and what it reads behind that is the
+    memory that the key has by then."""
+
+
+class OnUnhandled(StrEnum):
+    """The policies for an event that no action accepts; see :class:`OnError`."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    DEAD_LETTER = "dead-letter"
+
+
+class RetryTimes(BaseModel, metaclass=ToldModelType):
+    """The part of a retry policy that is numbers; see :class:`RetryPolicy`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    initial_interval: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    factor: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    max_interval: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    jitter: float = Field(default=0.1, ge=0, le=1)
+    max_attempts: int | None = Field(default=5, ge=1)
+    max_duration: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+
+class RetryPolicy(RetryTimes):
+    """Policy for trying an action again that raised. All times are in seconds.
+
+    What the failed attempt wrote and sent is taken back. While an action waits for its next
+    attempt, its key waits and no other key does. When the policy gives up, ``on_error`` of the
+    action decides.
+
+    Attributes:
+        initial_interval: Pause before the second attempt.
+        factor: By how much each further pause is longer than the one before.
+        max_interval: The longest pause, whatever the factor gives.
+        jitter: Share of a pause, from 0 to 1, up to which it is shortened by chance, so that
+            actions that failed together do not come back together.
+        max_attempts: Number of attempts, the first included; None for no limit.
+        max_duration: No attempt begins later than this after the first failure; None for no limit.
+        retry_on: Exceptions that are tried again, subclasses included. Default: all but
+            programming errors, which are ``TypeError``, ``AttributeError``, ``NameError``,
+            ``LookupError`` (such as ``KeyError``), ``AssertionError``, ``SyntaxError``,
+            ``ImportError``, ``NotImplementedError`` and the errors of this package other than
+            ``ActionTimeoutError``.
+        non_retryable: Exceptions that are never tried again, whatever ``retry_on`` says.
+
+    An error can ask for a longer pause, by an attribute ``retry_after`` in seconds or by the
+    header ``Retry-After`` of its ``response``, as errors of HTTP clients have one.
+    """
+
+    retry_on: tuple[type[BaseException], ...] | None = None
+    non_retryable: tuple[type[BaseException], ...] = ()
+
+    @field_validator("retry_on", "non_retryable", mode="before")
+    @classmethod
+    def _one_class(cls, value: object) -> object:
+        return (value,) if isinstance(value, type) else value
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RateLimit(metaclass=ToldType):
+    """At most ``calls`` at once, and not more than ``calls`` in ``per`` seconds on average.
+
+    Attributes:
+        calls: How many calls.
+        per: In how many seconds.
+    """
+
+    calls: int = Field(ge=1)
+    per: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+
+class FailedAttempt(BaseModel):
+    """One attempt of an action that raised.
+
+    Attributes:
+        number: Its number, from 1.
+        error_type: Class name of the error.
+        error_message: Text of the error.
+        delay: Seconds of pause before the next attempt; None where there was none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    error_type: str
+    error_message: str
+    delay: float | None = None
+
+    def __str__(self) -> str:
+        pause = "" if self.delay is None else f" (next after {self.delay:.3g} s)"
+        return f"attempt {self.number}: {self.error_type}: {self.error_message}{pause}"
+
+
+DEAD_LETTER_TAG = "dead-letter"
+"""Name of the side output that carries :class:`DeadLetter` records."""
+
+
+class DeadLetter(BaseModel):
+    """An event that an agent could not handle, why, and where.
+
+    Attributes:
+        agent: Name of the agent.
+        action: Name of the failed action; None where no action accepted the event.
+        key: The key, as the key selector returned it.
+        sequence_number: Number of the run within its key, from 0.
+        timestamp: Event time of the input in milliseconds, or None.
+        event: The event itself, with its typed payload.
+        event_type: Its type string.
+        error_type: Class name of the error.
+        error_message: Text of the error.
+        where: The user's own place, ``file:line in function``.
+        traceback: The traceback as text.
+        attempts: Every attempt, oldest first, where the action was tried again.
+        run_input: The input of the run, where the event is another one.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    agent: str
+    action: str | None
+    key: Any
+    sequence_number: int
+    timestamp: int | None
+    event: Any
+    event_type: str
+    error_type: str
+    error_message: str
+    where: str
+    traceback: str
+    attempts: tuple[FailedAttempt, ...] = ()
+    run_input: Any = None
+
+    @property
+    def record(self) -> Any:
+        """The input of the run, which can be put in again."""
+        return self.event.input if self.event_type == "_input_event" else self.run_input

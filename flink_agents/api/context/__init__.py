@@ -1,0 +1,433 @@
+"""``RunnerContext``: all that an action can do besides returning events."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar, Unpack, overload
+
+from flink_agents.api.common.metrics import MetricGroup
+from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.context.asking import AskMethods
+from flink_agents.api.context.servers import ServerMethods
+from flink_agents.api.context.tasks import TaskMethods
+from flink_agents.api.context.waits import WaitMethods
+from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
+from flink_agents.api.events import Event
+from flink_agents.api.models.chat import ChatInput, ChatResult, ConversationOptions
+from flink_agents.api.models.history import KeptConversation
+from flink_agents.api.models.prompts import FilledPrompt
+from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory
+from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources.memory import MemoryObject, MemoryRef
+from flink_agents.api.settings.options import Configuration
+from flink_agents.api.vector_store import Filter, ScoredDocument
+
+_T = TypeVar("_T")
+
+
+class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
+    """An action's view of the run that it belongs to.
+
+    A context belongs to one execution of one action. After that execution, or from another
+    thread than the one that runs it, or inside a durable function, all that changes or reads the
+    run (events, memory, resources, clients, durable calls, UUIDs and random numbers) raises
+    ``ContextMisuseError``. What stays the same for the whole run can be read everywhere: names, key,
+    sequence number, timestamp, options, configuration, ``now()``; and metrics can be counted.
+
+    A project adds methods of its own in a subclass without constructor, named by
+    ``Agent.context_class``; the runtime supplies the rest.
+    """
+
+    __given_to_tools__ = True
+
+    # -- where we are -----------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def agent_name(self) -> str:
+        """Name of the agent; with the key it scopes memory."""
+
+    @property
+    @abstractmethod
+    def action_name(self) -> str:
+        """Name of the action that runs."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Any:
+        """The key of the run, with the type that the key selector returned."""
+
+    @property
+    @abstractmethod
+    def sequence_number(self) -> int:
+        """Number of the run within its key, from 0.
+
+        Without gaps, except where a restart brought inputs in another order than they were recorded
+        in: a recorded run keeps its number.
+        """
+
+    @property
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the input in milliseconds since the epoch, or None."""
+
+    # -- events -----------------------------------------------------------------------
+
+    @abstractmethod
+    def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
+        """Emit ``event``: to the actions that it triggers, or out of the agent.
+
+        With a delay, the event is kept in state when the run is committed, or suspended. When its time
+        has come it begins a run of its own for the key, behind the inputs that wait then. It does so once,
+        and never before its time.
+
+        Args:
+            event: The event. With a delay, its content is written at once.
+            delay: The time from now on, in seconds or as a timedelta. 0 is a run of its own as soon as
+                possible. Default: no delay; the event belongs to this run.
+
+        Raises:
+            NotAnEventError: ``event`` is no event.
+            UnknownEventError: No action of the agent takes events of that type.
+            InvalidDurationError: ``delay`` is negative, no number, or longer than 365,000 days.
+            UnserializableValueError: State cannot hold the event, which has a delay.
+            ContextMisuseError: The action has ended; or there is a delay, and another agent asks this one.
+        """
+
+    @abstractmethod
+    def emit_to(self, tag: str, value: Any) -> None:
+        """Send ``value`` to the side output ``tag`` that the agent declares.
+
+        Raises:
+            UnknownSideOutputError: The agent declares no side output of that name.
+        """
+
+    # -- memory -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def sensory_memory(self) -> MemoryObject:
+        """Memory of this run only."""
+
+    @property
+    @abstractmethod
+    def short_term_memory(self) -> MemoryObject:
+        """Memory of this key, kept in Flink's state."""
+
+    @abstractmethod
+    def resolve(self, ref: MemoryRef) -> Any:
+        """Return the value that ``ref`` names.
+
+        Raises:
+            MemoryPathError: Nothing is stored there.
+        """
+
+    # -- resources and configuration --------------------------------------------------
+
+    @abstractmethod
+    def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
+        """Return the resource ``name`` of that type; made once per subtask.
+
+        Raises:
+            ResourceNotFoundError: The agent has none of that name and type.
+            ResourceUnavailableError: Nothing that is installed provides its kind.
+        """
+
+    @abstractmethod
+    def client(self, name: str) -> Awaitable[Any]:
+        """Return the client ``name``, to be awaited: opened at its first use, once per subtask.
+
+        All actions of the subtask share it. It is closed when the attempt of the job ends.
+
+        Raises:
+            ResourceNotFoundError: The agent has no client of that name.
+            ContextMisuseError: The action is no ``async def``.
+        """
+
+    # -- models ------------------------------------------------------------------------
+
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput | FilledPrompt = "",
+        *,
+        output_type: None = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[str]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput | FilledPrompt = "",
+        *,
+        output_type: type[_T],
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[_T]: ...
+    @overload
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput | FilledPrompt = "",
+        *,
+        output_type: Any,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]: ...
+    async def chat(
+        self,
+        model: str,
+        messages: ChatInput | FilledPrompt = "",
+        *,
+        output_type: Any = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ChatResult[Any]:
+        """Talk with the chat model ``model`` until it answers; for ``async def`` actions.
+
+        Each request and each call of a tool is a durable call of its own: after a crash, what was answered
+        is not asked again.
+
+        Args:
+            model: Name of the chat model.
+            messages: A text of the user, a ``ChatMessage`` or several, messages of pydantic-ai, or a prompt,
+                as ``ctx.prompt`` gives it.
+            output_type: Type of the answer: a pydantic model, a dataclass, any other type that pydantic
+                describes, or a ``RowTypeInfo`` of PyFlink with names. Default: a text.
+            **options: ``tools``, ``output_mode``, ``limits``, ``max_requests``, ``settings``,
+                ``instructions``, ``history``, ``variables`` and ``run_tools``, as ``ConversationOptions``
+                describes them.
+
+        Raises:
+            ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
+            ResourceUnavailableError: A package or a secret is missing.
+            ModelRequestError: A request failed in all its attempts, as did those to the fallbacks.
+            UsageLimitExceededError: The conversation would use more than it may.
+            ModelOutputError: The model gave no output of that type.
+            ToolError: A tool ended the conversation.
+            HistoryError: The history cannot be kept, or another chat of the action continues it.
+        """
+        resource = self.get_resource(model, ResourceType.CHAT_MODEL)
+        said = await messages if isinstance(messages, FilledPrompt) else messages
+        result: ChatResult[Any] = await resource.chat(self, said, output_type=output_type, **options)
+        self._chatted(model, result)
+        return result
+
+    def _chatted(self, model: str, result: ChatResult[Any]) -> None:
+        """Note a conversation that has ended."""
+
+    def conversation(self, name: str = "default") -> KeptConversation:
+        """The history ``name`` of the key's conversations, to be read or cleared.
+
+        Args:
+            name: The name of its ``ConversationHistory``.
+        """
+        return KeptConversation(self.short_term_memory, name)
+
+    # -- retrieval --------------------------------------------------------------------
+
+    async def embed(
+        self, model: str, texts: str | Sequence[str], input_type: Literal["query", "document"] = "document"
+    ) -> list[list[float]]:
+        """The vectors of ``texts`` in their order, by the embedding model ``model``; recorded calls.
+
+        Args:
+            model: Name of the embedding model.
+            texts: The texts; one text counts as a list of one.
+            input_type: Whether they are documents, or queries that documents are to be found by.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such embedding model.
+        """
+        resource = self.get_resource(model, ResourceType.EMBEDDING_MODEL)
+        several = [texts] if isinstance(texts, str) else list(texts)
+        return (await resource.embed(self, several, input_type)).lists() if several else []
+
+    def vector_store(self, name: str, collection: str | None = None) -> Collection:
+        """The vector store ``name``, for this action.
+
+        Args:
+            name: Name of the vector store.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such vector store.
+        """
+        return self.get_resource(name, ResourceType.VECTOR_STORE).of(self, collection)
+
+    async def retrieve(
+        self,
+        store: str,
+        query: str,
+        k: int = DEFAULT_K,
+        filter: Filter | None = None,
+        collection: str | None = None,
+    ) -> list[ScoredDocument]:
+        """The ``k`` documents of a vector store that are nearest to ``query``, the nearest first.
+
+        Args:
+            store: Name of the vector store.
+            query: What they should be about.
+            k: How many, at most.
+            filter: Which documents come into question, such as ``{"year": {"$gte": 2020}}``.
+            collection: Which collection of it. Default: that of the description.
+
+        Raises:
+            VectorFilterError: ``filter`` is none.
+            EmbeddingMismatchError: The documents have embeddings of another model.
+        """
+        return await self.vector_store(store, collection).query(query, k, filter)
+
+    def long_term_memory(
+        self, scope: str = "default", subject: Any = None, name: str = "long_term_memory"
+    ) -> LongTermMemory:
+        """What the job knows of a subject, whenever it was told.
+
+        Args:
+            scope: Which of its memories: the author's own division, such as ``preferences``.
+            subject: Of whom or what. Default: the key.
+            name: Name of the resource.
+
+        Raises:
+            ResourceNotFoundError: The agent has no such long-term memory.
+            OptionError: The job has no ``job-identifier``.
+        """
+        return self.get_resource(name, ResourceType.LONG_TERM_MEMORY).of(self, scope, subject)
+
+    @property
+    @abstractmethod
+    def config(self) -> Configuration:
+        """The options of the job."""
+
+    @property
+    @abstractmethod
+    def action_config(self) -> Mapping[str, Any]:
+        """The values that the action was registered with; each execution has a copy of them."""
+
+    def get_action_config_value(self, key: str, default: Any = None) -> Any:
+        """Return the entry ``key`` of :attr:`action_config`."""
+        return self.action_config.get(key, default)
+
+    # -- durable calls ----------------------------------------------------------------
+
+    def durable_execute(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = NOT_GIVEN,
+        result_type: Any = NOT_GIVEN,
+        timeout: float | timedelta | None = NOT_GIVEN,
+        retry: RetryPolicy | None = NOT_GIVEN,
+        reconciler: Callable[..., Any] | None = NOT_GIVEN,
+        **kwargs: Any,
+    ) -> Any:
+        """Call ``function`` and record its result; after a crash, return the recorded result.
+
+        For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all
+        other arguments, which are part of the call's identity, and an ``idempotency_key`` if it has a
+        parameter of that name: 32 hexadecimal digits, equal for all attempts of the call.
+
+        The function gets copies of its arguments, and never the context: using that inside a durable
+        function is an error. A setting that the function takes as an argument, be it by ``**kwargs``, is
+        refused; of a ``DurableCallable``, it is the function's.
+
+        Returns:
+            What ``function`` returned, as it was recorded.
+
+        Raises:
+            Exception: What ``function`` raised, now or when it was recorded.
+            NonDeterminismError: Another call was recorded in its place.
+            DurableResultError: The result cannot be recorded.
+            UnserializableValueError: An argument cannot be part of the call's identity.
+            ContextMisuseError: The action is ``async def``, or a durable function makes the call.
+            AgentConfigurationError: A setting may be meant for the function, or is wrong, or the reconciler
+                does not take the arguments.
+        """
+        what = durable_callable(
+            function,
+            kwargs,
+            name=name,
+            result_type=result_type,
+            timeout=timeout,
+            retry=retry,
+            reconciler=reconciler,
+        )
+        if what.reconciler is not None or what.misspelt is not None:
+            what.check_asked(args, kwargs)
+        return self._call_durably(what, args, kwargs)
+
+    def durable_execute_async(
+        self,
+        function: Callable[..., Any] | DurableCallable,
+        /,
+        *args: Any,
+        name: str | None = NOT_GIVEN,
+        result_type: Any = NOT_GIVEN,
+        timeout: float | timedelta | None = NOT_GIVEN,
+        retry: RetryPolicy | None = NOT_GIVEN,
+        reconciler: Callable[..., Any] | None = NOT_GIVEN,
+        **kwargs: Any,
+    ) -> Awaitable[Any]:
+        """Return the same, to be awaited, for ``async def`` actions.
+
+        A call has its place in the order of calls from the moment at which this is called, so that
+        calls may run concurrently: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
+        """
+        what = durable_callable(
+            function,
+            kwargs,
+            name=name,
+            result_type=result_type,
+            timeout=timeout,
+            retry=retry,
+            reconciler=reconciler,
+        )
+        if what.reconciler is not None or what.misspelt is not None:
+            what.check_asked(args, kwargs)
+        return self._call_durably_async(what, args, kwargs)
+
+    @abstractmethod
+    def _call_durably(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any: ...
+
+    @abstractmethod
+    def _call_durably_async(
+        self, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Awaitable[Any]: ...
+
+    # -- time and chance --------------------------------------------------------------
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """Return the wall-clock time (UTC) at which this run began.
+
+        A run that is repeated after it recorded something keeps the time of its first begin. One that
+        recorded nothing begins at another time.
+        """
+
+    @abstractmethod
+    def uuid4(self) -> uuid.UUID:
+        """Return a UUID that a replay of the run gets again; another one at each call."""
+
+    @abstractmethod
+    def random(self) -> random.Random:
+        """Return a random generator that a replay of the run gets again, seeded per action.
+
+        Not for secrets: the seed follows from job, key and sequence number.
+        """
+
+    # -- metrics ----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def agent_metric_group(self) -> MetricGroup:
+        """Metrics of the agent."""
+
+    @property
+    @abstractmethod
+    def action_metric_group(self) -> MetricGroup:
+        """Metrics of the action that runs."""

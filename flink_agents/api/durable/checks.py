@@ -1,0 +1,367 @@
+"""Checks of what a durable call is declared with, before anything has an effect.
+
+What is wrong with a reconciler would otherwise show after a crash alone, and what is wrong with ``redact``
+in a record that holds a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, cast
+
+from flink_agents.api.common.identity import IdentityCache
+from flink_agents.api.common.places import authors_place, describe
+from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.api.errors.base import suggest
+
+IDEMPOTENCY_KEY = "idempotency_key"
+"""Name of the parameter by which a function asks for the key of its call."""
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+_SIGNATURES: IdentityCache[inspect.Signature] = IdentityCache()
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of ``function``; None where it has none, as some of extension modules."""
+    plain = type(function) is FunctionType
+    found = _SIGNATURES.get(function) if plain else None
+    if found is not None:
+        return found
+    try:
+        found = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    return _SIGNATURES.put(function, found) if plain else found
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
+    signature = signature_of(function)
+    if signature is None:
+        return False
+    parameter = signature.parameters.get(name)
+    if parameter is not None and parameter.kind in _BY_NAME:
+        return True
+    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
+
+
+def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
+    """Return the parameter that is most likely meant to be ``idempotency_key``; None if there is none.
+
+    Args:
+        names: The parameters.
+        cutoff: How like it a name has to be.
+    """
+    names = list(names)
+    if IDEMPOTENCY_KEY in names:
+        return None
+    near = difflib.get_close_matches(IDEMPOTENCY_KEY, [one.lower() for one in names], n=1, cutoff=cutoff)
+    return next((one for one in names if near and one.lower() == near[0]), None)
+
+
+def misspelt_default(function: Callable[..., Any]) -> str | None:
+    """Return a parameter with a default that is most likely meant for the idempotency key, or None.
+
+    No call fails if such a parameter is left out, so nothing else would tell.
+    """
+    signature = signature_of(function)
+    if signature is None:
+        return None
+    names = signature.parameters
+    if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
+        return None
+    # A parameter of the author's own can have a similar name.
+    found = misspelt_key(names, cutoff=0.9)
+    return found if found is not None and names[found].default is not inspect.Parameter.empty else None
+
+
+def check_key_given(
+    function: Callable[..., Any],
+    called: str,
+    parameter: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Check that the author gives ``parameter``, which is most likely meant to be ``idempotency_key``.
+
+    Raises:
+        AgentConfigurationError: Nobody gives it.
+    """
+    signature = signature_of(function)
+    with suppress(TypeError):
+        if signature is None or parameter in signature.bind_partial(*args, **kwargs).arguments:
+            return
+    raise AgentConfigurationError(
+        f"{called} has a parameter {parameter!r}, which nobody gives a value",
+        expected=f"a parameter {IDEMPOTENCY_KEY}, which the runtime gives",
+        found=parameter,
+        fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
+        where=authors_place(),
+    )
+
+
+def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters that take positional arguments."""
+    signature = signature_of(function)
+    parameters = signature.parameters.values() if signature is not None else ()
+    return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
+
+
+def check_function(function: object) -> None:
+    """Check that there is something to call.
+
+    Raises:
+        AgentConfigurationError: There is not.
+    """
+    if not callable(function):
+        raise AgentConfigurationError(
+            "a durable call needs something to call",
+            expected="a function",
+            found=repr(function)[:200],
+            fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
+            where=authors_place(),
+        )
+
+
+def check_clients(function: Callable[..., Any], called: str, clients: Iterable[str]) -> None:
+    """Check that the function has a parameter for each client.
+
+    Args:
+        function: What is called.
+        called: Its name, for the error.
+        clients: Names of the clients.
+
+    Raises:
+        AgentConfigurationError: It has none for one of them.
+    """
+    for name in clients:
+        if not takes(function, name) and signature_of(function) is not None:
+            raise AgentConfigurationError(
+                f"{called} has no parameter for the client {name!r}",
+                expected=f"a parameter {name!r}, which is given the open client",
+                found=f"{called}{signature_of(function)}",
+                fix=f"add the parameter {name!r}, or rename the client so that its name can be one",
+                where=authors_place(),
+            )
+
+
+def redacted_names(function: Callable[..., Any], called: str, redact: object) -> frozenset[str]:
+    """Return the parameters whose values are left out of records.
+
+    Args:
+        function: What is called.
+        called: Its name, for the error.
+        redact: What the author wrote: a name, or several.
+
+    Raises:
+        AgentConfigurationError: It is neither, or the function has no parameter of such a name.
+    """
+    names = frozenset[object]([redact]) if isinstance(redact, str) else _members(redact)
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise AgentConfigurationError(
+            f"redact of {called} names no parameters",
+            expected="the name of a parameter, or several names",
+            found=describe(redact)[:200],
+            fix="write redact='token', or redact={'token', 'card'}",
+            where=authors_place(),
+        )
+    found = cast("frozenset[str]", names)
+    signature = signature_of(function) if found else None
+    if signature is None or any(one.kind is _MANY[1] for one in signature.parameters.values()):
+        return found
+    for name in sorted(found - signature.parameters.keys()):
+        raise AgentConfigurationError(
+            f"{called} has no parameter {name!r} to leave out of records",
+            expected=f"one of {', '.join(signature.parameters)}" if signature.parameters else "no redact",
+            found=f"redact={name!r}",
+            fix=suggest(name, signature.parameters, "name a parameter of the function, or leave it out"),
+            where=authors_place(),
+        )
+    return found
+
+
+def _members(value: object) -> frozenset[object] | None:
+    if not isinstance(value, Collection):
+        return None
+    try:
+        return frozenset(cast("Collection[object]", value))
+    except TypeError:
+        return None
+
+
+def check_values(called: str, name: object, timeout: object, retry: object) -> None:
+    """Check the settings of a durable call that no function says anything about.
+
+    Args:
+        called: Name of what is called, for the error.
+        name: What records call it.
+        timeout: How long an attempt may take.
+        retry: When an attempt is followed by another one.
+
+    Raises:
+        AgentConfigurationError: One is not what it has to be.
+    """
+    if name is not None and not (isinstance(name, str) and name):
+        raise _wrong(called, "name", name, "a text that is not empty", "name='charge'")
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and (
+        not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0
+    ):
+        raise _wrong(called, "timeout", timeout, "seconds, more than 0, or a timedelta", "timeout=30")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise _wrong(called, "retry", retry, "a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")
+
+
+def _wrong(called: str, setting: str, value: object, expected: str, example: str) -> AgentConfigurationError:
+    return AgentConfigurationError(
+        f"a durable call of {called} has a wrong {setting}",
+        expected=expected,
+        found=describe(value)[:200],
+        fix=f"write {example}, or leave it out",
+        where=authors_place(),
+    )
+
+
+def check_reconciler(
+    function: Callable[..., Any], called: str, reconciler: Callable[..., Any], clients: tuple[str, ...]
+) -> None:
+    """Check that a reconciler can be called with arguments of the function.
+
+    Args:
+        function: What is called.
+        called: Its name, for the error.
+        reconciler: What is asked about its calls.
+        clients: Names of the clients that the function is given.
+
+    Raises:
+        AgentConfigurationError: No call of the function has arguments that it takes.
+    """
+    if not callable(reconciler):
+        raise AgentConfigurationError(
+            f"the reconciler of {called} is no function",
+            expected="a function that takes what the function of the call takes",
+            found=describe(reconciler)[:200],
+            fix="pass the function itself: reconciler=look_up",
+            where=authors_place(),
+        )
+    if _fits(function, reconciler, clients) is False:
+        raise _unfit(function, called, reconciler, clients, None)
+
+
+def check_asked(
+    function: Callable[..., Any],
+    called: str,
+    reconciler: Callable[..., Any],
+    clients: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Check that a reconciler can be called with the arguments of one call, where not all calls fit it.
+
+    Args:
+        function: What is called.
+        called: Its name, for the error.
+        reconciler: What is asked about its calls.
+        clients: Names of the clients that the function is given.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+
+    Raises:
+        AgentConfigurationError: It cannot.
+    """
+    if _fits(function, reconciler, clients) is not None:
+        return
+    signature = _without(signature_of(reconciler), clients)
+    own = _without(signature_of(function), clients)
+    # What the function itself refuses is for it to say.
+    if own is not None and not _binds(own, args, kwargs):
+        return
+    if signature is not None and not _binds(signature, args, kwargs):
+        # No values: one of them may be what is left out of records.
+        given = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
+        raise _unfit(function, called, reconciler, clients, given)
+
+
+def _unfit(
+    function: Callable[..., Any],
+    called: str,
+    reconciler: Callable[..., Any],
+    clients: tuple[str, ...],
+    given: str | None,
+) -> AgentConfigurationError:
+    name = getattr(reconciler, "__qualname__", type(reconciler).__qualname__)
+    call = f"a call with ({given})" if given is not None else "its calls"
+    return AgentConfigurationError(
+        f"the reconciler {name} of {called} cannot be called with the arguments of {call}",
+        expected=f"the parameters of the function: {_without(signature_of(function), clients)}",
+        found=f"{name}{signature_of(reconciler)}",
+        fix=f"let {name} take the same parameters. {IDEMPOTENCY_KEY} and clients are given to it where it "
+        "has parameters of these names",
+        where=authors_place(),
+    )
+
+
+def _fits(
+    function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
+) -> bool | None:
+    """Tell whether a reconciler takes the arguments of each call, or of none; None where it depends."""
+    plain = type(function) is FunctionType and type(reconciler) is FunctionType
+    return (_known_fit if plain else _fit)(function, reconciler, clients)
+
+
+def _fit(
+    function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
+) -> bool | None:
+    theirs = _without(signature_of(function), (*clients, IDEMPOTENCY_KEY))
+    own = _without(signature_of(reconciler), clients)
+    if theirs is None or own is None:
+        return True
+    parameters = list(theirs.parameters.values())
+    kinds = {one.kind for one in parameters} & {*_MANY}
+    # Calls with all arguments, and with those that have to be; by position, and by name.
+    single = [one for one in parameters if one.kind not in _MANY]
+    needed = [one for one in single if one.default is one.empty]
+    bound = [_binds(own, *_shape(some, by_name)) for some in (single, needed) for by_name in (False, True)]
+    if all(bound) and kinds <= {one.kind for one in own.parameters.values()}:
+        return True
+    return None if any(bound) or kinds else False
+
+
+_known_fit = lru_cache(maxsize=1024)(_fit)
+"""Functions that are equal are the same one; of other objects, only their class knows."""
+
+
+def _shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
+    """Return arguments for the parameters: by name where they can be, or by position where they can be."""
+    named = [one.name for one in parameters if one.kind in _BY_NAME[0 if by_name else 1 :]]
+    return [None] * (len(parameters) - len(named)), dict.fromkeys(named)
+
+
+def _binds(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    key = signature.parameters.get(IDEMPOTENCY_KEY)
+    given = {IDEMPOTENCY_KEY: None} if key is not None and key.kind in _BY_NAME else {}
+    try:
+        signature.bind(*args, **{**given, **kwargs})
+    except TypeError:
+        return False
+    return True
+
+
+def _without(signature: inspect.Signature | None, clients: tuple[str, ...]) -> inspect.Signature | None:
+    """Return the parameters of a signature for the arguments of a call, which clients are not."""
+    if signature is None:
+        return None
+    left = [one for one in signature.parameters.values() if one.name not in clients]
+    return signature.replace(parameters=left, return_annotation=signature.empty)

@@ -1,0 +1,121 @@
+"""Upgrades of stored values: where the values of a class go when the class has changed.
+
+State, journals, signals and delayed events hold values by the name of their class. A class that was moved,
+renamed, or changed in a way that its stored values do not fit any more, names its successor::
+
+    @upgrades("shop.orders:Order")
+    class Purchase(BaseModel):            # values of the old class become values of this one
+        id: str
+        total: Decimal
+
+
+    @upgrades("shop.orders:Money")
+    def money(fields: dict[str, Any]) -> Money:       # or: you make the new value yourself
+        return Money(cents=round(fields["amount"] * 100))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flink_agents.api.common.places import place_of, place_of_class
+from flink_agents.api.errors import DuplicateNameError, WrongArgumentError
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+Upgrade = Callable[..., Any]
+"""A class that stands in for the old one, or a function that makes the new value."""
+
+_upgrades: dict[str, Upgrade] = {}
+
+
+def upgrades(*names: str) -> Callable[[T], T]:
+    """Name the stored classes whose values a class or a function takes over.
+
+    A class receives the stored fields as they are. A function is called with the stored fields, a dict by
+    field name (for an enum, the name of the member), and returns the new value. Both are used only for
+    values that the class of that name does not fit: the class is gone, or its fields, their types or its
+    kind have changed since the value was stored. Fields that hold other stored values have been upgraded
+    already.
+
+    Define it in the module of the agent, or in one that this imports, so that workers have it.
+
+    Args:
+        names: The classes as state names them, ``module:Name``; a class of a main script is
+            ``__main__:Name``.
+
+    Raises:
+        WrongArgumentError: A name is not written so, or what is decorated cannot be called.
+        DuplicateNameError: Something else takes over the values of that class already.
+    """
+    if not names:
+        raise _wrong(names, "no names")
+    for name in names:
+        if not is_class_name(name):
+            raise _wrong(names, repr(name))
+
+    def register(target: T) -> T:
+        if not callable(target):
+            raise _wrong(names, f"{type(target).__name__} {target!r}")
+        for name in names:
+            register_upgrade(name, target)
+        return target
+
+    return register
+
+
+def register_upgrade(name: str, target: Upgrade) -> None:
+    """Let ``target`` take over the stored values of the class ``name``.
+
+    Raises:
+        DuplicateNameError: Something else does already.
+    """
+    known = _upgrades.get(name)
+    # A module that is loaded again defines the same once more.
+    if known is not None and _identity(known) != _identity(target):
+        raise DuplicateNameError(
+            f"stored values of {name} have two upgrades",
+            found=f"{place_of_upgrade(known)}, {place_of_upgrade(target)}",
+            fix="keep one of them",
+            where=place_of_upgrade(target),
+        )
+    _upgrades[name] = target
+
+
+def replace_upgrade(name: str, target: Upgrade) -> None:
+    """Let ``target`` take over the stored values of the class ``name``, whatever did before."""
+    _upgrades[name] = target
+
+
+def upgrade_of(name: str) -> Upgrade | None:
+    """Return what takes over the stored values of the class ``name``; None if nothing does."""
+    return _upgrades.get(name)
+
+
+def all_upgrades() -> dict[str, Upgrade]:
+    """Return all upgrades by the name of the old class."""
+    return dict(_upgrades)
+
+
+def place_of_upgrade(target: Upgrade) -> str:
+    """Return where an upgrade is written."""
+    return place_of_class(target) if isinstance(target, type) else place_of(target)
+
+
+def is_class_name(name: object) -> bool:
+    """Return True if ``name`` is written as ``module:Name``."""
+    return isinstance(name, str) and name.count(":") == 1 and all(name.split(":"))
+
+
+def _identity(target: Upgrade) -> tuple[object, object]:
+    return getattr(target, "__module__", None), getattr(target, "__qualname__", id(target))
+
+
+def _wrong(names: tuple[object, ...], found: str) -> WrongArgumentError:
+    return WrongArgumentError(
+        "upgrades() needs the names of stored classes, and decorates a class or a function",
+        expected="for example @upgrades('shop.orders:Order')",
+        found=found,
+        fix="write the module, a colon and the name of the class, as the error text names it",
+    )

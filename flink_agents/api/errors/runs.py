@@ -1,0 +1,253 @@
+"""Exceptions about the execution of actions; see ``errors``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flink_agents.api.errors.base import AgentsError, attempt_lines
+
+if TYPE_CHECKING:
+    from flink_agents.api.common.policies import FailedAttempt
+
+
+class RunError(AgentsError):
+    """Something went wrong while an agent handled an event."""
+
+    code = "FA4000"
+
+
+class ActionFailedError(RunError):
+    """An action raised, and its error policy is to fail the job.
+
+    Attributes:
+        agent: Name of the agent.
+        action: Name of the action.
+        key: The key, as the key selector returned it.
+        sequence_number: Number of the run within its key, from 0.
+        event: Type of the event that the action handled.
+        attempts: Every attempt, oldest first, where the action was tried again.
+        error_code: Code of the error of this package that the action raised; empty where it raised another.
+    """
+
+    code = "FA4001"
+    # Of errors that an earlier version recorded.
+    error_code: str = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        agent: str,
+        action: str,
+        key: object,
+        sequence_number: int,
+        event: str,
+        attempts: tuple[FailedAttempt, ...] = (),
+        error_code: str = "",
+        **kwargs: Any,
+    ) -> None:
+        self.attempts = attempts
+        self.error_code = error_code
+        self.agent = agent
+        self.action = action
+        self.key = key
+        self.sequence_number = sequence_number
+        self.event = event
+        super().__init__(message, **kwargs)
+
+    def _details(self) -> list[str]:
+        return [
+            f"  agent {self.agent}, action {self.action}, key {self.key!r}, "
+            f"sequence {self.sequence_number}, event {self.event}",
+            *(f"  {line}" for line in attempt_lines(self.attempts)),
+        ]
+
+    def _codes(self) -> list[str]:
+        # What the action raised is what the author wants to read about first.
+        return [*filter(None, [self.error_code]), self.code]
+
+
+class NotAnEventError(RunError, TypeError):
+    """An action returned, yielded or sent something that is no event."""
+
+    code = "FA4002"
+
+
+class UnknownEventError(RunError):
+    """An action emitted an event of a type that no action of the agent takes."""
+
+    code = "FA4003"
+
+
+class UnhandledEventError(RunError):
+    """No action accepted an event, because no condition held."""
+
+    code = "FA4004"
+
+
+class UnknownSideOutputError(RunError):
+    """``emit_to`` names a side output that the agent does not declare."""
+
+    code = "FA4005"
+
+
+class ResourceNotFoundError(RunError):
+    """``get_resource`` asks for a resource that the agent does not have."""
+
+    code = "FA4006"
+
+
+class ResourceUnavailableError(RunError):
+    """A resource is declared, but nothing in this version can provide its kind."""
+
+    code = "FA4007"
+
+
+class ContextMisuseError(RunError):
+    """The context is used where it means nothing: a foreign thread, or after the action."""
+
+    code = "FA4008"
+
+
+class MemoryPathError(RunError):
+    """A memory path is malformed, missing, or goes through a value that is no object."""
+
+    code = "FA4009"
+
+
+class EventLimitError(RunError):
+    """One run emitted more events than ``run.max-events`` allows."""
+
+    code = "FA4010"
+
+
+class ActionTimeoutError(RunError, TimeoutError):
+    """An action took longer than its ``timeout``.
+
+    Attributes:
+        seconds: The timeout.
+    """
+
+    code = "FA4011"
+
+    def __init__(self, message: str, *, seconds: float = 0.0, **kwargs: Any) -> None:
+        self.seconds = seconds
+        super().__init__(message, **kwargs)
+
+
+class RetriesExhaustedError(ActionFailedError):
+    """An action raised in every attempt that its retry policy allows, and its error policy is to fail."""
+
+    code = "FA4012"
+
+
+class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
+    """An action raised a ``KeyboardInterrupt``, which no policy passes by."""
+
+    code = "FA4017"
+
+
+class NonDeterminismError(RunError):
+    """A replay asks for another durable call than was recorded."""
+
+    code = "FA4013"
+
+
+class BranchesRecordedEarlierError(NonDeterminismError):
+    """A run in flight has branches whose calls an earlier version numbered without them."""
+
+    code = "FA4016"
+
+
+class DurableResultError(RunError):
+    """The result of a durable call cannot be recorded."""
+
+    code = "FA4014"
+
+
+class SignalTimeoutError(RunError, TimeoutError):
+    """No signal came in the time that an action waited for one."""
+
+    code = "FA4018"
+
+
+class NoMoreSignalsError(RunError):
+    """An action waits for a signal, and the input has ended."""
+
+    code = "FA4019"
+
+
+class ApprovalDeniedError(RunError):
+    """An action called a tool that needs an approval, and was not approved.
+
+    Attributes:
+        decision: How the request ended: ``denied``, ``expired`` or ``ended``.
+    """
+
+    code = "FA4020"
+
+    def __init__(self, message: str, *, decision: str = "", **kwargs: Any) -> None:
+        self.decision = decision
+        super().__init__(message, **kwargs)
+
+
+class RunDeadlineError(RunError, TimeoutError):
+    """An action waits, and its run has taken for as long as a run may."""
+
+    code = "FA4021"
+
+
+class MissingAwaitError(RunError, TypeError):
+    """An action uses a coroutine in place of its result, or ends without awaiting a call or a wait."""
+
+    code = "FA4022"
+
+
+class OutputTypeError(RunError, TypeError):
+    """An output is not of the type that the agent declares."""
+
+    code = "FA4023"
+
+
+class AgentOutputsError(RunError):
+    """A sub-agent has no output, or several."""
+
+    code = "FA4024"
+
+
+class InvalidDurationError(RunError, ValueError):
+    """An action gives an invalid duration: a delay, a sleep, or a timeout."""
+
+    code = "FA4025"
+
+
+class NoVerdictError(RunError, TypeError):
+    """A validator emitted a value that is not a verdict."""
+
+    code = "FA4026"
+
+
+class UnsavedChangeError(RunError):
+    """An action changed a value that it read from memory, and did not write it."""
+
+    code = "FA4027"
+
+
+class RunEndedError(RunError):
+    """A person ended the run, by ``flink-agents runs end``. It is the error of its dead letter."""
+
+    code = "FA4040"
+
+
+class RecordedFailureError(RunError):
+    """A durable call failed in an earlier attempt, with an exception that cannot be made again.
+
+    Attributes:
+        error_type: The class of that exception, ``module:qualname``.
+    """
+
+    code = "FA4015"
+
+    def __init__(self, message: str, *, error_type: str = "", **kwargs: Any) -> None:
+        self.error_type = error_type
+        super().__init__(message, **kwargs)

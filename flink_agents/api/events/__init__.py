@@ -1,0 +1,345 @@
+"""Events: what actions are triggered by and what they emit.
+
+An event is a frozen pydantic class. ``InputEvent`` wraps a record of the stream,
+``OutputEvent`` carries a value out of the agent, and every other class is the author's::
+
+    class OrderPlaced(Event):
+        order_id: str
+        total: float
+
+An event has an ``id`` and a lineage once it has been sent. Both are derived from the run
+(job, key, sequence number) and from the path by which the event came about, so a replay of
+the run gives its events the same ids. They take no part in equality or serialisation, and
+they are computed on demand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from inspect import formatannotation
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from flink_agents.api.common.places import place_of_class
+from flink_agents.api.errors import AgentDefinitionError
+
+DELAYED_TAG = "delayed-events"
+"""An execution keeps what it sends with a delay among its side outputs, and in its record, by this tag."""
+
+
+class Lineage:
+    """The origin of a sent event, which the runtime notes and ``Event`` shows.
+
+    Args:
+        parent: Lineage of the event whose action sent this one; None for an input.
+        action: Name of that action; empty for an input.
+        ordinal: Position of this event among those that the action sent, from 0.
+    """
+
+    __slots__ = ("_digest", "_ordinal", "action", "parent")
+
+    def __init__(self, parent: Lineage | None, action: str, ordinal: int) -> None:
+        self.parent = parent
+        self.action = action
+        self._ordinal = ordinal
+        self._digest: str | None = None
+
+    @property
+    def ordinal(self) -> int:
+        """Position of the event among those that the action sent; of an input, the number of its run."""
+        return self._ordinal
+
+    @property
+    def id(self) -> str:
+        """24 hexadecimal digits, equal for equal paths."""
+        if self._digest is None:
+            # From the first ancestor on: a chain may be longer than Python's stack.
+            chain: list[Lineage] = []
+            at: Lineage | None = self
+            while at is not None and at._digest is None:
+                chain.append(at)
+                at = at.parent
+            digest = at._digest if at is not None else ""
+            for lineage in reversed(chain):
+                path = f"{digest}\x00{lineage._step()}\x00{lineage._ordinal}"
+                encoded = path.encode("utf-8", "surrogatepass")
+                digest = lineage._digest = hashlib.blake2b(encoded, digest_size=12).hexdigest()
+        assert self._digest is not None
+        return self._digest
+
+    @property
+    def upstream_id(self) -> str | None:
+        """Id of the event whose action sent the event; None for an input."""
+        return self.parent.id if self.parent is not None else None
+
+    @property
+    def upstream_action(self) -> str | None:
+        """Name of the action that sent the event; None for an input."""
+        return self.action if self.parent is not None else None
+
+    def _step(self) -> str:
+        """Return what led to the event from its parent."""
+        return self.action
+
+
+class InputLineage(Lineage):
+    """The lineage of an input, which begins a run.
+
+    Args:
+        journal_id: Identity of the job that the key's runs belong to.
+        key_text: Canonical text of the key.
+        sequence_number: Number of the run within the key.
+
+    Attributes:
+        known: Whether somebody has seen what follows from the run's number: the id of one of its events.
+    """
+
+    __slots__ = ("_journal_id", "_key_text", "known")
+
+    def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
+        # What the base does, without a call: one is made for each input.
+        self.parent = self._digest = None
+        self.action, self._ordinal = "", sequence_number
+        self._journal_id = journal_id
+        self._key_text = key_text
+        self.known = False
+
+    @property
+    def ordinal(self) -> int:
+        """The number of the run; whoever asks for it may tell others."""
+        self.known = True
+        return self._ordinal
+
+    def _step(self) -> str:
+        # Every id of the run is computed from this one first.
+        self.known = True
+        return f"{self._journal_id}\x00{self._key_text}"
+
+
+class DelayedLineage(InputLineage):
+    """The lineage of a delayed event, which begins a run as an input does.
+
+    Args:
+        journal_id: Identity of the job that the key's runs belong to.
+        key_text: Canonical text of the key.
+        sequence_number: Number of the run that the event begins.
+        action: Name of the action that sent it.
+        upstream: Id of the event which that action handled.
+        run_id: Id of the run that sent it.
+        sender: Number of the run that sent it.
+
+    Attributes:
+        run_id: See above.
+        sender: See above.
+    """
+
+    __slots__ = ("_upstream", "_upstream_action", "run_id", "sender")
+
+    def __init__(
+        self,
+        journal_id: str,
+        key_text: str,
+        sequence_number: int,
+        *,
+        action: str,
+        upstream: str,
+        run_id: str,
+        sender: int,
+    ) -> None:
+        super().__init__(journal_id, key_text, sequence_number)
+        self._upstream = upstream
+        self._upstream_action = action
+        self.run_id = run_id
+        self.sender = sender
+
+    @property
+    def upstream_id(self) -> str | None:
+        """Id of the event whose action sent this one, in another run."""
+        return self._upstream
+
+    @property
+    def upstream_action(self) -> str | None:
+        """Name of the action that sent this one, in another run."""
+        return self._upstream_action
+
+
+class AskLineage(Lineage):
+    """The lineage of an event that an action gave to an agent which it asked.
+
+    Args:
+        parent: Lineage of the event that the action handles.
+        action: Name of the action.
+        agent: Name of the sub-agent.
+        task: The task of the action that asks, by the way to it.
+        number: How many asks of that task came before.
+    """
+
+    __slots__ = ("_agent", "_task")
+
+    def __init__(self, parent: Lineage | None, action: str, agent: str, task: str, number: int) -> None:
+        super().__init__(parent, action, number)
+        self._agent = agent
+        self._task = task
+
+    def _step(self) -> str:
+        return f"{self.action}\x00ask\x00{self._agent}\x00{self._task}"
+
+
+class Event(BaseModel):
+    """Base of all events. Subclasses declare their payload as pydantic fields.
+
+    ``EVENT_TYPE`` is the type string by which plans, YAML and logs name the class. It
+    defaults to the class name and must be unique within an agent.
+    """
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
+    __slots__ = ("_lineage",)
+
+    EVENT_TYPE: ClassVar[str] = "Event"
+    _lineage: ClassVar[Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _check_fields(cls)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "EVENT_TYPE" not in cls.__dict__:
+            cls.EVENT_TYPE = cls.__name__
+
+    @property
+    def event_type(self) -> str:
+        """The type string of this event."""
+        return type(self).EVENT_TYPE
+
+    @property
+    def id(self) -> str | None:
+        """Stable id, or None as long as the event has not been sent."""
+        lineage = self.lineage
+        return lineage.id if lineage is not None else None
+
+    @property
+    def upstream_event_id(self) -> str | None:
+        """Id of the event whose action sent this one; None for inputs and unsent events."""
+        lineage = self.lineage
+        return lineage.upstream_id if lineage is not None else None
+
+    @property
+    def upstream_action_name(self) -> str | None:
+        """Name of the action that sent this event; None for inputs and unsent events."""
+        lineage = self.lineage
+        return lineage.upstream_action if lineage is not None else None
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Path by which the event came about; None as long as it has not been sent."""
+        try:
+            return lineage_of_sent(self)
+        except AttributeError:
+            return None
+
+
+_RESERVED = frozenset(
+    {"_lineage", "event_type", "id", "lineage", "upstream_action_name", "upstream_event_id"}
+)
+"""What ``Event`` defines itself: a field of such a name would be hidden, or hide it."""
+
+
+def _check_fields(event: type[Event]) -> None:
+    """Check the fields that ``event`` and its mixins declare, before pydantic reads them.
+
+    Raises:
+        AgentDefinitionError: One has a name that ``Event`` needs.
+    """
+    for owner in event.__mro__:
+        if owner in Event.__mro__:
+            continue
+        for name, annotation in vars(owner).get("__annotations__", {}).items():
+            is_field = "ClassVar" not in str(annotation)
+            if name in _RESERVED:
+                fix = f"rename it, for example to 'own_{name.lstrip('_')}'"
+            elif name == "EVENT_TYPE" and is_field:
+                fix = "write EVENT_TYPE = '...' without annotation"
+            else:
+                continue
+            # That module needs this one.
+
+            written = annotation if isinstance(annotation, str) else formatannotation(annotation)
+            raise AgentDefinitionError(
+                f"the event class {event.__name__} declares {name!r}, which every event has already",
+                expected="fields of other names than " + ", ".join(sorted({"EVENT_TYPE", *_RESERVED})),
+                found=f"{name}: {written}",
+                fix=fix,
+                where=place_of_class(owner),
+            )
+
+
+# The slot's own descriptor: half the price of passing by pydantic's attribute access.
+lineage_of_sent = Event.__dict__["_lineage"].__get__
+"""``lineage_of_sent(event)`` is the lineage of an event that has one."""
+
+stamp = Event.__dict__["_lineage"].__set__
+"""``stamp(event, lineage)`` gives a new event its place in a run."""
+
+
+class InputEvent(Event):
+    """A record of the input stream.
+
+    Attributes:
+        input: The record, with the type it has in the stream.
+    """
+
+    EVENT_TYPE = "_input_event"
+
+    input: Any
+
+
+class OutputEvent(Event):
+    """A value that leaves the agent; no action is triggered by it.
+
+    Attributes:
+        output: The value, which becomes a record of the output stream.
+    """
+
+    EVENT_TYPE = "_output_event"
+
+    output: Any
+
+
+class AgentCallEvent(Event):
+    """Base of events by which other agents ask an agent: ``ctx.call_agent(agent, event)``.
+
+    No action of the agent itself has to emit them.
+    """
+
+
+class NamedEvent(Event):
+    """An event without a class of its own: a type string and attributes.
+
+    For agents whose events are named in YAML or arrive by name. Prefer a class where the
+    payload is known.
+
+    Attributes:
+        type: The type string that triggers name.
+        attributes: The payload.
+    """
+
+    EVENT_TYPE = "_named_event"
+
+    type: str
+    attributes: dict[str, Any] = {}
+
+    @property
+    def event_type(self) -> str:
+        """The type string given at construction."""
+        return self.type
+
+
+def with_lineage(event: Event, lineage: Lineage) -> Event:
+    """Give ``event`` its place in a run; an event sent before is copied first."""
+    if event.lineage is not None:
+        event = event.model_copy()
+    stamp(event, lineage)
+    return event

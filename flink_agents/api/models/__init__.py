@@ -1,0 +1,1 @@
+"""Models, conversations, MCP servers, skills and documents, as you declare them and get them back."""

@@ -1,0 +1,227 @@
+"""MCP servers as authors declare them, and what an action does with one: free of libraries of MCP."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypedDict, Unpack
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from flink_agents.api.common.awaited import AwaitedMethods
+from flink_agents.api.common.policies import RateLimit, RetryTimes
+from flink_agents.api.models.chat import RESPONSE_LIMIT, Public, Secret, written
+from flink_agents.api.resources import ChatMessage, ResourceDescriptor
+from flink_agents.api.settings import ToolSourceLimits
+
+Transport = Literal["stdio", "streamable-http", "sse"]
+"""How messages come to a server."""
+
+
+OnNameTaken = Literal["skip", "prefix", "fail"]
+"""What becomes of a tool of a server if the model has another tool of its name: it is left out, it gets the
+name of the server before its own, or the conversation fails."""
+
+
+class MCPServerSpec(ToolSourceLimits):
+    """All that can be said about an MCP server. ``docs/mcp.md`` explains each."""
+
+    command: str | None = Field(default=None, min_length=1, description="The program that is the server.")
+    args: tuple[str | Secret | Public, ...] = Field(default=(), description="Its arguments.")
+    env: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Its environment variables."
+    )
+    cwd: str | None = Field(default=None, description="Its working directory.")
+    url: str | None = Field(default=None, pattern=r"^https?://", description="Address of the server.")
+    transport: Transport | None = Field(default=None, description="Default: by command and url.")
+    headers: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="Headers of each request."
+    )
+    auth: Secret | None = Field(default=None, description="A bearer token of each request.")
+    prefix: str = Field(default="", description="What stands, with '_', before the names of its tools.")
+    tools: tuple[str, ...] | None = Field(default=None, description="Tools that are had, such as 'read_*'.")
+    exclude: tuple[str, ...] = Field(default=(), description="Tools that are left out, such as 'delete_*'.")
+    on_name_taken: OnNameTaken = Field(default="skip", description="If a model has a tool of that name.")
+    connect_timeout: float = Field(default=30.0, gt=0, description="Seconds until it is ready.")
+    timeout: float = Field(default=60.0, gt=0, description="Seconds for each request.")
+    tools_ttl: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
+    retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    retry_after_limit: float = Field(
+        default=300.0, ge=0, allow_inf_nan=False, description="Seconds to wait at most if the server says so."
+    )
+    response_limit: int = Field(default=2 * RESPONSE_LIMIT, ge=1, description="Bytes of an answer.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> MCPServerSpec:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("an MCP server has either a command or a url")
+        if (self.way == "stdio") == (self.command is None):
+            raise ValueError(f"the transport {self.way} needs {'a url' if self.command else 'a command'}")
+        return self
+
+    @property
+    def way(self) -> Transport:
+        """How messages come to the server. An address that ends with ``/sse`` is one of SSE."""
+        if self.transport is not None:
+            return self.transport
+        if self.url is None:
+            return "stdio"
+        return "sse" if urlsplit(self.url).path.rstrip("/").endswith("/sse") else "streamable-http"
+
+
+class MCPServerOptions(TypedDict, total=False):
+    """Keywords of :class:`MCPServer`: the fields of :class:`MCPServerSpec`."""
+
+    command: str | None
+    args: Sequence[str | Secret | Mapping[str, str]]
+    env: Mapping[str, str | Secret | Mapping[str, str]]
+    cwd: str | None
+    url: str | None
+    transport: Transport | None
+    headers: Mapping[str, str | Secret | Mapping[str, str]]
+    auth: Secret | Mapping[str, str] | None
+    prefix: str
+    tools: Sequence[str] | None
+    exclude: Sequence[str]
+    on_name_taken: OnNameTaken
+    connect_timeout: float
+    timeout: float
+    tools_ttl: float
+    retry: RetryTimes | Mapping[str, Any]
+    retry_after_limit: float
+    response_limit: int
+    max_concurrency: int | None
+    rate_limit: RateLimit | None
+    needs_approval: bool | Sequence[str]
+    approval_timeout: float | timedelta | None
+    idempotent: bool | Sequence[str]
+
+
+class MCPServer(ResourceDescriptor):
+    """An MCP server: what a method below ``@mcp_server`` returns, or what ``add_resource`` is given.
+
+    ``MCPServer(command="python", args=["server.py"])`` is a process of each subtask, and
+    ``MCPServer(url="https://example.com/mcp")`` is a service.
+
+    Args:
+        **options: The fields of ``MCPServerSpec``.
+
+    Raises:
+        AgentDefinitionError: An option is unknown or has a wrong value.
+    """
+
+    def __init__(self, **options: Unpack[MCPServerOptions]) -> None:
+        super().__init__(clazz="", **written(MCPServerSpec, options, "the MCP server"))
+
+
+@dataclass(frozen=True)
+class MCPTool:
+    """A tool of an MCP server.
+
+    Attributes:
+        name: The name by which a model calls it: with the prefix of the server.
+        tool: The name that the server gives it.
+        description: What it does.
+        parameters: JSON schema of its arguments.
+        repeatable: Whether the server says that a repeated call changes nothing more.
+    """
+
+    name: str
+    tool: str
+    description: str
+    parameters: Mapping[str, Any]
+    repeatable: bool = False
+
+
+@dataclass(frozen=True)
+class MCPResource:
+    """A resource of an MCP server.
+
+    Attributes:
+        uri: What :meth:`MCPServerClient.read_resource` takes.
+        name: Its name.
+        description: What it is.
+        media_type: Such as ``text/plain``, if the server says it.
+    """
+
+    uri: str
+    name: str
+    description: str = ""
+    media_type: str | None = None
+
+
+@dataclass(frozen=True)
+class MCPPrompt:
+    """A prompt of an MCP server.
+
+    Attributes:
+        name: Its name.
+        description: What it is for.
+        required: Names of the arguments that it needs.
+        optional: Names of other arguments that it takes.
+    """
+
+    name: str
+    description: str = ""
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = field(default=())
+
+
+class MCPServerClient(AwaitedMethods, ABC):
+    """An MCP server, as an ``async def`` action uses it; from ``ctx.mcp_server(name)``.
+
+    Each method is a durable call: a replay gets what was answered then, without the server.
+    """
+
+    called_as = "ctx.mcp_server(...)"
+
+    @abstractmethod
+    async def list_tools(self) -> list[MCPTool]:
+        """The tools of the server that its description does not leave out.
+
+        Raises:
+            MCPServerUnavailableError: The server did not answer in any attempt.
+            MCPRequestError: It refused.
+        """
+
+    @abstractmethod
+    async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
+        """Call a tool, by the name that the server gives it; returns JSON values, and bytes as bytes.
+
+        Raises:
+            ApprovalDeniedError: The tool needs an approval, and was not approved.
+            MCPServerUnavailableError: The server could not be reached in any attempt.
+            MCPRequestError: The tool failed, or the server has none of that name.
+            MCPOutcomeUnknownError: The connection was lost in the middle, or the server gave no answer in
+                time. The tool may have done its work.
+        """
+
+    @abstractmethod
+    async def list_resources(self) -> list[MCPResource]:
+        """The resources of the server."""
+
+    @abstractmethod
+    async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
+        """The content of a resource; a list where it has several parts, or none.
+
+        Raises:
+            MCPServerUnavailableError: The server did not answer in any attempt.
+            MCPRequestError: It has no such resource.
+        """
+
+    @abstractmethod
+    async def list_prompts(self) -> list[MCPPrompt]:
+        """The prompts of the server."""
+
+    @abstractmethod
+    async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
+        """The messages of a prompt, with its arguments filled in.
+
+        Raises:
+            MCPServerUnavailableError: The server did not answer in any attempt.
+            MCPRequestError: It has no such prompt, or the arguments do not fit.
+            MCPResultError: The prompt has content that is no text.
+        """

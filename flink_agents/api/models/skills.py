@@ -1,0 +1,82 @@
+"""Skills as authors declare them: plain data, free of model libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypedDict, Unpack
+
+from pydantic import Field, model_validator
+
+from flink_agents.api.common.policies import RateLimit
+from flink_agents.api.models.chat import Public, Secret, written
+from flink_agents.api.resources import ResourceDescriptor
+from flink_agents.api.settings import ToolSourceLimits
+
+
+class SkillsSpec(ToolSourceLimits):
+    """All that can be said about skills. ``docs/skills.md`` explains each."""
+
+    path: str | None = Field(default=None, min_length=1, description="A folder, or a zip file.")
+    package: str | None = Field(
+        default=None,
+        pattern=r"^\w+(\.\w+)*$",
+        description="A package that is installed on the workers; path is below it then.",
+    )
+    only: tuple[str, ...] = Field(default=(), description="Names of the skills that are given. Default: all.")
+    scripts: bool = Field(default=True, description="Whether scripts may be run.")
+    timeout: float = Field(default=60.0, gt=0, description="Seconds that a script may take.")
+    output_limit: int = Field(
+        default=20_000, ge=100, description="Bytes of each of a script's two outputs that are kept."
+    )
+    size_limit: int = Field(default=16 * 1024 * 1024, ge=1, description="Bytes of all files together.")
+    inherit: tuple[str, ...] = Field(
+        default=(), description="Variables of the worker that scripts get besides the usual ones."
+    )
+    environment: dict[str, str | Secret | Public] = Field(
+        default_factory=dict, description="More variables of scripts, secrets by reference."
+    )
+    max_concurrency: int | None = Field(
+        default=4, ge=1, description="How many scripts may run at a time in a subtask."
+    )
+
+    @model_validator(mode="after")
+    def _check_source(self) -> SkillsSpec:
+        if self.path is None and self.package is None:
+            raise ValueError("skills come from a path, or from a package")
+        return self
+
+
+class SkillsOptions(TypedDict, total=False):
+    """Keywords of :class:`Skills`: the fields of :class:`SkillsSpec`."""
+
+    package: str | None
+    only: Sequence[str]
+    scripts: bool
+    timeout: float
+    output_limit: int
+    size_limit: int
+    inherit: Sequence[str]
+    environment: Mapping[str, str | Secret | Mapping[str, str]]
+    max_concurrency: int | None
+    rate_limit: RateLimit | None
+    needs_approval: bool | Sequence[str]
+    approval_timeout: float | timedelta | None
+    idempotent: bool | Sequence[str]
+
+
+class Skills(ResourceDescriptor):
+    """Skills for models: what a method below ``@skills`` returns, or what ``add_resource`` is given.
+
+    Args:
+        path: A folder whose subfolders are skills, or which is one, or a zip file of such a folder; as the
+            workers name it. With ``package``, the path below that package.
+        **options: The fields of ``SkillsSpec``.
+
+    Raises:
+        AgentDefinitionError: An option is unknown or has a wrong value.
+    """
+
+    def __init__(self, path: str = "", **options: Unpack[SkillsOptions]) -> None:
+        given = {**options, **({"path": path} if path else {})}
+        super().__init__(clazz="", **written(SkillsSpec, given, "a resource of skills", "docs/skills.md"))

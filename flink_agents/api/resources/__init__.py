@@ -1,0 +1,496 @@
+"""Resources that actions use: tools, prompts, clients, and descriptions of what is connected later.
+
+Function tools, prompts and clients are provided by this package. Other kinds are declared by a
+:class:`ResourceDescriptor`, checked and written into the plan; a distribution that is installed provides them
+(``providers``). Where none does, asking for one at run time raises ``ResourceUnavailableError``.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, Any, Unpack, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    validate_call,
+)
+
+from flink_agents.api.common.awaited import noted, truth_of
+from flink_agents.api.common.places import caller_place
+from flink_agents.api.durable import calls_durably, waits_durably
+from flink_agents.api.errors import AgentDefinitionError
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.resources.approved_calls import call_approved
+from flink_agents.api.resources.prompt_files import read_prompt_file
+from flink_agents.api.resources.provenance import WrittenType, like, taking_data
+from flink_agents.api.resources.raised_notes import noting
+from flink_agents.api.resources.templates import fill_template, template_variables
+from flink_agents.api.resources.tool_schema import (
+    annotate,
+    arguments_model,
+    arguments_schema,
+    given_parameters,
+    takes_key,
+    written_hints,
+)
+from flink_agents.api.settings import ToolOptions, ToolSettings, check_settings
+
+RESOURCE_PROVIDERS = "flink_agents.resource_providers"
+"""The group of the entry points of providers; the name of one is the kind that it provides."""
+
+
+class ResourceType(StrEnum):
+    """Kinds of resources. A name is unique within its kind.
+
+    A kind that a distribution provides is a member as soon as it is named: ``ResourceType("kind")``.
+    """
+
+    TOOL = "tool"
+    PROMPT = "prompt"
+    CLIENT = "client"
+    CHAT_MODEL = "chat_model"
+    CHAT_MODEL_CONNECTION = "chat_model_connection"
+    EMBEDDING_MODEL = "embedding_model"
+    VECTOR_STORE = "vector_store"
+    LONG_TERM_MEMORY = "long_term_memory"
+    MCP_SERVER = "mcp_server"
+    SKILLS = "skills"
+
+    @classmethod
+    def _missing_(cls, value: object) -> ResourceType:
+        if value in _RETIRED:
+            return cls(_RETIRED[str(value)])
+        provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
+        if not isinstance(value, str) or value not in provided:
+            raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
+        member = str.__new__(cls, value)
+        member._name_ = member._value_ = value
+        # Named again, also where it is unpickled, it is the same object.
+        cls._value2member_map_[value] = member
+        return member
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[ResourceType], tuple[str]]:
+        # Python 3.11.0 to 3.11.3 pickle a member by its name, and one that a distribution provides has none.
+        return ResourceType, (self.value,)
+
+
+_RETIRED = {
+    "chat_model_setup": "chat_model",
+    "embedding_model_setup": "embedding_model",
+    "embedding_model_connection": "chat_model_connection",
+}
+"""Kinds of plans that older versions wrote, and what they are called now."""
+
+
+def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
+    install = f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}"
+    return AgentDefinitionError(
+        f"{value!r} is no type of resource",
+        expected="one of " + ", ".join(names),
+        found=repr(value),
+        fix=suggest(str(value), names, install),
+    )
+
+
+def _read_kind(value: ResourceType | str) -> ResourceType:
+    try:
+        return ResourceType(value)
+    except AgentDefinitionError as error:
+        # pydantic takes no other error for one of the text that it reads.
+        raise ValueError(f"{error.message}; {error.fix}") from error
+
+
+ResourceKind = Annotated[
+    ResourceType,
+    BeforeValidator(_read_kind),
+    WithJsonSchema({"type": "string", "examples": [kind.value for kind in ResourceType]}),
+]
+"""A type of resource in JSON and YAML, where schemas cannot know what is installed."""
+
+
+def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
+    """Return ``value`` as a type.
+
+    Raises:
+        AgentDefinitionError: There is no such type, and nothing that is installed provides one.
+    """
+    try:
+        return ResourceType(value)
+    except AgentDefinitionError as error:
+        raise error.at(where) from None
+
+
+class ResourceRef(BaseModel):
+    """A resource named in the arguments of another one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: ResourceKind
+    name: str
+
+
+class ResourceDescriptor:
+    """A class and the arguments to make a resource with.
+
+    Args:
+        clazz: The class, or its name as ``module:qualname``, where its provider asks for one.
+        **arguments: Its constructor arguments: JSON values, or :class:`ResourceRef`.
+    """
+
+    def __init__(self, *, clazz: str | type = "", **arguments: Any) -> None:
+        self.clazz = clazz if isinstance(clazz, str) else f"{clazz.__module__}:{clazz.__qualname__}"
+        self.arguments: Mapping[str, Any] = arguments
+
+    def __repr__(self) -> str:
+        return f"ResourceDescriptor(clazz={self.clazz!r}, **{dict(self.arguments)!r})"
+
+
+class Tool:
+    """A Python function with a name, a description and a JSON schema of its arguments.
+
+    Args:
+        func: The function; its parameters are annotated, its docstring describes it.
+        name: Default: the function's name.
+        description: Default: the first paragraph of the docstring.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+            ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
+
+    Attributes:
+        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
+            conversation passes them. Whoever calls the tool otherwise passes them as well.
+        takes_key: True if the function has a parameter ``idempotency_key``. No model is told of it. A model's
+            call and a durable call fill it in, other code passes it.
+
+    Raises:
+        AgentDefinitionError: A limit is none.
+        ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
+            passed by name, or is of a type that no schema describes.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        **limits: Unpack[ToolOptions],
+    ) -> None:
+        self.func = func
+        self.name = name or getattr(func, "__name__", type(func).__name__)
+        self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
+        doc = inspect.getdoc(func) or ""
+        self.description = description or doc.split("\n\n")[0].replace("\n", " ")
+        self._read_signature()
+
+    def _read_signature(self) -> None:
+        """Make of the function's signature what checks and describes arguments."""
+        self._arguments = arguments_model(self.func, self.name)
+        self._parameters = arguments_schema(self._arguments, self.name)
+        self.given = given_parameters(self.func)
+        self.takes_key = takes_key(self.func)
+        if self.takes_key:
+            # A durable call of the tool itself finds the parameter here.
+            self.__signature__ = inspect.signature(self.func)
+        if self.settings.needs_approval:
+            calls_durably(waits_durably(self))
+        # Objects that a tool is given are no data that could be described.
+        any_type = ConfigDict(arbitrary_types_allowed=True)
+        checked = validate_call(config=any_type) if self.given else validate_call
+        types = [field.annotation for field in self._arguments.model_fields.values()]
+        self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""
+        state = {name: getattr(self, name) for name in ("func", "name", "settings", "description")}
+        return {**state, "hints": written_hints(self.func)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        said = dict(state)
+        annotate(said["func"], said.pop("hints"))
+        self.__dict__.update(said)
+        self._read_signature()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
+        return self._parameters
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check that arguments of a model fit the parameters.
+
+        Raises:
+            ValidationError: They do not.
+        """
+        self._arguments.model_validate(dict(arguments))
+
+    def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
+        """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._validated = wrap(self._validated)
+        return made
+
+    @property
+    def approved(self) -> Tool:
+        """A copy of this tool that needs no approval any more."""
+        if not self.settings.needs_approval:
+            return self
+        made = copy.copy(self)
+        made.settings = self.settings.model_copy(update={"needs_approval": False})
+        return made
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if a call may be made again, with its idempotency key, if its outcome is unknown."""
+        said = self.settings.idempotent
+        return self.takes_key if said is None else said
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Return True if a call with these arguments needs an approval."""
+        needed = self.settings.needs_approval
+        if not callable(needed):
+            return bool(needed)
+        return truth_of(needed(dict(arguments)), f"needs_approval of the tool {self.name!r}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; arguments are validated against its annotations.
+
+        Where a tool needs an approval, what this returns is to be awaited in an ``async def`` action. It is
+        one recorded call then, unless the tool is given a context or memory.
+
+        Raises:
+            ApprovalDeniedError: When awaited: it was not approved.
+            ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
+        """
+        if self.settings.needs_approval:
+            return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
+        return noted(f"the tool {self.name}", self._validated(*args, **kwargs))
+
+    call = __call__
+
+
+class ChatMessage(BaseModel, metaclass=WrittenType):
+    """One message of a conversation.
+
+    Only a call such as ``ChatMessage(role="system", content=...)`` speaks with a role. A message that
+    pydantic makes out of a record is data, and a chat model takes it as the user's only.
+
+    Attributes:
+        role: ``system``, ``user``, ``assistant`` or ``tool``.
+        content: The text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: str
+    content: str
+
+
+class MCPPromptSource(BaseModel):
+    """A prompt of an MCP server.
+
+    Attributes:
+        server: Name of the MCP server in the agent.
+        prompt: Name of the prompt in the server.
+        arguments: A template for each argument of the prompt. None gives it all values by their names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    server: str = Field(min_length=1, description="Name of the MCP server in the agent.")
+    prompt: str = Field(min_length=1, description="Name of the prompt in the server.")
+    arguments: dict[str, str] | None = Field(default=None, description="Templates of its arguments.")
+
+    def filled(self, values: Mapping[str, Any], what: str) -> dict[str, str]:
+        """The arguments for the server.
+
+        Raises:
+            AgentDefinitionError: A value does not fit.
+        """
+        if self.arguments is None:
+            return {name: str(value) for name, value in values.items()}
+        return {name: fill_template(text, values, what) for name, text in self.arguments.items()}
+
+
+class Prompt(BaseModel):
+    """A template with ``{variables}``: one text, or messages with roles; or a prompt of an MCP server.
+
+    Attributes:
+        messages: The messages; a text prompt has one with the role ``user``.
+        mcp: A prompt of an MCP server, whose messages stand behind these.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    messages: tuple[ChatMessage, ...] = ()
+    mcp: MCPPromptSource | None = None
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans without such prompts stay as older versions wrote them.
+        written = handler(self)
+        if self.mcp is None:
+            written.pop("mcp", None)
+        return written
+
+    @classmethod
+    def from_text(cls, text: str, role: str = "user") -> Prompt:
+        """Return a prompt of one message."""
+        return cls(messages=(ChatMessage(role=role, content=text),))
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[ChatMessage]) -> Prompt:
+        """Return a prompt of several messages."""
+        return cls(messages=tuple(messages))
+
+    @classmethod
+    def from_file(cls, path: str | Path, role: str = "user") -> Prompt:
+        """Return the prompt in a file, which is read now: workers do not need it.
+
+        Args:
+            path: A text (``.txt``, ``.md``), which is one message, or a YAML file with ``messages``.
+            role: The role of a text.
+
+        Raises:
+            AgentDefinitionError: The file cannot be read, or is no prompt.
+        """
+        read = read_prompt_file(path, role, caller_place(0))
+        return cls.from_messages([ChatMessage(role=one, content=text) for one, text in read])
+
+    @classmethod
+    def from_mcp(
+        cls,
+        server: str,
+        prompt: str,
+        *,
+        arguments: Mapping[str, str] | None = None,
+        before: Sequence[ChatMessage] = (),
+    ) -> Prompt:
+        """Return a prompt of an MCP server, which is asked for it when the prompt is used.
+
+        Args:
+            server: Name of the MCP server in the agent.
+            prompt: Name of the prompt in the server.
+            arguments: A template for each argument, such as ``{"tone": "kindly", "customer": "{name}"}``.
+                Default: the server is given all values by their names.
+            before: Messages that stand before those of the server.
+        """
+        source = MCPPromptSource(
+            server=server, prompt=prompt, arguments=None if arguments is None else dict(arguments)
+        )
+        return cls(messages=tuple(before), mcp=source)
+
+    @property
+    def templates(self) -> list[str]:
+        """All texts that have variables."""
+        arguments = self.mcp.arguments if self.mcp is not None else None
+        return [*(message.content for message in self.messages), *(arguments or {}).values()]
+
+    @property
+    def variables(self) -> set[str]:
+        """Names that :meth:`format_messages` needs.
+
+        Raises:
+            AgentDefinitionError: A template cannot be filled in: its braces do not match, or a
+                variable has no name.
+        """
+        return {name for text in self.templates for name in template_variables(text)}
+
+    def format_messages(self, /, **variables: Any) -> list[ChatMessage]:
+        """Return the messages with ``variables`` filled in.
+
+        Raises:
+            AgentDefinitionError: A template cannot be filled in, a variable of it is missing, a value has
+                not what the template takes of it, or the messages are those of an MCP server.
+        """
+        if self.mcp is not None:
+            raise AgentDefinitionError(
+                f"the prompt {self.mcp.prompt!r} comes from the MCP server {self.mcp.server!r}",
+                expected="an action that waits for the server",
+                fix="write await ctx.prompt(...)",
+            )
+        return self.filled(variables, "a prompt")
+
+    def filled(
+        self, variables: Mapping[str, Any], what: str, *, all_known: bool = False
+    ) -> list[ChatMessage]:
+        """Return the messages that are written here, with ``variables`` filled in.
+
+        Args:
+            variables: Values.
+            what: What the prompt is called, for errors.
+            all_known: Whether a value that belongs to no variable is an error.
+
+        Raises:
+            AgentDefinitionError: A variable is missing, not known, or does not fit.
+        """
+        known = self.variables
+        missing = sorted(known - variables.keys())
+        takes_all = self.mcp is not None and self.mcp.arguments is None
+        unknown = sorted(variables.keys() - known) if all_known and not takes_all else []
+        if missing or unknown:
+            raise AgentDefinitionError(
+                f"{what} misses variables" if missing else f"{what} has no such variable",
+                expected=", ".join(sorted(known)) or "no variables",
+                found=", ".join(sorted(variables)) or "none",
+                fix=f"pass {', '.join(name + '=...' for name in missing)}"
+                if missing
+                else suggest(unknown[0], known, f"leave out {', '.join(unknown)}"),
+            )
+        return [
+            like(
+                message,
+                ChatMessage(role=message.role, content=fill_template(message.content, variables, what)),
+            )
+            for message in self.messages
+        ]
+
+    def format_string(self, /, **variables: Any) -> str:
+        """Return the texts of all messages with ``variables`` filled in, a line break between them."""
+        return "\n".join(message.content for message in self.format_messages(**variables))
+
+
+TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
+"""Kinds of resources that stand for several tools where a tool is named."""
+
+REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
+    (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.CHAT_MODEL, "fallback"): ResourceType.CHAT_MODEL,
+    (ResourceType.CHAT_MODEL, "prompt"): ResourceType.PROMPT,
+    (ResourceType.CHAT_MODEL, "skills"): ResourceType.SKILLS,
+    (ResourceType.CHAT_MODEL, "tools"): ResourceType.TOOL,
+    (ResourceType.EMBEDDING_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
+    (ResourceType.VECTOR_STORE, "embedding_model"): ResourceType.EMBEDDING_MODEL,
+    (ResourceType.LONG_TERM_MEMORY, "vector_store"): ResourceType.VECTOR_STORE,
+    (ResourceType.LONG_TERM_MEMORY, "chat_model"): ResourceType.CHAT_MODEL,
+}
+"""Arguments that name another resource, and of which type."""
+
+
+def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
+    """Return the resources that ``arguments`` of a resource of ``resource_type`` name."""
+    found: list[ResourceRef] = []
+    if resource_type is ResourceType.CHAT_MODEL and isinstance(router := arguments.get("router"), Mapping):
+        named = cast("Mapping[str, Any]", router)
+        found += [ResourceRef(type=resource_type, name=name) for name in named.get("models", ())]
+        if (judge := named.get("judge")) is not None:
+            found.append(ResourceRef(type=resource_type, name=judge))
+    for argument, value in arguments.items():
+        target = REFERENCE_ARGUMENTS.get((resource_type, argument))
+        values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
+        for item in values:
+            if isinstance(item, ResourceRef):
+                found.append(item)
+            elif target is not None and isinstance(item, str):
+                found.append(ResourceRef(type=target, name=item))
+    return found

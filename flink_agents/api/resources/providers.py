@@ -1,0 +1,158 @@
+"""``ResourceProvider``: makes the resources of one kind, in this package or in a distribution of its own.
+
+A distribution announces a provider by an entry point of the group ``flink_agents.resource_providers``, whose
+name is the kind: ``@resource("kind")``, ``add_resource(name, "kind", ...)`` and YAML know it then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.api.common.providers import Providers
+from flink_agents.api.errors import ResourceUnavailableError
+from flink_agents.api.resources import RESOURCE_PROVIDERS, Prompt, ResourceType
+from flink_agents.api.settings import ToolLimits
+from flink_agents.api.settings.options import Configuration
+
+
+class NamedCode(str):
+    """The name of a class or function, with the object itself if that came with the job.
+
+    Attributes:
+        there: The object; None if it has to be imported.
+    """
+
+    there: Any
+
+    def __new__(cls, name: str, there: Any = None) -> NamedCode:
+        """Give a name its object."""
+        made = super().__new__(cls, name)
+        made.there = there
+        return made
+
+
+@dataclass(frozen=True)
+class DeclaredResource:
+    """A resource as its author declared it.
+
+    Attributes:
+        name: Its name in the agent.
+        get: Gives another resource of the agent by name and kind.
+        clazz: The class of its descriptor, as ``module:qualname``; empty where it has none.
+        arguments: The arguments of its descriptor; JSON values.
+        function: The function that is the resource, bound to the agent; None of a descriptor.
+        description: What a tool does.
+        prompt: The prompt of a prompt.
+        limits: The limits of a tool.
+    """
+
+    name: str
+    get: Callable[[str, ResourceType | str], Any]
+    clazz: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    function: Callable[..., Any] | None = None
+    description: str | None = None
+    prompt: Prompt | None = None
+    limits: ToolLimits = ToolLimits()
+
+
+class ResourceProvider(ABC):
+    """Makes the resources of one kind. It is created without arguments in each process.
+
+    A resource that has a method ``aclose`` without arguments is closed at the end of the attempt: the method
+    is called on the agent loop, and what it returns is awaited.
+    """
+
+    # Not abstract: most arguments are fine if `provide` can use them.
+    def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
+        """Look at the arguments of a descriptor when the agent is compiled.
+
+        Raises:
+            ValueError: They cannot be right; the text becomes part of an error with the author's place.
+        """
+
+    def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
+        """The same, for kinds whose arguments depend on the class of the descriptor.
+
+        Raises:
+            ValueError: They cannot be right.
+        """
+        self.check(name, arguments)
+
+    # Not abstract: most providers import what they need when they are imported themselves.
+    def load(self) -> None:  # noqa: B027
+        """Import what takes long. It is called when a subtask begins, before its first input."""
+
+    # Not abstract: most resources serve any number of hosts.
+    def check_cluster(  # noqa: B027
+        self, name: str, arguments: Mapping[str, Any], config: Configuration
+    ) -> None:
+        """Look at them once more when the agent is applied in a job for a real cluster.
+
+        Args:
+            name: Name of the resource.
+            arguments: The arguments of its descriptor.
+            config: The options of the job.
+
+        Raises:
+            AgentsError: The resource cannot serve the hosts of a cluster.
+        """
+
+    # Not abstract: a resource may need nothing of the worker.
+    def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:  # noqa: B027
+        """Look whether a worker has what the resource needs. It is called before the first input.
+
+        Args:
+            declared: The resource.
+            config: The options of the job.
+
+        Raises:
+            AgentsError: Something is missing. The job fails, whatever ``on_error`` says.
+        """
+
+    @abstractmethod
+    def provide(self, declared: DeclaredResource) -> Any:
+        """Return what ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
+
+
+PROVIDERS = Providers(
+    RESOURCE_PROVIDERS,
+    "provider of the resource",
+    ResourceUnavailableError,
+    {
+        "tool": "flink_agents.plan.binding.resources:ToolProvider",
+        "prompt": "flink_agents.plan.binding.resources:PromptProvider",
+        "chat_model": "flink_agents.models.chat.provider:ChatModelProvider",
+        "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
+        "client": "flink_agents.plan.binding.resources:ClientProvider",
+        "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
+        "skills": "flink_agents.models.tools.skills.provider:SkillsProvider",
+        "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
+        "mcp_server": "flink_agents.models.mcp.provider:MCPServerProvider",
+        "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
+    },
+)
+"""Each names a subclass of :class:`ResourceProvider`."""
+
+
+def provider_of(kind: ResourceType) -> ResourceProvider | None:
+    """Return the provider of a kind; None where nothing that is installed provides it.
+
+    Raises:
+        ResourceUnavailableError: Several do, or the one cannot be imported, or is none.
+    """
+    # Entry points are searched for in files: not where it is known without them.
+    if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
+        return None
+    made = PROVIDERS.load(kind.value)()
+    if not isinstance(made, ResourceProvider):
+        raise ResourceUnavailableError(
+            f"the provider of the resource {kind.value!r} is none",
+            expected="a subclass of ResourceProvider",
+            found=type(made).__name__,
+            fix=f"correct its entry point in the group {RESOURCE_PROVIDERS}",
+        )
+    return made

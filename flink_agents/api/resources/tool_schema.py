@@ -1,0 +1,181 @@
+"""What a model is told of a function: a JSON schema of its parameters, and their texts in its docstring.
+
+Parameters of type ``RunnerContext`` and ``MemoryObject`` are no part of that, and neither is the parameter
+``idempotency_key``: a tool is given these.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
+
+from flink_agents.api.durable.checks import IDEMPOTENCY_KEY, misspelt_key
+from flink_agents.api.errors import ActionSignatureError
+
+GIVEN_TO_TOOLS = "__given_to_tools__"
+"""Attribute of classes whose objects a tool is given; no model is told of such parameters."""
+
+_HEADING = re.compile(r"^(?:Args|Arguments|Parameters|Params):?\s*$")
+_GOOGLE = re.compile(r"^\*{0,2}(?P<name>\w+)(?:\s*\([^)]*\))?\s*:\s*(?P<text>.*)$")
+_NUMPY = re.compile(r"^(?P<name>\w+)(?:\s*:.*)?$")
+_SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
+
+
+def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters that a tool is given instead of the model, and their annotations."""
+    try:
+        parameters = inspect.signature(func, eval_str=True).parameters.values()
+    except (NameError, TypeError, ValueError):
+        return {}
+    return {one.name: one.annotation for one in parameters if _is_given(one.annotation)}
+
+
+def takes_key(func: Callable[..., Any]) -> bool:
+    """Tell whether a function has a parameter for the idempotency key of the call."""
+    try:
+        parameter = inspect.signature(func).parameters.get(IDEMPOTENCY_KEY)
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
+
+
+def written_hints(func: Any) -> dict[str, Any]:
+    """The types that stand in a signature as texts: of parameters by name, and that of the result."""
+    plain, typed = inspect.signature(func), inspect.signature(func, eval_str=True)
+    hints = {
+        name: one.annotation
+        for name, one in typed.parameters.items()
+        if isinstance(plain.parameters[name].annotation, str)
+    }
+    if isinstance(plain.return_annotation, str):
+        hints["return"] = typed.return_annotation
+    return hints
+
+
+def annotate(func: Any, hints: Mapping[str, Any]) -> None:
+    """Give a function that was sent to this process types in place of the texts of its annotations.
+
+    A function that was sent by its code has the names that its code needs, and not those of its annotations.
+    """
+    try:
+        inspect.signature(func, eval_str=True)
+    except NameError:
+        plain = getattr(func, "__func__", func)
+        plain.__annotations__ = {**plain.__annotations__, **hints}
+
+
+def _is_given(annotation: Any) -> bool:
+    plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    return isinstance(plain, type) and hasattr(plain, GIVEN_TO_TOOLS)
+
+
+def arguments_model(func: Any, name: str) -> type[BaseModel]:
+    """A model whose fields are the parameters of ``func`` that are not given to it.
+
+    Raises:
+        ActionSignatureError: It is no function, or no schema can describe a parameter.
+    """
+    if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
+        raise ActionSignatureError(
+            f"tool {name!r} is no function",
+            expected="a function with annotated parameters",
+            found=f"an object of type {type(func).__name__}",
+            fix="give the function itself, or the method of the object",
+        )
+    fields: dict[str, Any] = {}
+    texts = parameter_texts(inspect.getdoc(func) or "")
+    try:
+        parameters = inspect.signature(func, eval_str=True).parameters.values()
+    except NameError as error:
+        raise _undescribed(name, error) from error
+    parameters = list(parameters)
+    if (wrong := misspelt_key(one.name for one in parameters)) is not None:
+        raise ActionSignatureError(
+            f"tool {name!r} has a parameter {wrong!r}, which the model would have to give",
+            expected=f"{IDEMPOTENCY_KEY}, which the runtime gives",
+            found=wrong,
+            fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
+        )
+    for number, parameter in enumerate(parameters):
+        if _is_given(parameter.annotation) or parameter.name == IDEMPOTENCY_KEY:
+            continue
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if not by_name or parameter.annotation is parameter.empty:
+            raise ActionSignatureError(
+                f"tool {name!r} has a parameter {str(parameter)!r} that no schema can describe",
+                expected="annotated parameters that can be passed by name",
+                fix=f"annotate it, as in '{parameter.name}: str'",
+            )
+        default = ... if parameter.default is parameter.empty else parameter.default
+        # By alias: a model's field cannot be named "_id", "json" or "copy", a parameter can.
+        described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
+        fields[f"parameter{number}"] = (parameter.annotation, described)
+    try:
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise _undescribed(name, error) from error
+
+
+def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
+    """The JSON schema of what :func:`arguments_model` gave.
+
+    Raises:
+        ActionSignatureError: No schema can describe a parameter.
+    """
+    try:
+        schema = model.model_json_schema()
+    except PydanticUserError as error:
+        raise _undescribed(name, error) from error
+    # Models are told no more than before: what they pass besides is rejected when they do.
+    return {part: said for part, said in schema.items() if part != "additionalProperties"}
+
+
+def parameter_texts(doc: str) -> dict[str, str]:
+    """What a docstring says of each parameter, in the form of Google, NumPy or Sphinx."""
+    found: dict[str, str] = {}
+    lines = doc.split("\n")
+    for number, line in enumerate(lines):
+        if _HEADING.match(line.strip()):
+            below = lines[number + 1 :]
+            is_numpy = bool(below) and re.fullmatch(r"\s*-{3,}\s*", below[0]) is not None
+            found |= _section(below[1:] if is_numpy else below, _NUMPY if is_numpy else _GOOGLE)
+        elif match := _SPHINX.match(line.strip()):
+            found[match["name"]] = match["text"]
+    return {name: text for name, text in found.items() if text}
+
+
+def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """The entries of a section: a line that is indented more than the first continues the line above."""
+    found: dict[str, str] = {}
+    name, indent = "", -1
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if not line.strip():
+            continue
+        if indent < 0:
+            indent = depth
+        if depth < indent:
+            break
+        if depth == indent:
+            match = pattern.match(line.strip())
+            if match is None:
+                break
+            name = match["name"]
+            found[name] = match.groupdict().get("text") or ""
+        else:
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
+
+
+def _undescribed(name: str, error: Exception) -> ActionSignatureError:
+    return ActionSignatureError(
+        f"tool {name!r} has parameters of a type that no schema can describe",
+        expected="plain data, dataclasses and pydantic models, known where the function stands",
+        found=str(error).split("\n")[0],
+        fix="take plain data, and make objects of it in the tool",
+    )

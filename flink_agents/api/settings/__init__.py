@@ -1,0 +1,402 @@
+"""The settings for the execution of an action or a tool, all in one place.
+
+A setting is a field of :class:`PlainSettings`, where it is a value that JSON holds, and a key of
+:class:`ActionOptions`. From there it reaches decorator, builder, YAML, plan, ``plan show``, schemas and the
+running action: ``action.settings`` has it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, TypedDict, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    SkipValidation,
+    StrictBool,
+    ValidationError,
+    WithJsonSchema,
+    model_serializer,
+)
+
+from flink_agents.api.common.durations import duration_text
+from flink_agents.api.common.policies import OnError, OnSuspend, OnUnhandled, RateLimit, RetryPolicy
+from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
+from flink_agents.api.errors.base import suggest
+
+NEAR = 0.85
+"""How much two names are alike, from 0 to 1, where one is most likely the other one misspelt."""
+
+S = TypeVar("S", bound=BaseModel)
+Condition = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The spelling of a setting in code, YAML and plans, and its text for people.
+
+    Attributes:
+        expected: What it has to be.
+        example: How it is written in code.
+        shown: How it is shown behind an action, as a format of its value; empty where it is not.
+        text_of: Makes of its value what the format gets.
+    """
+
+    expected: str
+    example: str
+    shown: str = ""
+    text_of: Callable[[Any], object] = lambda value: value
+
+
+_FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
+"""How a file names a function: ``module:qualname``."""
+
+
+def _one_of(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
+    return Setting("one of " + ", ".join(repr(str(one)) for one in kind), f"{name}='{example}'", shown)
+
+
+def _seconds(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _approval(value: object) -> object:
+    if isinstance(value, bool) or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
+        return value
+    raise ValueError("neither a truth value nor a function")
+
+
+class Limits(BaseModel):
+    """What a call waits for before it begins: limits for all keys of a subtask together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrency: Annotated[
+        int | None,
+        Setting("a whole number, at least 1", "max_concurrency=4", "at most {} at a time"),
+    ] = Field(default=None, ge=1, description="How many may run at a time in a subtask.")
+    rate_limit: Annotated[
+        RateLimit | None,
+        Setting("a RateLimit", "rate_limit=RateLimit(10, per=1)", "at most {0.calls} per {0.per:g} s"),
+    ] = Field(default=None, description="How many may begin in a time in a subtask.")
+
+    def texts(self) -> list[str]:
+        """Return what is set, in a few words each."""
+        kind = type(self)
+        said = {name: value for name, value in self if value != kind.model_fields[name].default}
+        return [
+            one.shown.format(one.text_of(said[name]))
+            for name, one in settings_of(kind).items()
+            if one.shown and name in said
+        ]
+
+
+class ApprovedLimits(Limits):
+    """Limits, and if each call needs an approval."""
+
+    needs_approval: Annotated[
+        Any,
+        BeforeValidator(_approval),
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": "^[^:]+:[^:]+$"}]}),
+        Setting(
+            "True, False, or a function of the event or of the arguments",
+            "needs_approval=True",
+            "needs approval",
+        ),
+    ] = Field(default=False, description="Somebody has to approve it first; or the function that tells.")
+    approval_timeout: Annotated[
+        float | None,
+        BeforeValidator(_seconds),
+        Setting("seconds, more than 0", "approval_timeout=3600", "approval within {}", duration_text),
+    ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which it counts as denied.")
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans without approvals stay as older versions wrote them.
+        written = handler(self)
+        for name in ("needs_approval", "approval_timeout"):
+            if not written.get(name, True):
+                del written[name]
+        return written
+
+
+class ToolLimits(ApprovedLimits):
+    """Limits of a tool, and whether a call of it may be repeated."""
+
+    idempotent: Annotated[
+        bool | None,
+        Setting("True, False or None", "idempotent=True", "idempotent: {}"),
+    ] = Field(
+        default=None,
+        description="Whether a call with an unknown outcome may be made again. "
+        "Default: if the function takes an idempotency_key.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _write_tool(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Plans in which no tool says it stay as older versions wrote them.
+        written = handler(self)
+        for name, unset in (("needs_approval", False), ("approval_timeout", None), ("idempotent", None)):
+            if written.get(name, unset) == unset:
+                written.pop(name, None)
+        return written
+
+
+class ToolSourceLimits(Limits):
+    """Limits of a source of tools, and which of these tools need an approval."""
+
+    needs_approval: StrictBool | tuple[str, ...] = Field(
+        default=False,
+        description="Whether somebody has to approve calls, or of which tools: 'delete_*'.",
+    )
+    approval_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a call counts as denied."
+    )
+    idempotent: StrictBool | tuple[str, ...] = Field(
+        default=False,
+        description="Whether calls with an unknown outcome may be repeated, or of which tools: 'get_*'.",
+    )
+
+    def is_idempotent(self, name: str) -> bool:
+        """Tell whether a call of the tool ``name`` may be made again if its outcome is unknown."""
+        if isinstance(self.idempotent, bool):
+            return self.idempotent
+        return any(fnmatchcase(name, pattern) for pattern in self.idempotent)
+
+    def is_approved(self, name: str) -> bool:
+        """Return True if a call of the tool ``name`` needs no approval."""
+        if isinstance(self.needs_approval, bool):
+            return not self.needs_approval
+        return not any(fnmatchcase(name, pattern) for pattern in self.needs_approval)
+
+
+class PlainSettings(ApprovedLimits):
+    """The settings of an action that are the same in code, in YAML and in a plan."""
+
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")] = (
+        Field(default=None, strict=False, description="Policy where the action raises.")
+    )
+    timeout: Annotated[
+        float | None,
+        BeforeValidator(_seconds),
+        Setting("seconds, more than 0", "timeout=30", "timeout {}", duration_text),
+    ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which an attempt fails.")
+    blocking: Annotated[bool, Setting("True or False", "blocking=True", "blocking")] = Field(
+        default=False, description="The def action waits for something: run it in a pool."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values of these settings by name, as code has them."""
+        return {name: getattr(self, name) for name in PlainSettings.model_fields}
+
+
+class ToolSettings(ToolLimits):
+    """The settings of a tool."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ActionSettings(PlainSettings):
+    """All settings of an action."""
+
+    model_config = ConfigDict(strict=True)
+
+    retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
+    # That it can be called with the event is checked with the action.
+    when: SkipValidation[Condition | None] = None
+
+
+class AgentSettings(BaseModel):
+    """Settings of an agent for all of its actions that do not have their own."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
+        default=None, strict=False
+    )
+    # An event that no action accepts is not accepted the next time either.
+    on_unhandled: Annotated[
+        OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
+    ] = Field(default=None, strict=False)
+    on_suspend: Annotated[OnSuspend | None, _one_of(OnSuspend, "on_suspend", OnSuspend.INTERLEAVE)] = Field(
+        default=None, strict=False
+    )
+    retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
+
+
+class LimitOptions(TypedDict, total=False):
+    """Keywords of tools and actions: the fields of :class:`ApprovedLimits`."""
+
+    max_concurrency: int | None
+    """How many executions may run at a time, of all keys of a subtask."""
+    rate_limit: RateLimit | None
+    """How many executions may begin in a time, of all keys of a subtask."""
+    needs_approval: bool | Condition
+    """Whether somebody has to approve each execution first. A function is asked: one of an action gets the
+    event, one of a tool the arguments by name as one dict."""
+    approval_timeout: float | timedelta | None
+    """Seconds after which an execution without an answer counts as denied. Default: never."""
+
+
+class ToolOptions(LimitOptions, total=False):
+    """Keywords of a tool: the fields of :class:`ToolSettings`."""
+
+    idempotent: bool | None
+    """True if a call whose outcome is unknown may be made again, with the same idempotency key. False if it
+    must not, also not after a crash. Default: True if the function has a parameter ``idempotency_key``; else
+    it is made again after a crash only."""
+
+
+class ActionOptions(LimitOptions, total=False):
+    """Keywords of an action: the fields of :class:`ActionSettings`."""
+
+    when: Condition | None
+    """Called with the event; the action runs where it returns true."""
+    on_error: OnError | str | None
+    """Policy where the action raises. Default: the agent's."""
+    retry: RetryPolicy | None
+    """When and how often it is tried again where it raises. Default: the agent's."""
+    timeout: float | timedelta | None
+    """Seconds after which an attempt fails with ``ActionTimeoutError``."""
+    blocking: bool
+    """The ``def`` action waits for something, such as a file or a server: it runs in a pool of threads
+    and never holds up other keys."""
+
+
+def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
+    """Return how each setting of ``kind`` is written, by name."""
+    return {
+        name: one
+        for name, field in kind.model_fields.items()
+        for one in field.metadata
+        if isinstance(one, Setting)
+    }
+
+
+def check_settings(
+    kind: type[S], what: str, where: str | None, given: Mapping[str, Any], also: Iterable[str] = ()
+) -> S:
+    """Return the settings, if each is what it has to be.
+
+    Args:
+        kind: Which settings there are.
+        what: What has the settings, for the error.
+        where: Its place in the code, if known.
+        given: What the author wrote.
+        also: Other keywords that the author could have meant.
+
+    Raises:
+        AgentDefinitionError: One is not, or there is no such setting.
+        ActionSignatureError: The function in ``needs_approval`` cannot be called.
+    """
+    try:
+        checked = kind(**given)
+        _check_approval(what, where, given.get("needs_approval"))
+        return checked
+    except ValidationError as error:
+        name = str(error.errors(include_url=False)[0]["loc"][0])
+    if name not in kind.model_fields:
+        names = [*also, *kind.model_fields]
+        raise AgentDefinitionError(
+            f"{what} has no option {name!r}",
+            expected=f"one of {', '.join(names)}",
+            found=f"{name}={given[name]!r}"[:300],
+            fix=suggest(name, names, "leave it out"),
+            where=where,
+        )
+    setting = settings_of(kind)[name]
+    near = (
+        difflib.get_close_matches(given[name], re.findall(r"'([^']+)'", setting.expected), 1, 0.7)
+        if (isinstance(given[name], str))
+        else []
+    )
+    raise AgentDefinitionError(
+        f"{what} has a wrong {name}",
+        expected=setting.expected,
+        found=repr(given[name]),
+        fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or leave it out",
+        where=where,
+    )
+
+
+def _check_approval(what: str, where: str | None, needed: object) -> None:
+    """Check that the function in ``needs_approval`` can be called with one value."""
+    if not callable(needed):
+        return
+    problem = "a coroutine function" if inspect.iscoroutinefunction(needed) else None
+    try:
+        signature = inspect.signature(needed)
+        signature.bind(None)
+    except ValueError:
+        return  # a function of a C extension without a text signature: nothing to compare
+    except TypeError:
+        problem = f"def {getattr(needed, '__name__', type(needed).__name__)}{inspect.signature(needed)}"
+    if problem is not None:
+        raise ActionSignatureError(
+            f"{what} has a needs_approval that cannot be called with what it is asked about",
+            expected="a function that takes the event of an action, or the arguments of a tool as one dict, "
+            "and returns a truth value",
+            found=problem,
+            fix="write needs_approval=lambda asked: ...",
+            where=where,
+        )
+
+
+def check_near(
+    what: str, where: str | None, found: Iterable[str], names: Iterable[str], fix: str = "rename it"
+) -> None:
+    """Check that no name is nearly the one of a setting, which whoever wrote it most likely means.
+
+    Args:
+        what: What has the names, for the error.
+        where: Its place in the code, if known.
+        found: The names.
+        names: Those of the settings.
+        fix: What to do where it is none.
+
+    Raises:
+        AgentDefinitionError: One is.
+    """
+    known = list(names)
+    for name in found:
+        near = difflib.get_close_matches(name, known, 1, NEAR)
+        if near and name not in known:
+            raise AgentDefinitionError(
+                f"{what} has {name!r}, which is not a setting",
+                expected=f"{near[0]!r}, or a name that is not so much like it",
+                found=repr(name),
+                fix=f"did you mean {near[0]!r}? If not, {fix}",
+                where=where,
+            )
+
+
+def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:
+    """Check that what has a timeout for its approval asks for one.
+
+    Args:
+        what: What has the settings, for the error.
+        where: Its place in the code, if known.
+        given: What the author wrote.
+
+    Raises:
+        AgentDefinitionError: It does not: it would be executed without anybody's approval.
+    """
+    if given.get("approval_timeout") is not None and "needs_approval" not in given:
+        raise AgentDefinitionError(
+            f"{what} has an approval_timeout, but no needs_approval",
+            expected="needs_approval beside it",
+            found=f"approval_timeout={given['approval_timeout']!r}",
+            fix="write needs_approval=True, or a function that tells; or leave approval_timeout out",
+            where=where,
+        )

@@ -1,0 +1,437 @@
+"""Options of a job, in one place: name, type, default and meaning.
+
+A value comes from the first of these that has one: code (``Configuration.set`` or the mapping
+given to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MAX_EVENTS`` for
+``run.max-events``), Flink's configuration (``flink-agents.run.max-events``), a YAML file
+(named by ``FLINK_AGENTS_CONFIG``), the default. An unknown name is an error wherever it stands.
+
+Options of a store stand below ``action-state.NAME.``, and are declared beside it. Those of this package's
+stores are listed like all others. An installed store of a third party may declare its own; those of one that
+does not are taken as they are, and read by it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from flink_agents.api.common.option_values import ConfigOption, option
+from flink_agents.api.common.policies import OnError, OnUnhandled
+from flink_agents.api.durable import OnJobChange, OnMismatch, OnPlanChange, Prune
+from flink_agents.api.errors import OptionError
+from flink_agents.api.errors.base import suggest
+from flink_agents.api.events.signals import TimersAtEnd
+from flink_agents.api.settings.local_jobs import Accept, Resume
+from flink_agents.api.settings.stores import STORE_PREFIX, STORES, options_of_store, third_party_stores
+from flink_agents.api.settings.trace_options import TraceOptions
+
+T = TypeVar("T")
+
+FLINK_PREFIX = "flink-agents."
+ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
+CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
+CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
+KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
+"""The environment variable that names the jar file of Flink's Kafka connector."""
+
+TEST_MODE_VARIABLE = "FLINK_AGENTS_TEST_MODE"
+"""The environment variable that makes the test kit replay, restart or crash."""
+
+_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE)
+"""Variables that begin as options do and are none."""
+
+_SEE_TABLE = "see the table of options in docs/configuration.md"
+
+
+class AgentOptions(TraceOptions):
+    """All options of this package. Iterate with :func:`all_options`."""
+
+    JOB_IDENTIFIER = option("job-identifier", str)(
+        "Name of the job across submissions; ids of runs and events derive from it. Default: Flink's "
+        "job id at the first start."
+    )
+    SHORT_TERM_TTL = option("memory.short-term.ttl", timedelta, minimum="1 ms")(
+        "Time after which an entry of short-term memory that is not written again expires."
+    )
+    ON_ERROR = option("actions.on-error", OnError, OnError.FAIL)(
+        "Policy for an action that raises, if neither it nor its agent has one."
+    )
+    ON_UNHANDLED = option("events.on-unhandled", OnUnhandled, OnUnhandled.FAIL)(
+        "Policy for an event that no action accepts, if its agent has none."
+    )
+    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)("Most events that one run may emit.")
+    CHECK_CODE = option("run.check-code", bool, True)(
+        "Reject a worker whose loaded modules differ from those of the job."
+    )
+    INLINE = option("run.inline", bool, True)(
+        "Run def actions at once if nothing of the key is waiting; for tests."
+    )
+    FAST_PATH = option("run.fast-path", bool, True)(
+        "Use known internals of PyFlink, which is faster than its public API."
+    )
+    MAX_IN_FLIGHT = option("run.max-in-flight", int, 1000, minimum=1)(
+        "Most actions of a subtask that run at a time on the event loop and in threads."
+    )
+    POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
+        "Threads of a subtask for def actions that block, have a timeout or a limit, or waited; as "
+        "many for asyncio.to_thread."
+    )
+    MAY_SUSPEND = option("run.may-suspend", bool)(
+        "True if actions can sleep or wait for signals. Default: found by reading their code."
+    )
+    TIMERS_AT_END = option("run.timers-at-end", TimersAtEnd, TimersAtEnd.WAIT)(
+        "At the end of a bounded input, wait for sleeping runs and delayed events, or skip the time."
+    )
+    RUN_DEADLINE = option("run.deadline", timedelta, minimum="1 ms")(
+        "Longest time of a run that sleeps or waits; then its waits raise. Default: no limit."
+    )
+    MAX_SUSPENDED_PER_KEY = option("run.max-suspended-per-key", int, 100, minimum=1)(
+        "With on_suspend = 'interleave': if so many runs of a key are suspended, further inputs wait."
+    )
+    SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
+        "Most signals of a key that are kept for a run that has not asked for them."
+    )
+    SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
+        "How long a signal waits for a run, and its id is remembered."
+    )
+    STUCK_AFTER = option("run.stuck-after", timedelta, "5 min", minimum="0 s")(
+        "Log a run on the event loop that takes longer, and what it waits for. 0 s: never."
+    )
+    BLOCKED_AFTER = option("loop.blocked-after", timedelta, "1 s", minimum="0 s")(
+        "Log code that blocks the event loop for longer. 0 s: never."
+    )
+    QUEUE_PER_KEY = option("queue.max-per-key", int, 100, minimum=1)(
+        "Waiting inputs of a key that are kept in memory; more wait in state only."
+    )
+    QUEUE_TOTAL = option("queue.max-total", int, 1000, minimum=1)(
+        "Waiting inputs of a subtask in memory before it takes no more (backpressure)."
+    )
+    ALLOW_PICKLE = option("state.allow-pickle", bool, False)(
+        "Allow values of any class in state, by pickle: reading them runs code that the bytes name."
+    )
+    STATE_MODULES = option("state.modules", str)(
+        "Modules or packages, separated by commas, that may be imported to find classes of stored values."
+    )
+    IDLE_KEY_TTL = option("state.idle-key-ttl", timedelta, minimum="1 s")(
+        "Time without an input after which state drops a key without memory. It gets new ids if it "
+        "comes again. Default: never."
+    )
+    CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
+        "Overrides of chat models: `chat-models.NAME.model`, `.base_url`, `.max_concurrency`, "
+        "`.limits.requests` and so on."
+    )
+    EMBEDDING_MODELS = option("embedding-models", cast("type[dict[str, Any]]", dict))(
+        "Overrides of embedding models: `embedding-models.NAME.model`, `.base_url` and so on."
+    )
+    SKILLS = option("skills", cast("type[dict[str, Any]]", dict))(
+        "Overrides of skills: `skills.NAME.path`, `.timeout` and so on."
+    )
+    VECTOR_STORES = option("vector-stores", cast("type[dict[str, Any]]", dict))(
+        "Overrides of vector stores: `vector-stores.NAME.path`, `.host`, `.collection` and so on."
+    )
+    MCP_SERVERS = option("mcp-servers", cast("type[dict[str, Any]]", dict))(
+        "Overrides of MCP servers: `mcp-servers.NAME.url`, `.command`, `.timeout` and so on."
+    )
+    RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
+        "How often a local job with checkpoints restarts before it fails."
+    )
+    RESTART_DELAY = option("local.restart.delay", timedelta, "1 s", minimum="0 s")(
+        "Time before such a restart."
+    )
+    RESUME = option("local.resume", Resume, Resume.AUTO)(
+        "auto: resume a local job that has a name and runs from a file, outside of IPython and "
+        "pytest. require: one that cannot is an error."
+    )
+    FRESH = option("local.fresh", bool, False)("Start a local job over, and move its old data aside.")
+    JAVA_TRACE = option("local.java-trace", bool, False)(
+        "If a local job fails, print Flink's whole text, too."
+    )
+    STATE_DIR = option("local.state-dir", str)(
+        "Directory of the folders of local jobs. Default: .flink-agents beside the script."
+    )
+    SAVEPOINT = option("local.savepoint", str)(
+        "Savepoint of another job, such as of a cluster, that a local job starts from."
+    )
+    CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
+        "Time between checkpoints of a local job that resumes, unless you enable them yourself."
+    )
+    STOP_TIMEOUT = option("local.stop-timeout", timedelta, "60 s", minimum="0 s")(
+        "Time for the savepoint at Ctrl-C and SIGTERM; then the job ends without one. 0 s: no savepoint."
+    )
+    ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
+        "What a start may accept to resume. lost-outputs: aborted transactions. older-journal: steps "
+        "that are made again. other-script: a job run of another script."
+    )
+
+    # -- durable execution, whatever its store; the options of a store stand with it -----
+
+    STORE = option("action-state.store", str)(
+        "Store of the journals: sqlite, kafka, memory, or an installed one. Default in a local job: sqlite."
+    )
+    ON_MISMATCH = option("action-state.on-mismatch", OnMismatch, OnMismatch.FAIL)(
+        "If a replay makes another durable step than was recorded. rerun: drop the records and "
+        "execute the action again."
+    )
+    REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
+        "After a restore, how long a recorded run waits for its input before others of its key run."
+    )
+    LATE_INPUT_TIMEOUT = option("action-state.late-input-timeout", timedelta, "1 d", minimum="0 s")(
+        "After a restore, how long a recorded run that others have overtaken is kept for its input."
+    )
+    ON_PLAN_CHANGE = option("action-state.on-plan-change", OnPlanChange, OnPlanChange.CONTINUE_COMPATIBLE)(
+        "If the agent's plan changed. continue-compatible: fail only if unfinished work does not fit."
+    )
+    SHUTDOWN_GRACE = option("action-state.shutdown-grace", timedelta, "3 s", minimum="0 s")(
+        "How long durable steps may finish when an attempt of the job ends in a running process."
+    )
+    ON_JOB_CHANGE = option("action-state.on-job-change", OnJobChange, OnJobChange.FAIL)(
+        "If state is of another job-identifier. fork: use journals of its own. adopt: continue those "
+        "of the other job, which has ended."
+    )
+    PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
+        "When records are removed. checkpoints: when all retained checkpoints cover them. "
+        "restore-only: after a restore."
+    )
+    RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
+        "How much longer such records are kept."
+    )
+    REST_ADDRESS = option("action-state.rest-address", str)(
+        "Flink's REST address for TaskManagers, such as jobmanager:8081. Default: as Flink's "
+        "configuration says."
+    )
+
+
+def all_options() -> dict[str, ConfigOption[Any]]:
+    """Return every option of this package by key, in the order of declaration."""
+    found: dict[str, ConfigOption[Any]] = {
+        one.key: one
+        for options in (AgentOptions, TraceOptions)
+        for one in vars(options).values()
+        if isinstance(one, ConfigOption)
+    }
+    for store in STORES.built_in:
+        found |= options_of_store(store) or {}
+    return found
+
+
+def _below(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    return {key[len(prefix) + 1 :]: value for key, value in values.items() if key.startswith(f"{prefix}.")}
+
+
+def find_option(key: str, source: str) -> ConfigOption[Any]:
+    """Return the option named ``key``, as found in ``source``.
+
+    Raises:
+        OptionError: There is none; the text suggests a near name.
+    """
+    options = all_options()
+    store = next((one for one in third_party_stores(key) if key.startswith(f"{STORE_PREFIX}{one}.")), None)
+    if store is not None:
+        declared = options_of_store(store)
+        if declared is None and key != f"{STORE_PREFIX}{store}.":
+            return ConfigOption(key, object, None, f"An option of the store {store!r}.")
+        options = declared or options
+    found = options.get(key) or _entry_of(key, options.values())
+    if found is not None:
+        return found
+    fix = _fix_of(key, options)
+    raise OptionError(
+        # Not behind the names, of which there are many.
+        f"unknown option {key!r} in {source}: {fix}",
+        expected="one of " + ", ".join(options),
+        found=repr(key),
+        fix=fix,
+    )
+
+
+def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
+    """Return the option of one entry, where ``key`` names an entry of one of ``options``."""
+    for one in options:
+        if one.type is dict and key.startswith(f"{one.key}.") and key != f"{one.key}.":
+            return ConfigOption(key, object, None, one.doc)
+    return None
+
+
+def _fix_of(key: str, options: Iterable[str]) -> str:
+    store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
+    foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
+    # An option of a store has much in common with others that are not meant.
+    otherwise = f"install the store {store!r}, or correct its name" if foreign else _SEE_TABLE
+    return suggest(key, options, otherwise, cutoff=0.9 if foreign else 0.6)
+
+
+class Configuration(Mapping[str, Any]):
+    """Values of options that were set; reading falls back to the defaults.
+
+    Args:
+        values: Values by option or key.
+        source: Where they come from, for error texts.
+
+    Raises:
+        OptionError: A key is unknown or a value does not fit.
+    """
+
+    def __init__(
+        self, values: Mapping[str | ConfigOption[Any], object] | None = None, source: str = "code"
+    ) -> None:
+        self._values: dict[str, Any] = {}
+        for key, value in (values or {}).items():
+            self.set(key, value, source)
+
+    def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
+        """Set one option; returns this configuration."""
+        found = option if isinstance(option, ConfigOption) else find_option(option, source)
+        self._values[found.key] = found.parse(value)
+        return self
+
+    def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the value of ``option``: the one set, else ``default``, else the option's own."""
+        found = option if isinstance(option, ConfigOption) else find_option(option, "code")
+        if found.key in self._values:
+            return self._values[found.key]
+        return default if default is not None else found.default
+
+    def below(self, prefix: str) -> dict[str, Any]:
+        """Return the values whose keys begin with ``prefix`` and a dot, by the rest of their keys.
+
+        ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
+        """
+        return _below(self._values, prefix)
+
+    def over(self, lower: Mapping[str, Any]) -> Configuration:
+        """Return a configuration in which these values win over ``lower``."""
+        merged = Configuration()
+        merged._values = {**lower, **self._values}
+        return merged
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Configuration:
+        """Return options set by ``FLINK_AGENTS_...`` variables.
+
+        Raises:
+            OptionError: A variable with that prefix names no option, or a value does not fit.
+        """
+        environ = os.environ if environ is None else environ
+        names = {environment_name(key): key for key in all_options()}
+        values: dict[str | ConfigOption[Any], object] = {}
+        for name, value in environ.items():
+            if name.startswith(ENVIRONMENT_PREFIX) and name not in _NO_OPTIONS:
+                key = names.get(name) or _key_of_store(name)
+                if key is None:
+                    raise _unknown_variable(name, [*names, *_NO_OPTIONS])
+                values[key] = value
+        return cls(values, "the environment")
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Configuration:
+        """Return options of a YAML file: nested mappings or dotted keys.
+
+        Raises:
+            OptionError: The file cannot be read, is no YAML, or says something else than options.
+        """
+        loaded = _load_yaml(Path(path))
+        if loaded is None:
+            loaded = {}
+        if not isinstance(loaded, dict):
+            raise OptionError(
+                f"{path} is not a mapping of options",
+                expected="options and their values, such as 'run.max-events: 100'",
+                found=type(loaded).__name__,
+                fix="see the YAML in docs/configuration.md",
+            )
+        return cls(dict(_flatten(cast("dict[str, object]", loaded))), str(path))
+
+    @classmethod
+    def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
+        """Return options that stand in Flink's configuration behind ``flink-agents.``."""
+        values: dict[str | ConfigOption[Any], object] = {
+            key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
+        }
+        return cls(values, "Flink's configuration")
+
+    @classmethod
+    def load(
+        cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
+    ) -> Configuration:
+        """Return all sources in their order of precedence (see the module's text)."""
+        path = os.environ.get(CONFIG_FILE_VARIABLE)
+        result = cls.from_yaml(path) if path else cls()
+        result = cls.from_flink(flink or {}).over(result)
+        result = cls.from_environment().over(result)
+        return cls(cast("Mapping[str | ConfigOption[Any], object]", code or {})).over(result)
+
+
+def environment_name(key: str) -> str:
+    """Return the environment variable of the option ``key``."""
+    return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def _key_of_store(name: str) -> str | None:
+    """Return the key that a variable sets: an entry of an option, or a third party's option."""
+    for key, one in all_options().items():
+        start = environment_name(f"{key}.")
+        if one.type is dict and name.startswith(start) and name != start:
+            return f"{key}.{name[len(start) :].lower()}"
+    for store in third_party_stores(STORE_PREFIX):
+        start = environment_name(f"{STORE_PREFIX}{store}.")
+        if name.startswith(start) and name != start:
+            return f"{STORE_PREFIX}{store}." + name[len(start) :].lower().replace("_", "-")
+    return None
+
+
+def _unknown_variable(name: str, names: list[str]) -> OptionError:
+    # Without the prefix, which makes all names alike.
+    words = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in names}
+    near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
+    fix = f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE
+    return OptionError(
+        f"unknown option {name!r} in the environment: {fix}",
+        expected="one of " + ", ".join(names),
+        found=repr(name),
+        fix=fix,
+    )
+
+
+def _load_yaml(path: Path) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(
+            f"the file of options {path} cannot be read",
+            expected="a YAML file",
+            found=str(error),
+            fix=f"check the path, which the variable {CONFIG_FILE_VARIABLE} may give",
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise OptionError(
+            f"the file of options {path} is no YAML",
+            expected="options and their values, such as 'run.max-events: 100'",
+            found=getattr(error, "problem", None) or str(error),
+            fix="correct the line",
+            where=f"{path}:{mark.line + 1}" if mark else str(path),
+        ) from error
+
+
+def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(cast("dict[str, object]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,45 @@
+"""How much a job records of its runs: the levels of the trace, and the names of its sinks."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from flink_agents.api.common.providers import Providers
+from flink_agents.api.errors.trace import UnknownTraceSinkError
+
+
+class TraceLevel(StrEnum):
+    """How much is recorded of a run. Each level includes the one before it.
+
+    Attributes:
+        OFF: Nothing; no recorder is attached.
+        RUNS: The begin and end of each run, its waits and its failures.
+        CALLS: Also its actions and durable calls, with their durations.
+        CONTENT: Also requests and results of durable calls, redacted and cut.
+    """
+
+    OFF = "off"
+    RUNS = "runs"
+    CALLS = "calls"
+    CONTENT = "content"
+
+    @property
+    def rank(self) -> int:
+        """The place of the level, from 0."""
+        return list(TraceLevel).index(self)
+
+
+_HOME = "flink_agents.trace.sinks"
+
+TRACE_SINKS = Providers(
+    "flink_agents.trace_sinks",
+    "trace sink",
+    UnknownTraceSinkError,
+    {
+        "jsonl": f"{_HOME}.jsonl:JsonlSink.from_target",
+        "kafka": f"{_HOME}.kafka:KafkaSink.from_target",
+        "log": f"{_HOME}.log:LogSink.from_target",
+        "otel": f"{_HOME}.otel:OtelSink.from_target",
+    },
+)
+"""Each names a function that makes a sink of a ``flink_agents.trace.sinks.TraceTarget``."""
