@@ -23,6 +23,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table
 from flink_agents.runtime.flink.inputs.sources import list_source
 from flink_agents.runtime.flink.job import Job
@@ -207,7 +208,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
     @override
     def execute(self, job_name: str | None = None) -> Any:
-        return self._job.execute(job_name)
+        return at_users_line(lambda: self._job.execute(job_name))
 
 
 def _refused_table(found: str) -> UnsupportedTableError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flink_agents.api.errors import MissingTimestampsError, ModuleNotOnWorkersError
+from flink_agents.api.errors import InputChangedError, MissingTimestampsError, ModuleNotOnWorkersError
+from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.job_errors import job_failed
 
 INTERRUPTED = """java.lang.Error: java.lang.InterruptedException
@@ -150,3 +151,15 @@ def test_a_bracket_of_flink_is_no_part_of_the_reference() -> None:
         f"Failure {{pemja.core.PythonException: <class 'flink_agents.api.errors.ActionFailedError'>: {text}}}"
     )
     assert job_failed("orders", f"{java}\n\tat Some.java(1)").failure == text
+
+
+def test_the_traceback_of_a_failed_execute_ends_near_the_users_line() -> None:
+    def deep(left: int) -> None:
+        if left:
+            deep(left - 1)
+        raise InputChangedError("the list has changed") from ValueError("its digest")
+
+    with pytest.raises(InputChangedError) as raised:
+        at_users_line(lambda: deep(9))
+    assert [one.name for one in raised.traceback][1:] == ["at_users_line"]
+    assert isinstance(raised.value.__cause__, ValueError)

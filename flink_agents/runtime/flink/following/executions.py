@@ -14,15 +14,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from py4j.protocol import Py4JJavaError
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.datastream.data_stream import CloseableIterator
 
+from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.launch.imports import when_imported
+
+T = TypeVar("T")
 
 _DEFAULT_NAME = "Flink Streaming Job"
 _RUNS_A_JOB = re.compile(
@@ -148,10 +151,18 @@ def _wrap(cls: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) 
     setattr(cls, name, wrapped)
 
 
+def at_users_line(run: Callable[[], T]) -> T:
+    """Run a job; the traceback of an error of this package ends soon after the line that called us."""
+    try:
+        return run()
+    except AgentsError as error:
+        raise error.with_traceback(None) from error.__cause__
+
+
 def _execute(original: Any) -> Callable[..., Any]:
     def execute(self: StreamExecutionEnvironment, job_name: str | None = None) -> Any:
         job = _job_of(lambda: flink_compat.java_environment(self))
-        return original(self, job_name) if job is None else job.execute(job_name)
+        return original(self, job_name) if job is None else at_users_line(lambda: job.execute(job_name))
 
     return execute
 
