@@ -47,7 +47,7 @@ RATES = {
 """Words per 10,000 words of prose: at least, and at most."""
 
 LONGEST_SENTENCE = 35
-USER_WORDS, DESIGN_WORDS, README_LINES = 41_830, 20_000, 140
+USER_WORDS, DESIGN_WORDS, README_LINES = 41_550, 20_000, 140
 """Budgets of all pages together. They only go down: the goal is 35,000 and 20,000 words."""
 
 OLD_PAGES: set[str] = set()
@@ -114,9 +114,7 @@ def wrong_rates(text: str) -> Iterator[Finding]:
 def sizes(texts: dict[str, str]) -> Iterator[Finding]:
     """What is longer than its budget."""
     design = sum(len(text.split()) for page, text in texts.items() if "/design/" in page)
-    # The reference of metrics is made from a table of the code.
-    own = (text for page, text in texts.items() if "/design/" not in page and page != "docs/metrics.md")
-    users = sum(len(text.split()) for text in own)
+    users = sum(len(text.split()) for page, text in texts.items() if "/design/" not in page)
     if users > USER_WORDS:
         yield Finding("pages for users", f"{users} words, at most {USER_WORDS}")
     if design > DESIGN_WORDS:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.peer import OURS, OURS_KAFKA, PEERS
+from benchmarks.peers.peer import OURS, OURS_KAFKA, PEERS, Peer
 from benchmarks.peers.plots import bars
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,7 +64,7 @@ def losses(peers: Mapping[str, Any]) -> list[str]:
         ranked = sorted(better.items(), key=lambda item: item[1], reverse=more_is_better)
         names = ", ".join(f"{_name(name)} ({_short(value)})" for name, value in ranked)
         if names:
-            found.append(f"- {title}: {_short(ours)} here; better: {names}.")
+            found.append(f"- {title}: {_short(ours)}; better: {names}.")
     return found
 
 
@@ -129,28 +129,22 @@ def page(report: Mapping[str, Any]) -> str:
                 if one["kill"] is not None
             ],
         ),
-        guarantees=_table(
-            ("system", "what is durable, and when", "settings"),
-            [(peer.title, peer.durable, peer.settings) for peer, _ in shown],
-        ),
-        experience=_table(
-            ("system", "lines of code", "processes to start", "install, s"),
-            [
-                (
-                    peer.title,
-                    str(one["lines"]),
-                    str(one["processes"]),
-                    "-" if one["install_seconds"] is None else f"{one['install_seconds']:.0f}",
-                )
-                for peer, one in shown
-            ],
-        ),
+        guarantees="\n".join(_guarantee(peer, one) for peer, one in shown),
         losses="\n".join(losses(peers) or ["In no figure of this run."]),
     )
 
 
 LATENCY_COLUMNS = ("p50_ms", "p99_ms", "first_output_seconds")
 KILL_COLUMNS = ("effects", "lost", "repeated", "repeated_after_record")
+
+
+def _guarantee(peer: Peer, one: Mapping[str, Any]) -> str:
+    """Return the line of a system: its guarantee, its settings, and what it takes."""
+    install = "" if one["install_seconds"] is None else f", {one['install_seconds']:.0f} s"
+    takes = (
+        f"{one['lines']} lines, {one['processes']} process{'' if one['processes'] == 1 else 'es'}{install}"
+    )
+    return f"- **{peer.title}** ({takes}): {peer.durable}. Settings: {peer.settings}."
 
 
 def _kill(one: Mapping[str, Any], column: str) -> float | None:

@@ -119,9 +119,11 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
 def rows() -> dict[str, dict[str, str]]:
     """What the page tells: for each edit, what becomes of the run in each phase."""
     table = PAGE.read_text("utf-8").partition("| edit | ")[2].partition("\n\n")[0]
-    lines = [line.strip("| ").split(" | ") for line in f"edit | {table}".splitlines()]
-    phases = lines[0][1:]
-    return {edit: dict(zip(phases, told, strict=True)) for edit, *told in lines[2:]}
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {
+        edit: {phase: "dead letter" if phase in ended.split(", ") else "continues" for phase in PHASES}
+        for edit, ended in lines
+    }
 
 
 def submit(rest: ClusterRest, directory: Path, edit: str | None, savepoint: str | None = None) -> ClusterJob:

@@ -32,7 +32,7 @@ def described(command: Any, name: str) -> Iterator[str]:
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     flags = ", ".join(f"`{option.opts[0]}`" for option in options)
     usage = " ".join([name, *(argument.name.upper() for argument in arguments)])
-    yield f"- **`{usage}`**: {first_paragraph(command.help)}" + (f" Options: {flags}." if flags else "")
+    yield f"- **`{usage}`**: {first_paragraph(command.help)}" + (f" {flags}" if flags else "")
 
 
 def first_paragraph(text: str | None) -> str:

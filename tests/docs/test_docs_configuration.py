@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from docs_pages import prose
+from docs_pages import pages, prose
 
 from flink_agents.api.common.option_values import ConfigOption, write_value
-from flink_agents.api.settings.options import FLINK_PREFIX, all_options, environment_name
+from flink_agents.api.settings.options import FLINK_PREFIX, all_options
 
 PAGE = "docs/configuration.md"
-HEADER = "| option | type | default | environment variable | meaning |"
+HEADING = "## Options\n\n"
+GROUPS = {
+    "Jobs, memory and state": ("job-identifier", "memory.", "state."),
+    "Actions, runs and signals": ("actions.", "events.", "run.", "signals.", "queue.", "loop."),
+    "Resources": ("chat-models", "embedding-models", "skills", "vector-stores", "mcp-servers"),
+    "Local jobs": ("local.",),
+    "Journals": ("action-state.",),
+    "Stores": ("action-state.memory.", "action-state.sqlite.", "action-state.kafka."),
+    "Trace": ("trace.",),
+}
+"""Headings of the list, with the beginnings of their options; the longest beginning counts."""
 
 
-def test_the_table_is_the_registry() -> None:
-    wanted = "\n".join([HEADER, "|---|---|---|---|---|", *map(row, all_options().values())])
+def test_the_list_is_the_registry() -> None:
+    wanted = "\n".join(described()).strip()
     assert len(all_options()) > 5
-    assert table() == wanted, f"replace the table in {PAGE} by:\n\n{wanted}\n"
+    listed = pages()[PAGE].partition(HEADING)[2].partition("\n### ")[1:]
+    found = "".join(listed).partition("\n## ")[0].strip()
+    assert found == wanted, f"replace the list in {PAGE} by:\n\n{wanted}\n"
 
 
 def test_the_page_names_the_prefix_of_flink() -> None:
     assert f"`{FLINK_PREFIX}" in prose(PAGE)
 
 
-def table() -> str:
-    """The table of options on the page."""
-    lines = prose(PAGE).split("\n")
-    start = lines.index(HEADER)
-    end = next(number for number in range(start, len(lines)) if not lines[number].startswith("|"))
-    return "\n".join(lines[start:end])
+def described() -> Iterator[str]:
+    """The lines of the list: a heading for each group, and a line for each option."""
+    grouped: dict[str, list[str]] = {title: [] for title in GROUPS}
+    for option in all_options().values():
+        grouped[group(option.key)].append(item(option))
+    for title, items in grouped.items():
+        yield from (f"### {title}\n", *items, "")
 
 
-def row(option: ConfigOption[Any]) -> str:
-    """The row of an option."""
-    default = "none" if option.default is None else f"`{write_value(option.default)}`"
-    cells = (
-        f"`{option.key}`",
-        kind(option.type) + ("" if option.minimum is None else f", at least `{write_value(option.minimum)}`"),
-        default,
-        f"`{environment_name(option.key)}`",
-        option.doc,
-    )
-    return f"| {' | '.join(cells)} |"
+def group(key: str) -> str:
+    """The group of an option."""
+    fitting = [(len(one), title) for title, starts in GROUPS.items() for one in starts if key.startswith(one)]
+    return max(fitting)[1]
+
+
+def item(option: ConfigOption[Any]) -> str:
+    """The line of an option: its default (or type), other values, and a minimum above 1."""
+    shown = kind(option.type) if option.default is None else f"`{write_value(option.default)}`"
+    if issubclass(option.type, Enum):
+        others = [f"`{member.value}`" for member in option.type if member is not option.default]
+        shown += f" or {', '.join(others)}"
+    if option.minimum not in (None, 0, 1, timedelta(0)):
+        shown += f", at least `{write_value(option.minimum)}`"
+    return f"- **`{option.key}`** ({shown}): {option.doc}"
 
 
 def kind(type_: type[Any]) -> str:
-    """How the page calls a type."""
-    if issubclass(type_, Enum):
-        return " or ".join(f"`{member.value}`" for member in type_)
-    return {str: "text", dict: "entries", int: "whole number", bool: "true or false", timedelta: "duration"}[
-        type_
-    ]
+    """How the page calls the type of an option without a default."""
+    return {str: "string", dict: "entries", int: "integer", bool: "bool", timedelta: "duration"}[type_]

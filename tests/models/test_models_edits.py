@@ -1,11 +1,10 @@
-"""Changes of what an agent thinks with while a chat is unfinished: each row of the table in docs/models.md.
+"""Changes of what an agent thinks with while a chat is unfinished: each one that docs/models.md lists.
 
 The former agent crashes behind its last recorded call; the changed one goes on with what is recorded.
 """
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +48,7 @@ from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
 from tests.runtime.durable_tools import calls_of, journal
+from tests.suite.written_tables import listed_edits
 
 pytestmark = pytest.mark.executes_once
 
@@ -413,13 +413,5 @@ def test_digests_stay_those_of_records_that_exist() -> None:
 
 
 def test_the_page_has_these_rows_and_no_others() -> None:
-    section = PAGE.read_text("utf-8").partition("## Changing the code")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", section, re.MULTILINE))
-    rows.pop("change")
-    found = {
-        change: re.sub(r"\[(\w+)\].*", r"\1", verdict.partition(":")[0])
-        for change, verdict in rows.items()
-        if not change.startswith("---")
-    }
     ends = {change: kind.code for change, (_, _, kind) in ENDS.items()}
-    assert found == dict.fromkeys(SAFE, "safe") | dict.fromkeys(MISMATCH, "FA4013") | ends
+    assert listed_edits(PAGE) == dict.fromkeys(SAFE, "Safe") | dict.fromkeys(MISMATCH, "FA4013") | ends

@@ -6,6 +6,7 @@ WRITE_TABLES=1 scripts/test tests/runtime/journal/test_journal_upgrades.py
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 WRITES = "WRITE_TABLES"
@@ -23,3 +24,17 @@ def write_or_check(page: Path, header: str, table: str) -> None:
         page.write_text(wanted, "utf-8")
         return
     assert text == wanted, f"the table of {page.name} is not what the test found: run it with {WRITES}=1"
+
+
+def listed_edits(page: Path) -> dict[str, str]:
+    """Return the edits that "Changing the code" lists, with their verdicts: ``Safe``, or a code."""
+    section = page.read_text("utf-8").partition("## Changing the code")[2].partition("\n## ")[0]
+    found: dict[str, str] = {}
+    verdict = ""
+    for line in section.splitlines():
+        if title := re.match(r"\*\*\[?(\w+)", line):
+            verdict = title[1]
+        elif line.startswith("- "):
+            edit, _, own = line[2:].partition(": [")
+            found[re.sub(r" \([^()]*\)$", "", edit)] = own[:6] or verdict
+    return found

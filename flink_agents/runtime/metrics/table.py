@@ -138,9 +138,9 @@ METRICS: tuple[Metric, ...] = (
 
 HEAD = """# Metrics
 
-Use these metrics to watch a job and to raise alerts. Each subtask reports them through Flink's metric
-system, in the group `flink_agents` and the name of the agent. Metrics of `ctx.agent_metric_group` are in the
-same group. Those of `ctx.action_metric_group` are in a group with the name of the action.
+Watch a job with these metrics, and raise alerts. Each subtask reports them through Flink's metric system, in
+the group `flink_agents` and the name of the agent. `ctx.agent_metric_group` is the same group, and
+`ctx.action_metric_group` one with the name of the action.
 
 ```yml
 # config.yaml of Flink
@@ -151,13 +151,9 @@ metrics.reporter.prometheus.port: 9250-9260
 Prometheus then has the metric `events` of the agent `Refunds` as
 `flink_taskmanager_job_task_operator_flink_agents_Refunds_runtime_events`. A histogram is four gauges:
 `_count`, `_p50`, `_p95` and `_p99` of the last 1,000 values. A counter appears when it is first counted.
-"""
 
-TAIL = """## Alerts
-
-[alerts.yml](alerts.yml) has rules for Prometheus. They cover stuck runs, a blocked loop, waits that are too
-old, dead letters and cost, failing checkpoints, a slow journal, and dropped trace records. Change the limits
-to what fits your job.
+[alerts.yml](alerts.yml) has rules for Prometheus: stuck runs, a blocked loop, old waits, dead letters and
+cost, failing checkpoints, a slow journal, dropped trace records. Change the limits to what fits your job.
 
 In the harness, `harness.metrics` has the metrics of the agent and `harness.run_metrics` those of the runtime.
 """
@@ -165,15 +161,13 @@ In the harness, `harness.metrics` has the metrics of the agent and `harness.run_
 
 def page() -> str:
     """Return the reference page."""
-    return "\n".join([HEAD, *_tables(), TAIL])
+    return "\n".join([HEAD, *_lists()])
 
 
-def _tables() -> Iterator[str]:
+def _lists() -> Iterator[str]:
     for group in dict.fromkeys(one.group for one in METRICS):
         yield f"## `{group}`\n"
-        yield "| metric | kind | meaning |"
-        yield "|---|---|---|"
-        yield from (f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in METRICS if one.group == group)
+        yield from (f"- `{one.name}` ({one.kind}): {one.meaning}" for one in METRICS if one.group == group)
         yield ""
 
 
