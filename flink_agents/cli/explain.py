@@ -15,28 +15,20 @@ from flink_agents.api.errors.base import DOCS_URL, error_url
 from flink_agents.cli.errors import ERROR_EXIT
 
 _ENTRY = re.compile(r"^### (?P<code>FA\d{4})$", re.MULTILINE)
-_TITLE = re.compile(r"^\*\*(?P<name>\w+)\*\* \((?P<parent>\w+)\)$", re.MULTILINE)
-_MEANING = re.compile(r"^- Meaning: (?P<text>.*?)(?=^- Cause:)", re.MULTILINE | re.DOTALL)
+_TITLE = re.compile(r"^\*\*(?P<name>\w+)\*\* \((?P<parent>\w+)\): (?P<meaning>.+)$", re.MULTILINE)
 _PAGE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<page>[\w-]+)\.md(?P<anchor>#[\w-]+)?\)")
 _LOCAL_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\(#fa\d{4}\)")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One error: its code, its class, that class's parent, and the Markdown below its heading."""
+    """One error: its code, its class, that class's parent, a few words, and the Markdown below its title."""
 
     code: str
     name: str
     parent: str
+    meaning: str
     text: str
-
-    @property
-    def meaning(self) -> str:
-        """The first sentence of the meaning, without links to other errors."""
-        found = _MEANING.search(self.text)
-        assert found is not None, f"{self.code} has no meaning"
-        sentence = " ".join(found["text"].split()).split(". ")[0].rstrip(".")
-        return sentence + "."
 
 
 @cache
@@ -55,7 +47,9 @@ def entries() -> dict[str, Entry]:
         text = body.split("\n## ")[0].strip()
         title = _TITLE.match(text)
         assert title is not None, f"{code} has no title"
-        found[code] = Entry(code, title["name"], title["parent"], text[title.end() :].strip())
+        found[code] = Entry(
+            code, title["name"], title["parent"], title["meaning"], text[title.end() :].strip()
+        )
     return found
 
 
@@ -68,7 +62,7 @@ def index() -> str:
             lines += [line, ""]
         elif line.startswith("### "):
             entry = known[line.removeprefix("### ")]
-            lines += [line, "", f"**{entry.name}**: {entry.meaning}", ""]
+            lines += [line, "", f"{entry.name}: {entry.meaning}", ""]
     return "\n".join(lines)
 
 
