@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -22,6 +24,8 @@ from tests.suite.tables import each
 Run = Callable[[Snippet], str]
 
 PYTHON = snippets("python")
+PARTS = snippets("py")
+"""Python that needs a broker or a cluster: only its names are checked."""
 YAML = snippets("yaml")
 
 
@@ -142,6 +146,14 @@ def test_yaml_snippet(snippet: Snippet, workspace: Path) -> None:
         assert [compile_agent(agent).name for agent in agents.values()] == list(agents) != []
     else:
         assert len(Configuration.from_yaml(path)) > 0
+
+
+@each("snippet", PARTS, ids=lambda snippet: snippet.id)
+def test_names_of_a_part_exist(snippet: Snippet) -> None:
+    for node in ast.walk(ast.parse(snippet.text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flink_agents"):
+            module = importlib.import_module(node.module or "")
+            assert [one.name for one in node.names if not hasattr(module, one.name)] == []
 
 
 def test_there_are_snippets() -> None:
