@@ -62,9 +62,9 @@ def losses(peers: Mapping[str, Any]) -> list[str]:
             if name != OURS_KAFKA and (value > ours if more_is_better else value < ours)
         }
         ranked = sorted(better.items(), key=lambda item: item[1], reverse=more_is_better)
-        names = ", ".join(f"{_name(name)} ({_short(value)})" for name, value in ranked)
+        names = ", ".join(_name(name) for name, _ in ranked)
         if names:
-            found.append(f"- {title}: {_short(ours)}; better: {names}.")
+            found.append(f"- {title}: {names}.")
     return found
 
 
@@ -158,10 +158,6 @@ def _ratio(peers: Mapping[str, Any], name: str, figure: str) -> float:
 
 def _name(name: str) -> str:
     return PEERS[name].title.partition(",")[0]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _spread(one: Mapping[str, float]) -> str:
