@@ -43,7 +43,8 @@ def readme_text(report: Mapping[str, Any]) -> str:
     )
     return (
         f"{README_BEGIN}{cost:.2g} ms of CPU here. "
-        f"The same work costs this many times as much elsewhere: {ratios}. "
+        f"The same work costs this many times as much elsewhere: {ratios} "
+        f"(`.venv/bin/python -m benchmarks peers`). "
         f"[Performance](docs/performance.md) has all figures, and says {README_END}"
     )
 

@@ -15,24 +15,43 @@ HEADING = "## Commands\n"
 
 
 def test_the_page_has_the_commands() -> None:
-    wanted = "\n".join(described(typer.main.get_command(app), "flink-agents"))
+    wanted = "\n".join(described(typer.main.get_command(app), ""))
     assert pages()[PAGE].partition(HEADING)[2].strip() == wanted.strip(), (
         f"replace what follows {HEADING.strip()!r} in {PAGE} by:\n\n{wanted}"
     )
 
 
-def described(command: Any, name: str) -> Iterator[str]:
-    """One item for each command, in alphabetical order."""
+SAID_ONCE = {"--json"}
+"""What the page says of all commands."""
+
+
+def described(command: Any, name: str, known: frozenset[str] = frozenset(SAID_ONCE)) -> Iterator[str]:
+    """One item for each command, in order; options that all commands of a group take stand once."""
     nested = getattr(command, "commands", {})
+    shared = frozenset[str]()
+    if len(nested) > 1 and name:
+        shared = frozenset.intersection(*(frozenset(flags(one)) for one in nested.values())) - known
+    if shared:
+        yield f"- **`{name} ...`**: All of them take {listed(sorted(shared))}."
     for word in sorted(nested):
-        yield from described(nested[word], f"{name} {word}")
+        yield from described(nested[word], f"{name} {word}".strip(), known | shared)
     if command.hidden or (nested and not command.invoke_without_command):
         return
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-    flags = ", ".join(f"`{option.opts[0]}`" for option in options)
+    own = [flag for flag in flags(command) if flag not in known]
     usage = " ".join([name, *(argument.name.upper() for argument in arguments)])
-    yield f"- **`{usage}`**: {first_paragraph(command.help)}" + (f" {flags}" if flags else "")
+    yield f"- **`{usage}`**: {first_paragraph(command.help)}" + (f" {listed(own)}" if own else "")
+
+
+def flags(command: Any) -> list[str]:
+    """The options of a command."""
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    return [option.opts[0] for option in options]
+
+
+def listed(names: list[str]) -> str:
+    """Options as the page shows them."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def first_paragraph(text: str | None) -> str:

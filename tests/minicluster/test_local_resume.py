@@ -212,8 +212,8 @@ def test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint_ends_i
 
 
 @pytest.mark.nightly
-def test_the_readme_says_what_happens(tmp_path: Path) -> None:
-    page = (SCRIPT.parents[2] / "README.md").read_text("utf-8")
+def test_the_page_says_what_happens(tmp_path: Path) -> None:
+    page = (SCRIPT.parents[2] / "docs" / "running.md").read_text("utf-8")
     [console] = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     shutil.copy(SCRIPT.parents[2] / "examples" / "orders.py", tmp_path)
     first, second = (part.splitlines()[1:] for part in console.split("$ ")[1:])

@@ -42,7 +42,7 @@ PROMISES: list[tuple[str, str]] = [
     ("a typo fails once", "local:test_one_process_runs_a_job_and_a_failure_before_its_first_checkpoint"),
     # Resuming
     ("a killed job resumes from the newest checkpoint", "local:test_a_killed_job_resumes"),
-    ("the line that README shows", "local:test_the_readme_says_what_happens"),
+    ("the lines that the page shows", "local:test_the_page_says_what_happens"),
     ("a finished job begins a new job run, with other ids", "begin:test_a_job_run_that_finished_is_followed"),
     ("auto, never, require", "policy:test_which_jobs_resume"),
     ("not in pytest, IPython and shells", "policy:test_a_test_is_no_script"),
