@@ -47,7 +47,7 @@ RATES = {
 """Words per 10,000 words of prose: at least, and at most."""
 
 LONGEST_SENTENCE = 35
-USER_WORDS, DESIGN_WORDS, README_LINES = 36_610, 20_000, 140
+USER_WORDS, DESIGN_WORDS, README_LINES = 35_680, 20_000, 140
 """Budgets of all pages together. They only go down: the goal is 35,000 and 20,000 words."""
 
 OLD_PAGES: set[str] = set()

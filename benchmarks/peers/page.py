@@ -105,7 +105,7 @@ def page(report: Mapping[str, Any]) -> str:
                     peer.title,
                     _spread(one["figures"]["cpu_ms_per_step"]),
                     f"{_ratio(peers, peer.name, 'cpu_ms_per_step'):.2g}",
-                    _spread(one["figures"]["steps_per_second"]),
+                    f"{one['figures']['steps_per_second']['median']:,.0f}",
                     f"{one['figures']['peak_mib']['median']:.0f}",
                 )
                 for peer, one in shown

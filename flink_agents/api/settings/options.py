@@ -75,11 +75,10 @@ class AgentOptions(TraceOptions):
         "Use known internals of PyFlink, which is faster than its public API."
     )
     MAX_IN_FLIGHT = option("run.max-in-flight", int, 1000, minimum=1)(
-        "Most actions of a subtask that run at a time on the event loop and in threads."
+        "Most actions of a subtask that run at a time."
     )
     POOL_SIZE = option("run.pool-size", int, 16, minimum=1)(
-        "Threads of a subtask for def actions that block, have a timeout or a limit, or waited; as "
-        "many for asyncio.to_thread."
+        "Threads of a subtask for def actions; as many for asyncio.to_thread."
     )
     MAY_SUSPEND = option("run.may-suspend", bool)(
         "True if actions can sleep or wait for signals. Default: found by reading their code."
@@ -91,7 +90,7 @@ class AgentOptions(TraceOptions):
         "Longest time of a run that sleeps or waits; then its waits raise. Default: no limit."
     )
     MAX_SUSPENDED_PER_KEY = option("run.max-suspended-per-key", int, 100, minimum=1)(
-        "With on_suspend = 'interleave': if so many runs of a key are suspended, further inputs wait."
+        "If so many runs of a key are suspended, inputs wait, also with 'interleave'."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
         "Most signals of a key that are kept for a run that has not asked for them."
@@ -112,30 +111,26 @@ class AgentOptions(TraceOptions):
         "Waiting inputs of a subtask in memory before it takes no more (backpressure)."
     )
     ALLOW_PICKLE = option("state.allow-pickle", bool, False)(
-        "Allow values of any class in state, by pickle: reading them runs code that the bytes name."
+        "Allow any class in state, by pickle: reading runs code that the bytes name."
     )
     STATE_MODULES = option("state.modules", str)(
-        "Modules or packages, separated by commas, that may be imported to find classes of stored values."
+        "Modules, separated by commas, that may be imported to find classes of stored values."
     )
     IDLE_KEY_TTL = option("state.idle-key-ttl", timedelta, minimum="1 s")(
-        "Time without an input after which state drops a key without memory. It gets new ids if it "
-        "comes again. Default: never."
+        "Time without an input after which state drops a key without memory. Default: never."
     )
     CHAT_MODELS = option("chat-models", cast("type[dict[str, Any]]", dict))(
-        "Overrides of chat models: `chat-models.NAME.model`, `.base_url`, `.max_concurrency`, "
-        "`.limits.requests` and so on."
+        "Overrides, such as `chat-models.NAME.model` or `.limits.requests`."
     )
     EMBEDDING_MODELS = option("embedding-models", cast("type[dict[str, Any]]", dict))(
-        "Overrides of embedding models: `embedding-models.NAME.model`, `.base_url` and so on."
+        "Overrides, such as `embedding-models.NAME.base_url`."
     )
-    SKILLS = option("skills", cast("type[dict[str, Any]]", dict))(
-        "Overrides of skills: `skills.NAME.path`, `.timeout` and so on."
-    )
+    SKILLS = option("skills", cast("type[dict[str, Any]]", dict))("Overrides, such as `skills.NAME.path`.")
     VECTOR_STORES = option("vector-stores", cast("type[dict[str, Any]]", dict))(
-        "Overrides of vector stores: `vector-stores.NAME.path`, `.host`, `.collection` and so on."
+        "Overrides, such as `vector-stores.NAME.path`."
     )
     MCP_SERVERS = option("mcp-servers", cast("type[dict[str, Any]]", dict))(
-        "Overrides of MCP servers: `mcp-servers.NAME.url`, `.command`, `.timeout` and so on."
+        "Overrides, such as `mcp-servers.NAME.url`."
     )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
         "How often a local job with checkpoints restarts before it fails."
@@ -144,8 +139,7 @@ class AgentOptions(TraceOptions):
         "Time before such a restart."
     )
     RESUME = option("local.resume", Resume, Resume.AUTO)(
-        "auto: resume a local job that has a name and runs from a file, outside of IPython and "
-        "pytest. require: one that cannot is an error."
+        "Resume a local job that has a name and runs from a file. require: one that cannot is an error."
     )
     FRESH = option("local.fresh", bool, False)("Start a local job over, and move its old data aside.")
     JAVA_TRACE = option("local.java-trace", bool, False)(
@@ -154,18 +148,15 @@ class AgentOptions(TraceOptions):
     STATE_DIR = option("local.state-dir", str)(
         "Directory of the folders of local jobs. Default: .flink-agents beside the script."
     )
-    SAVEPOINT = option("local.savepoint", str)(
-        "Savepoint of another job, such as of a cluster, that a local job starts from."
-    )
+    SAVEPOINT = option("local.savepoint", str)("Savepoint of another job that a local job starts from.")
     CHECKPOINT_INTERVAL = option("local.checkpoint-interval", timedelta, "5 s", minimum="10 ms")(
-        "Time between checkpoints of a local job that resumes, unless you enable them yourself."
+        "Time between checkpoints of a local job that resumes."
     )
     STOP_TIMEOUT = option("local.stop-timeout", timedelta, "60 s", minimum="0 s")(
-        "Time for the savepoint at Ctrl-C and SIGTERM; then the job ends without one. 0 s: no savepoint."
+        "Time for the savepoint at Ctrl-C and SIGTERM; then the job ends without one."
     )
     ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
-        "What a start may accept to resume. lost-outputs: aborted transactions. older-journal: steps "
-        "that are made again. other-script: a job run of another script."
+        "What a start may accept: aborted transactions, steps that are made again, or another script."
     )
 
     # -- durable execution, whatever its store; the options of a store stand with it -----
@@ -174,8 +165,7 @@ class AgentOptions(TraceOptions):
         "Store of the journals: sqlite, kafka, memory, or an installed one. Default in a local job: sqlite."
     )
     ON_MISMATCH = option("action-state.on-mismatch", OnMismatch, OnMismatch.FAIL)(
-        "If a replay makes another durable step than was recorded. rerun: drop the records and "
-        "execute the action again."
+        "If a replay makes another durable step than was recorded. rerun: drop the records."
     )
     REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
         "After a restore, how long a recorded run waits for its input before others of its key run."
@@ -194,15 +184,13 @@ class AgentOptions(TraceOptions):
         "of the other job, which has ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
-        "When records are removed. checkpoints: when all retained checkpoints cover them. "
-        "restore-only: after a restore."
+        "When records are removed: when all retained checkpoints cover them, or after a restore."
     )
     RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
         "How much longer such records are kept."
     )
     REST_ADDRESS = option("action-state.rest-address", str)(
-        "Flink's REST address for TaskManagers, such as jobmanager:8081. Default: as Flink's "
-        "configuration says."
+        "Flink's REST address for TaskManagers, such as jobmanager:8081."
     )
 
 
