@@ -26,11 +26,16 @@ LAYERS = {
 }
 """What each part of the package may import; a room with a line of its own is a layer of its own."""
 
-TABLES = {"runtime": "| room |", "plan": "| room of the plan |", "models": "| room of models |"}
+TABLES = {
+    "api": "| package of the API |",
+    "runtime": "| room |",
+    "plan": "| room of the plan |",
+    "models": "| room of models |",
+}
 """The tables of rooms in ``AGENTS.md``, by their first column."""
 
-MOST_ROOMS = 12
-MOST_FLOORS = 8
+MOST_ROOMS = {"api": 9, "runtime": 11, "plan": 5, "models": 7}
+MOST_FLOORS = {"api": 9, "runtime": 8, "plan": 8, "models": 8}
 MOST_MODULES = 14
 
 
@@ -50,6 +55,7 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def rooms(part: str) -> list[str]:
     """The rooms of a part of the package in the order of its table: from the top down."""
     text = (ROOT / "AGENTS.md").read_text("utf-8")
@@ -63,6 +69,7 @@ def room_of(part: str, name: str) -> str | None:
     return parts[2] if parts[:2] == ["flink_agents", part] and len(parts) > 2 else None
 
 
+@cache
 def arrows(part: str) -> dict[str, set[str | None]]:
     """The rooms that each room imports."""
     found: dict[str, set[str | None]] = {room: set() for room in rooms(part)}
@@ -79,7 +86,7 @@ def test_each_folder_is_a_room_of_the_table(part: str) -> None:
     folders = {path.name for path in here.iterdir() if (path / "__init__.py").exists()}
     modules = {path.stem for path in here.glob("*.py")} - {"__init__"}
     assert folders | modules == set(rooms(part))
-    assert len(folders) <= MOST_ROOMS
+    assert len(folders) <= MOST_ROOMS[part]
     assert part != "runtime" or not modules
 
 
@@ -95,7 +102,7 @@ def test_the_house_is_not_too_high(part: str) -> None:
     def floor(room: str | None) -> int:
         return 1 + max((floor(below) for below in arrows(part)[room or ""]), default=0)
 
-    assert max(map(floor, rooms(part))) <= MOST_FLOORS
+    assert max(map(floor, rooms(part))) <= MOST_FLOORS[part]
 
 
 def test_a_store_has_its_own_folder_and_imports_no_other() -> None:
@@ -187,10 +194,8 @@ CIRCLES = {
     "testing.kafka.broker": 2,
     "connectors.kafka.headers": 2,
     "models.retrieval.collection": 3,
-    "api.common.checked_models": 4,
     "testing.building": 8,
     "runtime.execution.asked.asked_run": 13,
-    "api.agents.agent": 17,
 }
 """Circles of imports that are left: the first module of each, and how many it has. Only make them smaller."""
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from flink_agents.api.context import RunnerContext
+from typing import Any, Protocol
 
 
 class ActionRun(Protocol):
@@ -26,8 +23,8 @@ class ActionRun(Protocol):
         """Note a coroutine that the action's own code made, and has to await."""
         ...
 
-    def context_here(self) -> RunnerContext | None:
-        """The context, where it may be used: not inside a durable function, nor behind the action's end."""
+    def context_here(self) -> Any:
+        """The context; None inside a durable function, in another thread, and after the action's end."""
         ...
 
 
@@ -46,16 +43,6 @@ inside of actions adds its name.
 """
 
 
-def current_context() -> RunnerContext | None:
-    """The context of the ``async def`` action whose code runs.
-
-    Returns:
-        None outside of actions, and inside a durable function, where no context may be used.
-    """
-    run = current_action_run.get()
-    return None if run is None else run.context_here()
-
-
 def unrecorded_action() -> str | None:
     """Name of the action whose own code runs where no durable call can be awaited.
 
@@ -68,5 +55,7 @@ def unrecorded_action() -> str | None:
     run = called_action_run.get()
     if run is None:
         # Code that may use the context can await a durable call; other threads cannot.
-        run = current_action_run.get() if current_context() is None else None
+        run = current_action_run.get()
+        if run is not None and run.context_here() is not None:
+            return None
     return None if run is None else run.own_code_of

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from flink_agents.api.common.checked_models import ToldModelType, ToldType
+from flink_agents.api.errors.runs import FailedAttempt
 
 
 class OnError(StrEnum):
@@ -106,28 +107,6 @@ class RateLimit(metaclass=ToldType):
 
     calls: int = Field(ge=1)
     per: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-
-
-class FailedAttempt(BaseModel):
-    """One attempt of an action that raised.
-
-    Attributes:
-        number: Its number, from 1.
-        error_type: Class name of the error.
-        error_message: Text of the error.
-        delay: Seconds of pause before the next attempt; None where there was none.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int
-    error_type: str
-    error_message: str
-    delay: float | None = None
-
-    def __str__(self) -> str:
-        pause = "" if self.delay is None else f" (next after {self.delay:.3g} s)"
-        return f"attempt {self.number}: {self.error_type}: {self.error_message}{pause}"
 
 
 DEAD_LETTER_TAG = "dead-letter"

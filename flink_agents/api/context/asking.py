@@ -6,18 +6,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.common.awaited import AwaitedMethods, noted
 from flink_agents.api.errors import AgentOutputsError
 
-if TYPE_CHECKING:
-    from flink_agents.api.agents.agent import Agent
-
 ASKED = "_asked"
 """The object in short-term memory whose fields are the memories of sub-agents, by name."""
+
+
+class SubAgent(Protocol):
+    """An :class:`Agent`, as another agent calls it: agents are built on the context."""
+
+    agent_name: str | None
 
 
 class TranscriptEntry(BaseModel):
@@ -74,7 +77,7 @@ class Answer:
 class AskMethods(AwaitedMethods, ABC):
     """A base of ``RunnerContext``."""
 
-    def call_agent(self, agent: Agent | type[Agent], event: Any) -> Awaitable[Any]:
+    def call_agent(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[Any]:
         """Let another agent handle ``event`` within this run; gives its output, to be awaited.
 
         For ``async def`` actions. The actions of the sub-agent are executed as code of this one: each of
@@ -100,7 +103,7 @@ class AskMethods(AwaitedMethods, ABC):
         """
         return noted("ctx.call_agent", _only(self._ask(agent, event)))
 
-    def call_agent_all(self, agent: Agent | type[Agent], event: Any) -> Awaitable[list[Any]]:
+    def call_agent_all(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[list[Any]]:
         """Ask as :meth:`call_agent` does, for all outputs in their order, however many there are.
 
         Args:
@@ -110,7 +113,7 @@ class AskMethods(AwaitedMethods, ABC):
         return noted("ctx.call_agent_all", _values(self._ask(agent, event)))
 
     def call_agent_traced(
-        self, agent: Agent | type[Agent], event: Any, transcript: bool = True
+        self, agent: SubAgent | type[SubAgent], event: Any, transcript: bool = True
     ) -> Awaitable[Answer]:
         """Ask as :meth:`call_agent` does; gives all outputs, and what the agent did on its way to them.
 
@@ -148,7 +151,9 @@ class AskMethods(AwaitedMethods, ABC):
         return [_ended(task, task in late, timeout) for task in tasks]
 
     @abstractmethod
-    def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]: ...
+    def _ask(
+        self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False
+    ) -> Awaitable[Answer]: ...
 
 
 async def _only(asked: Awaitable[Answer]) -> Any:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from flink_agents.api.errors.base import AgentsError, attempt_lines
-
-if TYPE_CHECKING:
-    from flink_agents.api.common.policies import FailedAttempt
 
 
 class RunError(AgentsError):
     """Something went wrong while an agent handled an event."""
 
     code = "FA4000"
+
+
+class FailedAttempt(BaseModel):
+    """One attempt of an action that raised.
+
+    Attributes:
+        number: Its number, from 1.
+        error_type: Class name of the error.
+        error_message: Text of the error.
+        delay: Seconds of pause before the next attempt; None where there was none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    error_type: str
+    error_message: str
+    delay: float | None = None
+
+    def __str__(self) -> str:
+        pause = "" if self.delay is None else f" (next after {self.delay:.3g} s)"
+        return f"attempt {self.number}: {self.error_type}: {self.error_message}{pause}"
 
 
 class ActionFailedError(RunError):

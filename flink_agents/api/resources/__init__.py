@@ -7,13 +7,11 @@ Function tools, prompts and clients are provided by this package. Other kinds ar
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Unpack, cast
+from typing import Annotated, Any, cast
 
 from pydantic import (
     BaseModel,
@@ -23,28 +21,31 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     WithJsonSchema,
     model_serializer,
-    validate_call,
 )
 
-from flink_agents.api.common.awaited import noted, truth_of
+from flink_agents.api.common.awaited import noted as noted, truth_of as truth_of
 from flink_agents.api.common.places import caller_place
-from flink_agents.api.durable import calls_durably, waits_durably
+from flink_agents.api.durable import calls_durably as calls_durably, waits_durably as waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.resources.approved_calls import call_approved
 from flink_agents.api.resources.prompt_files import read_prompt_file
-from flink_agents.api.resources.provenance import WrittenType, like, taking_data
-from flink_agents.api.resources.raised_notes import noting
+from flink_agents.api.resources.provenance import WrittenType, like, taking_data as taking_data
+from flink_agents.api.resources.raised_notes import noting as noting
 from flink_agents.api.resources.templates import fill_template, template_variables
 from flink_agents.api.resources.tool_schema import (
-    annotate,
-    arguments_model,
-    arguments_schema,
-    given_parameters,
-    takes_key,
-    written_hints,
+    annotate as annotate,
+    arguments_model as arguments_model,
+    arguments_schema as arguments_schema,
+    given_parameters as given_parameters,
+    takes_key as takes_key,
+    written_hints as written_hints,
 )
-from flink_agents.api.settings import ToolOptions, ToolSettings, check_settings
+from flink_agents.api.resources.tools import Tool as Tool
+from flink_agents.api.settings import (
+    ToolOptions as ToolOptions,
+    ToolSettings as ToolSettings,
+    check_settings as check_settings,
+)
 
 RESOURCE_PROVIDERS = "flink_agents.resource_providers"
 """The group of the entry points of providers; the name of one is the kind that it provides."""
@@ -154,129 +155,6 @@ class ResourceDescriptor:
 
     def __repr__(self) -> str:
         return f"ResourceDescriptor(clazz={self.clazz!r}, **{dict(self.arguments)!r})"
-
-
-class Tool:
-    """A Python function with a name, a description and a JSON schema of its arguments.
-
-    Args:
-        func: The function; its parameters are annotated, its docstring describes it.
-        name: Default: the function's name.
-        description: Default: the first paragraph of the docstring.
-        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
-            ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
-
-    Attributes:
-        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
-            conversation passes them. Whoever calls the tool otherwise passes them as well.
-        takes_key: True if the function has a parameter ``idempotency_key``. No model is told of it. A model's
-            call and a durable call fill it in, other code passes it.
-
-    Raises:
-        AgentDefinitionError: A limit is none.
-        ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
-            passed by name, or is of a type that no schema describes.
-    """
-
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        name: str | None = None,
-        description: str | None = None,
-        **limits: Unpack[ToolOptions],
-    ) -> None:
-        self.func = func
-        self.name = name or getattr(func, "__name__", type(func).__name__)
-        self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
-        doc = inspect.getdoc(func) or ""
-        self.description = description or doc.split("\n\n")[0].replace("\n", " ")
-        self._read_signature()
-
-    def _read_signature(self) -> None:
-        """Make of the function's signature what checks and describes arguments."""
-        self._arguments = arguments_model(self.func, self.name)
-        self._parameters = arguments_schema(self._arguments, self.name)
-        self.given = given_parameters(self.func)
-        self.takes_key = takes_key(self.func)
-        if self.takes_key:
-            # A durable call of the tool itself finds the parameter here.
-            self.__signature__ = inspect.signature(self.func)
-        if self.settings.needs_approval:
-            calls_durably(waits_durably(self))
-        # Objects that a tool is given are no data that could be described.
-        any_type = ConfigDict(arbitrary_types_allowed=True)
-        checked = validate_call(config=any_type) if self.given else validate_call
-        types = [field.annotation for field in self._arguments.model_fields.values()]
-        self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""
-        state = {name: getattr(self, name) for name in ("func", "name", "settings", "description")}
-        return {**state, "hints": written_hints(self.func)}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        said = dict(state)
-        annotate(said["func"], said.pop("hints"))
-        self.__dict__.update(said)
-        self._read_signature()
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """JSON schema of the arguments."""
-        return self._parameters
-
-    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check that arguments of a model fit the parameters.
-
-        Raises:
-            ValidationError: They do not.
-        """
-        self._arguments.model_validate(dict(arguments))
-
-    def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
-        """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._validated = wrap(self._validated)
-        return made
-
-    @property
-    def approved(self) -> Tool:
-        """A copy of this tool that needs no approval any more."""
-        if not self.settings.needs_approval:
-            return self
-        made = copy.copy(self)
-        made.settings = self.settings.model_copy(update={"needs_approval": False})
-        return made
-
-    @property
-    def is_repeatable(self) -> bool:
-        """True if a call may be made again, with its idempotency key, if its outcome is unknown."""
-        said = self.settings.idempotent
-        return self.takes_key if said is None else said
-
-    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if a call with these arguments needs an approval."""
-        needed = self.settings.needs_approval
-        if not callable(needed):
-            return bool(needed)
-        return truth_of(needed(dict(arguments)), f"needs_approval of the tool {self.name!r}")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function; arguments are validated against its annotations.
-
-        Where a tool needs an approval, what this returns is to be awaited in an ``async def`` action. It is
-        one recorded call then, unless the tool is given a context or memory.
-
-        Raises:
-            ApprovalDeniedError: When awaited: it was not approved.
-            ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
-        """
-        if self.settings.needs_approval:
-            return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
-        return noted(f"the tool {self.name}", self._validated(*args, **kwargs))
-
-    call = __call__
 
 
 class ChatMessage(BaseModel, metaclass=WrittenType):

@@ -17,10 +17,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from flink_agents.api.context import RunnerContext
+
+class ResolvingContext(Protocol):
+    """The part of an action's context that a :class:`MemoryRef` needs: contexts are built on memory."""
+
+    def resolve(self, ref: MemoryRef) -> Any:
+        """Return the value that ``ref`` names now."""
+        ...
 
 
 class MemoryScope(StrEnum):
@@ -42,7 +47,7 @@ class MemoryRef:
     scope: MemoryScope
     path: str
 
-    def resolve(self, ctx: RunnerContext) -> Any:
+    def resolve(self, ctx: ResolvingContext) -> Any:
         """Return the value that the pointer names now.
 
         Raises:

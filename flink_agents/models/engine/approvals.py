@@ -22,8 +22,8 @@ from pydantic_ai.external_events import ExternalEventError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
-from flink_agents.api.common.current import current_context
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.context.current import current_context
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalUnavailableError
 from flink_agents.api.events.approvals import ApprovalOutcome, Decision

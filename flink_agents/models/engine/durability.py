@@ -47,8 +47,9 @@ from pydantic_ai.toolsets import AbstractToolset
 from pydantic_core import PydanticSerializationError
 
 from flink_agents import redaction
-from flink_agents.api.common.current import OWN_LOCKS, current_context, unrecorded_action
+from flink_agents.api.common.current import OWN_LOCKS, unrecorded_action
 from flink_agents.api.common.policies import RetryPolicy
+from flink_agents.api.context.current import current_context
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.models.chat import OnUnknownOutcome

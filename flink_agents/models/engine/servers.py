@@ -11,8 +11,8 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
-from flink_agents.api.common.current import current_context
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.context.current import current_context
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.resources import ResourceType

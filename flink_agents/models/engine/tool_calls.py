@@ -17,9 +17,9 @@ from typing import Any, cast
 
 from pydantic_ai.tools import ToolDefinition
 
-from flink_agents.api.common.current import current_context
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
+from flink_agents.api.context.current import current_context
 from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, UnknownOutcome
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.models.chat import OnUnknownOutcome

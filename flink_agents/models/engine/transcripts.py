@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 
-from flink_agents.api.common.current import current_context
+from flink_agents.api.context.current import current_context
 
 
 def kept_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:

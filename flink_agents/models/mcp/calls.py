@@ -24,7 +24,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.resources import ChatMessage
-from flink_agents.api.resources.approved_calls import ask
+from flink_agents.api.resources.tools import ask
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError

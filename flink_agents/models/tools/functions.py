@@ -26,8 +26,8 @@ from flink_agents.api.errors import ActionTimeoutError, AgentsError, ToolResultE
 from flink_agents.api.events.approvals import ApprovalOutcome
 from flink_agents.api.models.chat import OnToolError
 from flink_agents.api.resources import Tool
-from flink_agents.api.resources.approved_calls import with_key
 from flink_agents.api.resources.memory import MemoryObject, MemoryScope
+from flink_agents.api.resources.tools import with_key
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
 from flink_agents.models.tools.results import told as told_result

@@ -17,7 +17,7 @@ from flink_agents.api.errors import AgentConfigurationError, AgentDefinitionErro
 A = TypeVar("A", bound=Agent)
 
 
-def instance_of(agent: Agent | type[Agent]) -> Agent:
+def instance_of(agent: object) -> Agent:
     """Return ``agent`` itself, or an instance of the class ``agent``.
 
     Raises:

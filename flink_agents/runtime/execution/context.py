@@ -14,12 +14,11 @@ from typing import Any, Literal, cast
 
 from typing_extensions import override
 
-from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.awaited import noted
 from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.context.asking import Answer
+from flink_agents.api.context.asking import Answer, SubAgent
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
@@ -407,7 +406,7 @@ class ActionRunContext(RunnerContext):
         return self._durable.call(self._of, what, args, kwargs)
 
     @override
-    def _ask(self, agent: Agent | type[Agent], event: Any, traced: bool = False) -> Awaitable[Answer]:
+    def _ask(self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False) -> Awaitable[Answer]:
         self._of.guard()
         if self._of.shared.asking is None:
             self._of.slot()

@@ -10,8 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from flink_agents.api.agents.agent import Agent
-from flink_agents.api.context.asking import Answer
+from flink_agents.api.context.asking import Answer, SubAgent
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     AgentCycleError,
@@ -59,11 +58,11 @@ class AskedAgents:
         self._shared = shared
         self._loop = loop
         # What was asked is kept, so that its identity is that of no other object.
-        self._known: dict[int, tuple[Agent | type[Agent], AskedAgent]] = {}
+        self._known: dict[int, tuple[SubAgent | type[SubAgent], AskedAgent]] = {}
         self._made: list[AskedAgent] = []
 
     def ask(
-        self, asker: ActionRun, agent: Agent | type[Agent], event: Any, traced: bool
+        self, asker: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
     ) -> Coroutine[Any, Any, Answer]:
         """Let ``agent`` handle ``event``; gives what it came to, to be awaited.
 
@@ -98,7 +97,7 @@ class AskedAgents:
             await asked.shared.clients.close()
             await asked.shared.close_resources()
 
-    def _of(self, agent: Agent | type[Agent]) -> AskedAgent:
+    def _of(self, agent: SubAgent | type[SubAgent]) -> AskedAgent:
         known = self._known.get(id(agent))
         if known is not None:
             return known[1]

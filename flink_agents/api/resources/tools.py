@@ -1,0 +1,264 @@
+"""Function tools, and calls of them that need an approval first."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, Unpack
+
+from pydantic import ConfigDict, validate_call
+
+from flink_agents.api.common.awaited import noted, truth_of
+from flink_agents.api.common.current import current_action_run
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_durably, waits_durably
+from flink_agents.api.errors import ApprovalDeniedError, ContextMisuseError
+from flink_agents.api.events.approvals import ApprovalOutcome, Check
+from flink_agents.api.resources.provenance import taking_data
+from flink_agents.api.resources.raised_notes import noting
+from flink_agents.api.resources.tool_schema import (
+    annotate,
+    arguments_model,
+    arguments_schema,
+    given_parameters,
+    takes_key,
+    written_hints,
+)
+from flink_agents.api.settings import ToolOptions, ToolSettings, check_settings
+
+
+class ApprovingContext(Protocol):
+    """The part of an action's context that a tool with approval needs: contexts are built on tools."""
+
+    def request_approval(
+        self,
+        what: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        check: Check | None = None,
+    ) -> Awaitable[ApprovalOutcome]:
+        """Ask a person for an approval, and wait for the answer."""
+        ...
+
+
+class Tool:
+    """A Python function with a name, a description and a JSON schema of its arguments.
+
+    Args:
+        func: The function; its parameters are annotated, its docstring describes it.
+        name: Default: the function's name.
+        description: Default: the first paragraph of the docstring.
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+            ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
+
+    Attributes:
+        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
+            conversation passes them. Whoever calls the tool otherwise passes them as well.
+        takes_key: True if the function has a parameter ``idempotency_key``. No model is told of it. A model's
+            call and a durable call fill it in, other code passes it.
+
+    Raises:
+        AgentDefinitionError: A limit is none.
+        ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
+            passed by name, or is of a type that no schema describes.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        name: str | None = None,
+        description: str | None = None,
+        **limits: Unpack[ToolOptions],
+    ) -> None:
+        self.func = func
+        self.name = name or getattr(func, "__name__", type(func).__name__)
+        self.settings = check_settings(ToolSettings, f"tool {self.name!r}", None, limits)
+        doc = inspect.getdoc(func) or ""
+        self.description = description or doc.split("\n\n")[0].replace("\n", " ")
+        self._read_signature()
+
+    def _read_signature(self) -> None:
+        """Make of the function's signature what checks and describes arguments."""
+        self._arguments = arguments_model(self.func, self.name)
+        self._parameters = arguments_schema(self._arguments, self.name)
+        self.given = given_parameters(self.func)
+        self.takes_key = takes_key(self.func)
+        if self.takes_key:
+            # A durable call of the tool itself finds the parameter here.
+            self.__signature__ = inspect.signature(self.func)
+        if self.settings.needs_approval:
+            calls_durably(waits_durably(self))
+        # Objects that a tool is given are no data that could be described.
+        any_type = ConfigDict(arbitrary_types_allowed=True)
+        checked = validate_call(config=any_type) if self.given else validate_call
+        types = [field.annotation for field in self._arguments.model_fields.values()]
+        self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""
+        state = {name: getattr(self, name) for name in ("func", "name", "settings", "description")}
+        return {**state, "hints": written_hints(self.func)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        said = dict(state)
+        annotate(said["func"], said.pop("hints"))
+        self.__dict__.update(said)
+        self._read_signature()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
+        return self._parameters
+
+    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check that arguments of a model fit the parameters.
+
+        Raises:
+            ValidationError: They do not.
+        """
+        self._arguments.model_validate(dict(arguments))
+
+    def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
+        """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._validated = wrap(self._validated)
+        return made
+
+    @property
+    def approved(self) -> Tool:
+        """A copy of this tool that needs no approval any more."""
+        if not self.settings.needs_approval:
+            return self
+        made = copy.copy(self)
+        made.settings = self.settings.model_copy(update={"needs_approval": False})
+        return made
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if a call may be made again, with its idempotency key, if its outcome is unknown."""
+        said = self.settings.idempotent
+        return self.takes_key if said is None else said
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Return True if a call with these arguments needs an approval."""
+        needed = self.settings.needs_approval
+        if not callable(needed):
+            return bool(needed)
+        return truth_of(needed(dict(arguments)), f"needs_approval of the tool {self.name!r}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; arguments are validated against its annotations.
+
+        Where a tool needs an approval, what this returns is to be awaited in an ``async def`` action. It is
+        one recorded call then, unless the tool is given a context or memory.
+
+        Raises:
+            ApprovalDeniedError: When awaited: it was not approved.
+            ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
+        """
+        if self.settings.needs_approval:
+            return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
+        return noted(f"the tool {self.name}", self._validated(*args, **kwargs))
+
+    call = __call__
+
+
+def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
+    """Return a call of ``tool``, to be awaited, that starts when it is approved.
+
+    Args:
+        tool: The tool.
+        args: Arguments by place.
+        kwargs: Arguments by name.
+
+    Raises:
+        ContextMisuseError: The code that runs is not that of an ``async def`` action.
+    """
+    run = current_action_run.get()
+    context = None if run is None else run.context_here()
+    if context is None:
+        raise ContextMisuseError(
+            f"the tool {tool.name!r} needs an approval, but no run can wait for it here",
+            expected="a call in an async def action, to be awaited",
+            found="a call in a def action, in a durable function, or outside of actions",
+            fix=f"write async def, and await {tool.name}(...)",
+        )
+    # By name: an answer changes arguments by their names.
+    bound = inspect.signature(tool.func).bind(*args, **kwargs)
+    return _call(context, tool, dict(bound.arguments))
+
+
+async def _call(context: Any, tool: Tool, arguments: dict[str, Any]) -> Any:
+    given = {name: arguments.pop(name) for name in tool.given if name in arguments}
+    if tool.needs_approval(arguments):
+        outcome = await ask(
+            context, tool.name, arguments, tool.settings.approval_timeout, tool.check_arguments
+        )
+        if outcome.changed:
+            before = outcome.request.arguments
+            arguments |= {name: one for name, one in outcome.arguments.items() if one != before.get(name)}
+    plain = tool.approved
+    if tool.given:
+        if tool.takes_key:
+            arguments.setdefault(IDEMPOTENCY_KEY, context.uuid4().hex)
+        returned = plain(**given, **arguments)
+        return await returned if inspect.isawaitable(returned) else returned
+    return await context.durable_execute_async(_recorded(plain, arguments), arguments)
+
+
+async def ask(
+    context: ApprovingContext,
+    tool: str,
+    arguments: Mapping[str, Any],
+    timeout: float | None,
+    check: Check | None = None,
+) -> ApprovalOutcome:
+    """Wait until a call of a tool is approved.
+
+    Args:
+        context: The context of the action.
+        tool: Name of the tool.
+        arguments: The arguments of the call, as JSON values.
+        timeout: Seconds after which it counts as denied; None for never.
+        check: Raises ``ValueError`` for arguments that an answer must not bring.
+
+    Raises:
+        ApprovalDeniedError: It was not approved.
+    """
+    outcome = await context.request_approval(f"tool {tool}", arguments, timeout=timeout, check=check)
+    if not outcome.approved:
+        raise ApprovalDeniedError(
+            outcome.text,
+            expected="somebody who approves the call",
+            found=outcome.decision,
+            fix="catch ApprovalDeniedError in the action, and go on without the tool",
+            decision=outcome.decision,
+        )
+    return outcome
+
+
+def _recorded(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
+    async def call_async(arguments: dict[str, Any]) -> Any:
+        return await tool(**arguments)
+
+    def call(arguments: dict[str, Any]) -> Any:
+        return tool(**arguments)
+
+    function: Any = call_async if inspect.iscoroutinefunction(tool.func) else call
+    if tool.takes_key and IDEMPOTENCY_KEY not in arguments:
+        function = with_key(function, inspect.iscoroutinefunction(tool.func))
+    return DurableCallable(function, name=f"tool:{tool.name}")
+
+
+def with_key(function: Any, is_async: bool) -> Any:
+    """Return a function of one dict of arguments that gets the idempotency key among them."""
+
+    async def call_async(arguments: dict[str, Any], idempotency_key: str) -> Any:
+        return await function({**arguments, IDEMPOTENCY_KEY: idempotency_key})
+
+    def call(arguments: dict[str, Any], idempotency_key: str) -> Any:
+        return function({**arguments, IDEMPOTENCY_KEY: idempotency_key})
+
+    return call_async if is_async else call
