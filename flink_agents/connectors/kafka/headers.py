@@ -7,14 +7,10 @@ message that was the run's input, so that you can trace an event through any num
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.lineage import OutputLineage
 from flink_agents.runtime.serde.keys import encode_key
-
-if TYPE_CHECKING:
-    from flink_agents.api.common.policies import DeadLetter
-    from flink_agents.connectors.kafka.records import KafkaDeadLetter
 
 PREFIX = "flink-agents-"
 
@@ -78,9 +74,15 @@ def read_lineage(headers: Mapping[str, bytes]) -> OutputLineage | None:
         return None
 
 
-def letter_headers(letter: KafkaDeadLetter) -> dict[str, bytes]:
-    """Return the headers that a dead letter adds to those of its message."""
-    return _encoded({ERROR: letter.error, ERROR_TYPE: letter.error_type, ORIGIN: letter.record.place})
+def letter_headers(error: str, error_type: str, origin: str | None) -> dict[str, bytes]:
+    """Return the headers that a dead letter adds to those of its message.
+
+    Args:
+        error: Text of the error.
+        error_type: Class name of the error.
+        origin: The place of the message, ``topic/partition/offset``, or None.
+    """
+    return _encoded({ERROR: error, ERROR_TYPE: error_type, ORIGIN: origin})
 
 
 def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, bytes]:

@@ -222,7 +222,8 @@ def as_record(value: Any, key_of: KeyOf | None = None) -> KafkaRecord[Any]:
     if isinstance(value, TracedOutput):
         headers, value = lineage_headers(value.lineage), value.value
     if isinstance(value, KafkaDeadLetter):
-        headers, value = headers | letter_headers(value), value.record
+        headers |= letter_headers(value.error, value.error_type, value.record.place)
+        value = value.record
     if isinstance(value, DeadLetter):
         headers, value = _letter(value)
     record: KafkaRecord[Any] = value if isinstance(value, KafkaRecord) else KafkaRecord(value)

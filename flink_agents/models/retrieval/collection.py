@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
-from flink_agents.api.errors import DocumentError, EmbeddingMismatchError, VectorFilterError
+from flink_agents.api.errors import (
+    DocumentError,
+    EmbeddingMismatchError,
+    ResourceUnavailableError,
+    VectorFilterError,
+)
 from flink_agents.api.models.retrieval import DEFAULT_K, Collection
 from flink_agents.api.models.vector_filters import parse_filter
 from flink_agents.api.vector_store import (
@@ -27,9 +32,8 @@ from flink_agents.api.vector_store import (
     check_document,
     is_vector,
 )
-
-if TYPE_CHECKING:
-    from flink_agents.models.retrieval.resources import VectorStoreResource
+from flink_agents.models.retrieval.embedding import EmbeddingModelResource
+from flink_agents.models.retrieval.store_calls import StoreCalls
 
 T = TypeVar("T")
 
@@ -38,18 +42,40 @@ class StoreCollection(Collection):
     """See the module.
 
     Args:
-        resource: The vector store.
+        store: Name of the vector store.
+        calls: The functions of its durable calls.
+        model: Returns its embedding model, if it has one.
         ctx: The context of the action.
         name: Name of the collection.
     """
 
-    def __init__(self, resource: VectorStoreResource, ctx: RunnerContext, name: str) -> None:
-        self._resource = resource
+    def __init__(
+        self,
+        store: str,
+        calls: StoreCalls,
+        model: Callable[[], EmbeddingModelResource | None],
+        ctx: RunnerContext,
+        name: str,
+    ) -> None:
+        self._store = store
+        self._calls = calls
+        self._model = model
         self._ctx = ctx
         self._name = name
 
+    @property
+    def _embedding_model(self) -> EmbeddingModelResource:
+        model = self._model()
+        if model is None:
+            raise ResourceUnavailableError(
+                f"the vector store {self._store!r} has no embedding model",
+                expected="embedding_model=... in its description, or embeddings of documents and queries",
+                fix="name an embedding model of the agent",
+            )
+        return model
+
     async def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        what = DurableCallable(method, name=f"vector_store:{self._resource.name}.{method.__name__}")
+        what = DurableCallable(method, name=f"vector_store:{self._store}.{method.__name__}")
         return await self._ctx.durable_execute_async(what, self._name, *arguments)
 
     @override
@@ -66,7 +92,7 @@ class StoreCollection(Collection):
             [one.id, one.text, dict(one.metadata), vector]
             for one, vector in zip(documents, vectors, strict=True)
         ]
-        return await self._call(self._resource.calls.add, [space.dimension, space.model], rows)
+        return await self._call(self._calls.add, [space.dimension, space.model], rows)
 
     @override
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
@@ -85,7 +111,7 @@ class StoreCollection(Collection):
             [one.id, one.text, None if one.metadata is None else dict(one.metadata), vectors.get(one.id)]
             for one in updates
         ]
-        return await self._call(self._resource.calls.update, space, rows) if rows else []
+        return await self._call(self._calls.update, space, rows) if rows else []
 
     async def _embedded(
         self, given: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
@@ -95,12 +121,12 @@ class StoreCollection(Collection):
         texts = [text for text, vector in given if vector is None]
         spaces: list[VectorSpace] = []
         if own:
-            model = self._resource.model
+            model = self._model()
             name = model.begin(self._ctx).model if model is not None else ""
             spaces = [VectorSpace(len(blob) // 4, name) for blob in own]
         made: Sequence[bytes] = ()
         if texts:
-            embeddings = await self._resource.embedding_model.embed(self._ctx, texts)
+            embeddings = await self._embedding_model.embed(self._ctx, texts)
             spaces.append(embeddings.space)
             made = embeddings.blobs
         if len(set(spaces)) != 1:
@@ -121,11 +147,11 @@ class StoreCollection(Collection):
                 expected="ids, or a filter that is not empty",
                 fix="call drop() to remove the collection",
             )
-        await self._call(self._resource.calls.delete, _ids(ids), _checked(filter))
+        await self._call(self._calls.delete, _ids(ids), _checked(filter))
 
     @override
     async def drop(self) -> None:
-        await self._call(self._resource.calls.drop)
+        await self._call(self._calls.drop)
 
     @override
     async def get(
@@ -135,7 +161,7 @@ class StoreCollection(Collection):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Document]:
-        found = await self._call(self._resource.calls.get, _ids(ids), _checked(filter), limit, offset)
+        found = await self._call(self._calls.get, _ids(ids), _checked(filter), limit, offset)
         return [Document(text, id, metadata) for id, text, metadata in found]
 
     @override
@@ -146,7 +172,7 @@ class StoreCollection(Collection):
         if k < 1:
             raise VectorFilterError("a query asks for no document", expected="k of at least 1", found=str(k))
         if isinstance(query, str):
-            embeddings = await self._resource.embedding_model.embed(self._ctx, [query], "query")
+            embeddings = await self._embedding_model.embed(self._ctx, [query], "query")
             space, (vector,) = embeddings.space, embeddings.blobs
         else:
             if not is_vector(query):
@@ -158,14 +184,12 @@ class StoreCollection(Collection):
                 )
             vector = np.asarray(query, "<f4").tobytes()
             space = VectorSpace(len(query))
-        found = await self._call(
-            self._resource.calls.query, [space.dimension, space.model], vector, k, filter
-        )
+        found = await self._call(self._calls.query, [space.dimension, space.model], vector, k, filter)
         return [ScoredDocument(text, id, metadata, None, score) for id, text, metadata, score in found]
 
     @override
     async def count(self, filter: Filter | None = None) -> int:
-        return await self._call(self._resource.calls.count, _checked(filter))
+        return await self._call(self._calls.count, _checked(filter))
 
 
 def _all_of(kind: type[T], given: Any) -> list[T]:

@@ -9,23 +9,20 @@ from __future__ import annotations
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typing_extensions import override
 
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import DocumentError, OptionError
-from flink_agents.api.models.retrieval import DEFAULT_K, LongTermMemory, MemoryItem, Summarise
+from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory, MemoryItem, Summarise
 from flink_agents.api.models.vector_filters import both
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
-
-if TYPE_CHECKING:
-    from flink_agents.models.retrieval.resources import VectorStoreResource
 
 _OWN = "memory."
 """Entries of metadata that begin so are not the author's."""
@@ -47,7 +44,7 @@ class StoredMemory(LongTermMemory):
 
     Args:
         ctx: The context of the action.
-        store: The vector store.
+        collection: Opens a collection of the vector store by its name.
         namespace: Whose memory it is; None for the job identifier.
         scope: Which memory.
         subject: Of whom or what; None for the key.
@@ -62,7 +59,7 @@ class StoredMemory(LongTermMemory):
     def __init__(
         self,
         ctx: RunnerContext,
-        store: VectorStoreResource,
+        collection: Callable[[RunnerContext, str], Collection],
         namespace: str | None,
         scope: str,
         subject: Any,
@@ -84,7 +81,7 @@ class StoredMemory(LongTermMemory):
         self._chat_model = chat_model
         self._written = written or itertools.count()
         # The length says where the name ends, whatever it has in it.
-        self._items = store.of(ctx, f"memory/{len(name)}/{name}/{scope}")
+        self._items = collection(ctx, f"memory/{len(name)}/{name}/{scope}")
 
     # -- writing ----------------------------------------------------------------------
 

@@ -9,136 +9,20 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 from pydantic import BaseModel
 from typing_extensions import override
 
-from flink_agents.api.common.providers import Providers
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import ResourceUnavailableError, UnknownStoreError
 from flink_agents.api.models.retrieval_specs import LongTermMemorySpec, VectorStoreSpec
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
 from flink_agents.models.retrieval.collection import StoreCollection
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.long_term_memory import StoredMemory
-from flink_agents.models.setup.classes import made_by
+from flink_agents.models.retrieval.store_calls import VECTOR_STORES, StoreCalls
 from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
 from flink_agents.models.setup.ready import check_ready
-
-_HOME = "flink_agents.models.retrieval"
-
-VECTOR_STORES = Providers(
-    "flink_agents.vector_stores",
-    "vector store",
-    UnknownStoreError,
-    {
-        "sqlite": f"{_HOME}.sqlite.store:SQLiteVectorStore",
-        "chroma": f"{_HOME}.chroma:ChromaVectorStore",
-    },
-)
-"""Each names a class, or a function, that makes a store of a mapping of options."""
-
-
-def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
-    """A vector store.
-
-    Args:
-        name: Which one: ``sqlite``, ``chroma``, or one that is installed.
-        options: Its options.
-
-    Raises:
-        UnknownStoreError: There is no such store, or it cannot be imported.
-        ValueError: It has no such option, or a value does not fit.
-    """
-    made = VECTOR_STORES.load(name)(dict(options))
-    if not isinstance(made, VectorStore):
-        raise UnknownStoreError(
-            f"the provider of the vector store {name!r} returns no store",
-            expected="an object of a subclass of VectorStore",
-            found=type(made).__name__,
-            fix=f"correct its entry point in the group {VECTOR_STORES.group}",
-        )
-    return made
-
-
-class StoreCalls:
-    """The functions of durable calls. They take and return plain values, and run in threads.
-
-    Args:
-        name: Name of the store, which is made at the first use.
-        options: Its options.
-        clazz: What makes the store of them in place of that name, as ``module:qualname``; may be empty.
-    """
-
-    def __init__(self, name: str, options: Mapping[str, Any], clazz: str = "") -> None:
-        self._name = name
-        self._options = options
-        self._clazz = clazz
-
-    @cached_property
-    def store(self) -> VectorStore:
-        """The store."""
-        if self._clazz:
-            return made_by(self._clazz, VectorStore, "the vector store", dict(self._options))
-        return open_vector_store(self._name, self._options)
-
-    def close(self) -> None:
-        """Close the store, if it was used."""
-        if "store" in self.__dict__:
-            self.store.close()
-
-    def add(
-        self, collection: str, space: list[Any], rows: list[list[Any]], idempotency_key: str
-    ) -> list[str]:
-        """Keep documents; those without an id get one that all attempts of the call have."""
-        documents = [
-            Document(text, id or f"{idempotency_key}-{number}", metadata, _numbers(vector))
-            for number, (id, text, metadata, vector) in enumerate(rows)
-        ]
-        self.store.add(collection, VectorSpace(*space), documents)
-        return [one.id for one in documents]
-
-    def update(self, collection: str, space: list[Any] | None, rows: list[list[Any]]) -> list[str]:
-        """Change documents."""
-        updates = [
-            DocumentUpdate(id, text, metadata, None if vector is None else _numbers(vector))
-            for id, text, metadata, vector in rows
-        ]
-        return self.store.update(collection, VectorSpace(*space) if space else None, updates)
-
-    def delete(self, collection: str, ids: list[str] | None, filter: dict[str, Any] | None) -> None:
-        """Remove documents."""
-        self.store.delete(collection, ids, filter)
-
-    def drop(self, collection: str) -> None:
-        """Remove a collection."""
-        self.store.delete(collection)
-
-    def get(
-        self,
-        collection: str,
-        ids: list[str] | None,
-        filter: dict[str, Any] | None,
-        limit: int | None,
-        offset: int,
-    ) -> list[list[Any]]:
-        """Find documents by id or metadata."""
-        found = self.store.get(collection, ids, filter, limit, offset)
-        return [[one.id, one.text, dict(one.metadata)] for one in found]
-
-    def query(
-        self, collection: str, space: list[Any], vector: bytes, k: int, filter: dict[str, Any] | None
-    ) -> list[list[Any]]:
-        """Find the documents that are nearest to a vector."""
-        found = self.store.query(collection, VectorSpace(*space), _numbers(vector), k, filter)
-        return [[one.id, one.text, dict(one.metadata), one.score] for one in found]
-
-    def count(self, collection: str, filter: dict[str, Any] | None) -> int:
-        """Count documents."""
-        return self.store.count(collection, filter)
 
 
 class VectorStoreResource:
@@ -162,37 +46,18 @@ class VectorStoreResource:
             self._calls = StoreCalls(self._described.store, self._described.options, clazz)
         return self._described
 
-    @property
-    def calls(self) -> StoreCalls:
-        """The functions of its durable calls; an action has begun to use it."""
-        assert self._calls is not None
-        return self._calls
-
     @cached_property
-    def model(self) -> EmbeddingModelResource | None:
+    def _model(self) -> EmbeddingModelResource | None:
         """Its embedding model, if it has one."""
         name = self._described.embedding_model if self._described is not None else None
         return None if name is None else self._declared.get(name, ResourceType.EMBEDDING_MODEL)
 
-    @property
-    def embedding_model(self) -> EmbeddingModelResource:
-        """Its embedding model.
-
-        Raises:
-            ResourceUnavailableError: It has none.
-        """
-        if self.model is None:
-            raise ResourceUnavailableError(
-                f"the vector store {self.name!r} has no embedding model",
-                expected="embedding_model=... in its description, or embeddings of documents and queries",
-                fix="name an embedding model of the agent",
-            )
-        return self.model
-
     def of(self, ctx: RunnerContext, collection: str | None = None) -> StoreCollection:
         """A collection for one action."""
         described = self.begin(ctx.config)
-        return StoreCollection(self, ctx, collection or described.collection or self.name)
+        assert self._calls is not None
+        named = collection or described.collection or self.name
+        return StoreCollection(self.name, self._calls, lambda: self._model, ctx, named)
 
     async def aclose(self) -> None:
         """Close the store."""
@@ -284,7 +149,7 @@ class LongTermMemoryResource:
         """The memory of one scope and subject, for one action."""
         said = self._description
         written = self._written.setdefault(ctx, itertools.count())
-        return StoredMemory(ctx, self._store, said.namespace, scope, subject, said.chat_model, written)
+        return StoredMemory(ctx, self._store.of, said.namespace, scope, subject, said.chat_model, written)
 
 
 class LongTermMemoryProvider(ResourceProvider):
@@ -299,7 +164,3 @@ class LongTermMemoryProvider(ResourceProvider):
         described = read_description(LongTermMemorySpec, declared.arguments)
         store = declared.get(described.vector_store, ResourceType.VECTOR_STORE)
         return LongTermMemoryResource(declared.name, described, store)
-
-
-def _numbers(vector: bytes) -> Any:
-    return np.frombuffer(vector, "<f4")

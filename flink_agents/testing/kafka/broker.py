@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
     import psutil
 
 _POLL_SECONDS = 0.05
+
+_ROOT = str(Path(__file__).resolve().parents[3])
+_KILL = (
+    "import sys; sys.path[0] = sys.argv[1]; from flink_agents.testing.kafka import broker; "
+    "broker.kill_forgotten(sys.argv[2])"
+)
+"""What the guard of a broker runs. The package may be found by its path only."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class KafkaBroker:
 
     def __enter__(self) -> KafkaBroker:
         if self.start():
-            self._guard = Guard(self.data)
+            self._guard = Guard([sys.executable, "-c", _KILL, _ROOT, str(self.data)])
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -337,3 +345,10 @@ class KafkaBroker:
             found=f"{what}; the end of {self.log}:\n{processes.tail(text)}",
             fix="correct what its log says; without need of its records, remove its directory",
         )
+
+
+def kill_forgotten(data: str) -> None:
+    """Kill the broker of a directory, if it runs."""
+    broker = KafkaBroker(data)
+    if broker.running:
+        broker.kill()

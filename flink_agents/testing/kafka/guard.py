@@ -1,4 +1,4 @@
-"""Stops a broker when the process of its ``with`` block was killed: a small process that waits.
+"""Runs a command when the process of a ``with`` block was killed: a small process that waits.
 
 It reads from a pipe that the process of the block holds open. If the pipe ends without a byte, that
 process has ended.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 _DONE = b"."
 
 
 class Guard:
-    """Watches this process for the broker of a directory, until ``release``."""
+    """Watches this process until ``release``.
 
-    def __init__(self, data: Path) -> None:
+    Args:
+        command: What to run if this process ends before.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__)), str(data)],
+            [sys.executable, __file__, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -27,23 +31,11 @@ class Guard:
         )
 
     def release(self) -> None:
-        """End the guard without stopping the broker."""
+        """End the guard without running the command."""
         self._process.communicate(_DONE)
 
 
-def main(data: str) -> None:
-    """Wait for the end of the pipe, and kill the broker if no byte came before."""
-    if sys.stdin.buffer.read():
-        return
-    # Imported this late, so that waiting costs little memory.
-    from flink_agents.testing.kafka.broker import KafkaBroker
-
-    broker = KafkaBroker(data)
-    if broker.running:
-        broker.kill()
-
-
 if __name__ == "__main__":
-    # Executed as a file, which imports nothing else while it waits. Python put its directory first.
-    sys.path[0] = str(Path(__file__).resolve().parents[3])
-    main(sys.argv[1])
+    # Executed as a file, which imports nothing of the package: waiting costs little memory.
+    if not sys.stdin.buffer.read():
+        subprocess.run(sys.argv[1:], check=False)

@@ -26,8 +26,8 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 from flink_agents.api.vector_store import Document
-from flink_agents.models.retrieval.resources import open_vector_store
 from flink_agents.models.retrieval.sqlite.store import SQLiteVectorStore
+from flink_agents.models.retrieval.store_calls import open_vector_store
 from flink_agents.models.retrieval.tool import retrieval_tool
 from flink_agents.models.retrieval.wordllama import WordLlamaEmbeddingModel
 from flink_agents.plan import AgentPlan, compile_agent, load_yaml

@@ -1,0 +1,130 @@
+"""Vector stores by name, and the functions of the durable calls to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flink_agents.api.common.providers import Providers
+from flink_agents.api.errors import UnknownStoreError
+from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
+from flink_agents.models.setup.classes import made_by
+
+_HOME = "flink_agents.models.retrieval"
+
+VECTOR_STORES = Providers(
+    "flink_agents.vector_stores",
+    "vector store",
+    UnknownStoreError,
+    {
+        "sqlite": f"{_HOME}.sqlite.store:SQLiteVectorStore",
+        "chroma": f"{_HOME}.chroma:ChromaVectorStore",
+    },
+)
+"""Each names a class, or a function, that makes a store of a mapping of options."""
+
+
+def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
+    """A vector store.
+
+    Args:
+        name: Which one: ``sqlite``, ``chroma``, or one that is installed.
+        options: Its options.
+
+    Raises:
+        UnknownStoreError: There is no such store, or it cannot be imported.
+        ValueError: It has no such option, or a value does not fit.
+    """
+    made = VECTOR_STORES.load(name)(dict(options))
+    if not isinstance(made, VectorStore):
+        raise UnknownStoreError(
+            f"the provider of the vector store {name!r} returns no store",
+            expected="an object of a subclass of VectorStore",
+            found=type(made).__name__,
+            fix=f"correct its entry point in the group {VECTOR_STORES.group}",
+        )
+    return made
+
+
+class StoreCalls:
+    """The functions of durable calls. They take and return plain values, and run in threads.
+
+    Args:
+        name: Name of the store, which is made at the first use.
+        options: Its options.
+        clazz: What makes the store of them in place of that name, as ``module:qualname``; may be empty.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], clazz: str = "") -> None:
+        self._name = name
+        self._options = options
+        self._clazz = clazz
+
+    @cached_property
+    def store(self) -> VectorStore:
+        """The store."""
+        if self._clazz:
+            return made_by(self._clazz, VectorStore, "the vector store", dict(self._options))
+        return open_vector_store(self._name, self._options)
+
+    def close(self) -> None:
+        """Close the store, if it was used."""
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def add(
+        self, collection: str, space: list[Any], rows: list[list[Any]], idempotency_key: str
+    ) -> list[str]:
+        """Keep documents; those without an id get one that all attempts of the call have."""
+        documents = [
+            Document(text, id or f"{idempotency_key}-{number}", metadata, _numbers(vector))
+            for number, (id, text, metadata, vector) in enumerate(rows)
+        ]
+        self.store.add(collection, VectorSpace(*space), documents)
+        return [one.id for one in documents]
+
+    def update(self, collection: str, space: list[Any] | None, rows: list[list[Any]]) -> list[str]:
+        """Change documents."""
+        updates = [
+            DocumentUpdate(id, text, metadata, None if vector is None else _numbers(vector))
+            for id, text, metadata, vector in rows
+        ]
+        return self.store.update(collection, VectorSpace(*space) if space else None, updates)
+
+    def delete(self, collection: str, ids: list[str] | None, filter: dict[str, Any] | None) -> None:
+        """Remove documents."""
+        self.store.delete(collection, ids, filter)
+
+    def drop(self, collection: str) -> None:
+        """Remove a collection."""
+        self.store.delete(collection)
+
+    def get(
+        self,
+        collection: str,
+        ids: list[str] | None,
+        filter: dict[str, Any] | None,
+        limit: int | None,
+        offset: int,
+    ) -> list[list[Any]]:
+        """Find documents by id or metadata."""
+        found = self.store.get(collection, ids, filter, limit, offset)
+        return [[one.id, one.text, dict(one.metadata)] for one in found]
+
+    def query(
+        self, collection: str, space: list[Any], vector: bytes, k: int, filter: dict[str, Any] | None
+    ) -> list[list[Any]]:
+        """Find the documents that are nearest to a vector."""
+        found = self.store.query(collection, VectorSpace(*space), _numbers(vector), k, filter)
+        return [[one.id, one.text, dict(one.metadata), one.score] for one in found]
+
+    def count(self, collection: str, filter: dict[str, Any] | None) -> int:
+        """Count documents."""
+        return self.store.count(collection, filter)
+
+
+def _numbers(vector: bytes) -> Any:
+    return np.frombuffer(vector, "<f4")
