@@ -114,7 +114,12 @@ def page(report: Mapping[str, Any]) -> str:
         latencies=_table(
             ("system", "p50, ms", "p99, ms", "first result after, s"),
             [
-                (peer.title, *(_spread(one["figures"][figure]) for figure in LATENCY_COLUMNS))
+                (
+                    peer.title,
+                    f"{one['figures']['p50_ms']['median']:.3g}",
+                    _spread(one["figures"]["p99_ms"]),
+                    f"{one['figures']['first_output_seconds']['median']:.3g}",
+                )
                 for peer, one in shown
             ],
         ),
@@ -135,7 +140,6 @@ def page(report: Mapping[str, Any]) -> str:
     )
 
 
-LATENCY_COLUMNS = ("p50_ms", "p99_ms", "first_output_seconds")
 KILL_COLUMNS = ("effects", "lost", "repeated", "repeated_after_record")
 
 
