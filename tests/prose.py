@@ -47,8 +47,8 @@ RATES = {
 """Words per 10,000 words of prose: at least, and at most."""
 
 LONGEST_SENTENCE = 35
-USER_WORDS, DESIGN_WORDS, README_LINES = 35_680, 20_000, 140
-"""Budgets of all pages together. They only go down: the goal is 35,000 and 20,000 words."""
+USER_WORDS, DESIGN_WORDS, README_LINES = 35_000, 20_000, 140
+"""Budgets of all pages together. They only go down: the goal was 35,000 and 20,000 words."""
 
 OLD_PAGES: set[str] = set()
 """Pages that are not rewritten yet: they are reported, and neither fail nor count for the rates."""
