@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -80,19 +81,27 @@ def reaching(defect: Defect, reach: Reach) -> list[str]:
     return sorted(found)
 
 
-def by_promise(nodeids: Sequence[str], seconds: Mapping[str, float], module: str) -> list[str]:
+def stems_of(text: str) -> set[str]:
+    """Return the beginnings of the words of a name or an id, without their endings."""
+    words = re.findall(r"[A-Z]?[a-z]{3,}", text)
+    return {one.lower()[:5] for one in words} - {"test", "tests", "runti"}
+
+
+def by_promise(nodeids: Sequence[str], seconds: Mapping[str, float], name: str, target: str) -> list[str]:
     """Return tests in the order in which to try them.
 
-    First one test per function, those of the same room before others and fast ones before slow ones, and then
-    the other tests of the functions.
+    First one test per function: those that share most words with the mutation, those of its package before
+    others, fast ones before slow ones. Then the other tests of the functions.
     """
+    module, _, function = target.partition(":")
     room = f"/{module.split('.')[1]}/" if "." in module else "/"
+    wanted = stems_of(f"{name} {function}")
 
-    def key(nodeid: str) -> tuple[bool, float]:
-        return room not in nodeid, seconds.get(nodeid, 0.0)
+    def key(nodeid: str) -> tuple[int, bool, float]:
+        return -len(wanted & stems_of(nodeid)), room not in nodeid, seconds.get(nodeid, 0.0)
 
     turns: dict[str, int] = {}
-    ordered: list[tuple[int, tuple[bool, float], str]] = []
+    ordered: list[tuple[int, tuple[int, bool, float], str]] = []
     for nodeid in sorted(nodeids, key=key):
         turn = turns[function_id(nodeid)] = turns.get(function_id(nodeid), -1) + 1
         ordered.append((turn, key(nodeid), nodeid))
@@ -136,7 +145,7 @@ class Search:
             tests = reaching(defect, self._reach) if only is None else list(only)
             tests = [one for one in tests if one in self._items]
             if only is None:
-                tests = by_promise(tests, self._reach.seconds, defect.target.partition(":")[0])
+                tests = by_promise(tests, self._reach.seconds, defect.name, defect.target)
             killers, ran = self._killers(defect, tests, began)
         except (TargetGone, AttributeError, KeyError, ImportError, RuntimeError) as error:
             return Found(defect.name, broken=f"{type(error).__name__}: {error}"[:300])
