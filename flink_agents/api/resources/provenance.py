@@ -29,6 +29,9 @@ ORIGIN = "__flink_agents_origin__"
 
 CODE, DATA = "code", "data"
 
+READERS: set[str] = set()
+"""Modules that read origins even if an agent has no chat model; each adds its name when it is imported."""
+
 _LIBRARY = "pydantic_ai.messages"
 """The module of the messages and contents of pydantic-ai."""
 

@@ -34,7 +34,7 @@ from pydantic_ai.durable_exec import (
     replay_scope,
 )
 from pydantic_ai.messages import ToolCallPart
-from pydantic_ai.models import Model
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import (
     AgentDepsT,
@@ -54,10 +54,12 @@ from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_dur
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
+from flink_agents.api.resources.provenance import READERS
 from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
+from flink_agents.models.engine.given import own_messages
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -80,6 +82,8 @@ from flink_agents.models.setup.secrets import know_models
 
 # What these wait for is done by durable calls, which are no tasks of the action, or by tasks of their own.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
+
+READERS.add(__name__)
 
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
@@ -144,6 +148,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             the run, ``ask`` lets a person decide.
         on_name_taken: What becomes of a tool of an ``MCPToolset`` if the agent has another tool of that name:
             ``skip`` leaves it out, ``prefix`` names it ``ID_tool``, ``fail`` ends the run.
+        allow_urls: True if prompts and histories that came with data may have contents that are URLs.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -172,6 +177,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         approval_timeout: float | timedelta | None = None,
         on_unknown_outcome: OnUnknownOutcome | str = OnUnknownOutcome.FAIL,
         on_name_taken: OnNameTaken = "skip",
+        allow_urls: bool = False,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._further_models = tuple((models or {}).values())
@@ -179,6 +185,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         self._tool_calls: CallSettings = tool_calls or {}
         self._on_unknown = OnUnknownOutcome(on_unknown_outcome)
         self._on_name_taken = on_name_taken
+        self._allow_urls = allow_urls
         self._people: People | None = None
         if approvals:
             is_duration = isinstance(approval_timeout, timedelta)
@@ -240,6 +247,14 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         """Tell the model of no parameter ``idempotency_key``."""
         return [without_key(one) for one in tool_defs]
 
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Hold what came with data to what the user may say."""
+        if self.in_durable_context:
+            request_context.messages = own_messages(request_context.messages, self._allow_urls)
+        return await super().before_model_request(ctx, request_context)
+
     async def before_tool_validate(
         self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
@@ -291,6 +306,8 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         if not self.in_durable_context or self.agent is None:
             self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
+        # Before pydantic-ai makes other objects of those that it cannot send as they are.
+        own_messages(ctx.messages, self._allow_urls)
         ordered = self.agent.parallel_tool_call_execution_mode("parallel_ordered_events")
         around = nested(f"the agent {self.name!r} of pydantic-ai")
         with around, ordered, replay_scope(), asking(self.name, self._people):

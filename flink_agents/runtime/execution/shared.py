@@ -16,7 +16,7 @@ from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StateError, StoreNotConfiguredError
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.api.resources.provenance import as_data
+from flink_agents.api.resources.provenance import READERS, as_data
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
@@ -175,8 +175,8 @@ class RunEnvironment:
         self.limits = Limits(agent)
         self.reads = ReadWatch()
         self.clients = Clients(agent)
-        # Nothing but chat models asks where a message is from.
-        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
+        # Nothing but chat models, and agents of a model library, asks where a message is from.
+        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources) or bool(READERS)
         self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
