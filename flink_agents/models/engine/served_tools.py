@@ -11,8 +11,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from flink_agents.models.engine.server_failures import ServerFailedError
 from flink_agents.models.engine.tool_calls import being_made
-from flink_agents.models.mcp.calls import IDEMPOTENCY_KEY
-from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
+from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, Failure, HTTPAnswers, Kind, failure_of
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown
 
@@ -59,5 +58,9 @@ def _failure(error: Exception) -> Failure:
     if isinstance(error, ModelRetry):
         # The tool itself said no, unless the library made a lost connection of this.
         cause = error.__cause__
-        return Failure(Kind.REFUSED, text_of(error)) if cause is None else failure_of(cause, HTTPAnswer())
-    return failure_of(error, HTTPAnswer())
+        return (
+            Failure(Kind.REFUSED, text_of(error))
+            if cause is None
+            else failure_of(cause, HTTPAnswers(), of_call=True)
+        )
+    return failure_of(error, HTTPAnswers(), of_call=True)

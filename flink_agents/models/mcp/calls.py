@@ -26,13 +26,9 @@ from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient,
 from flink_agents.api.resources import ChatMessage
 from flink_agents.api.resources.tools import ask
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
-from flink_agents.models.mcp.failures import Kind
+from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, Kind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
 from flink_agents.models.setup.failures import failed_attempt
-
-IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
-"""The entry of a call's metadata that all attempts of the call have in common."""
-
 
 _UNKNOWN = "flink-agents/unknown-outcome"
 """Key of what is recorded in the place of an answer if nobody knows whether a call took effect."""
@@ -156,6 +152,7 @@ class MCPServerCalls(MCPServerClient):
                 tool, dict(arguments), metadata={IDEMPOTENCY_KEY: idempotency_key}
             ),
             timeout,
+            idempotency_key,
         )
 
     @override

@@ -15,7 +15,7 @@ from pydantic_ai.mcp import MCPToolset
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
-from flink_agents.models.mcp.failures import Failure, HTTPAnswer, Kind, failure_of
+from flink_agents.models.mcp.failures import Failure, HTTPAnswers, Kind, failure_of
 from flink_agents.models.mcp.lifeline import Lifeline
 from flink_agents.models.mcp.transports import transport_of
 from flink_agents.models.setup.secrets import Secrets
@@ -58,7 +58,7 @@ class Connection:
         self._uses = 0
         self._retired = False
         self._lifeline: Lifeline | None = None
-        self.http = HTTPAnswer()
+        self.http = HTTPAnswers()
         self.tools_changed = False
         """Whether the server said that it has other tools now."""
         loop = asyncio.get_running_loop()

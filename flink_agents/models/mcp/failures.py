@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -29,10 +30,22 @@ class Kind(Enum):
     UNKNOWN = auto()
 
 
+IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
+"""The entry of a call's metadata that all attempts of the call have in common."""
+
 _CONNECTION_CODES = frozenset({-32000, -32001, -32600, -32700})
 """Codes by which the libraries of MCP say that a connection ended, or that what came is no answer."""
 
 _INTERNAL_ERROR = -32603
+
+_REJECTED_CODES = frozenset({-32601, -32602, -32002, -32042})
+"""Codes of a server that did not begin: unknown method, tool or resource; wrong arguments; no login."""
+
+_ENDED_CODES = frozenset({0, -32800})
+"""Codes of a server whose code raised, and of one that was interrupted."""
+
+_RESERVED_CODES = range(-32768, -31999)
+"""Codes that JSON-RPC keeps for servers and their libraries. Others are a tool's own answer."""
 
 _BY_STATUS = "Server returned an error response"
 """The words of the library for an answer of HTTP that is no message of MCP: it keeps the status to itself."""
@@ -50,6 +63,9 @@ _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 _MOST_CHARACTERS = 1000
 
+_MOST_ERRORS = 1000
+"""How many errors of HTTP are kept until somebody asks for them."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -66,37 +82,67 @@ class Failure:
     retry_after: float | None = None
 
 
-@dataclass
-class HTTPAnswer:
-    """The latest answer of HTTP that was an error; the library of MCP tells no more than that there was one.
+class HTTPAnswers:
+    """Answers of HTTP that were errors; the library of MCP tells no more than that there was one.
+
+    Requests share a connection. A call of a tool is judged by the answer to itself: that to another request
+    would say of a payment that it was rejected.
 
     Attributes:
-        status: Its status, or None.
-        retry_after: What the server asked for, or None.
         too_large: Set if a process wrote a line that is longer than the limit.
     """
 
-    status: int | None = None
-    retry_after: float | None = None
-    too_large: Exception | None = None
+    def __init__(self) -> None:
+        self.too_large: Exception | None = None
+        self._errors: dict[str | None, tuple[int, float | None]] = {}
 
     def note_too_large(self, error: Exception) -> None:
         """Keep why the connection to a process ended: it wrote too long a line."""
         self.too_large = error
 
-    def note(self, status: int, retry_after: object) -> None:
-        """Keep an answer, if it is an error."""
-        if status >= 400:
-            self.status, self.retry_after = status, seconds_of(retry_after)
+    def note(self, sent: bytes, status: int, retry_after: object) -> None:
+        """Keep an answer, if it is an error.
+
+        Args:
+            sent: The body of the request. One without a body listens only, and is not kept.
+            status: The status of HTTP.
+            retry_after: What the server asked for, or None.
+        """
+        if status >= 400 and sent:
+            if len(self._errors) >= _MOST_ERRORS:
+                self._errors.clear()
+            self._errors[_key_in(sent)] = status, seconds_of(retry_after)
+
+    def take(self, key: str | None) -> tuple[int, float | None] | None:
+        """Return the latest error, once: its status, and the seconds to wait.
+
+        Args:
+            key: The idempotency key of a call, or None for all other requests.
+        """
+        return self._errors.pop(key, None)
 
 
-def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
+def _key_in(sent: bytes) -> str | None:
+    """Return the idempotency key in the body of a request; None if it calls no tool."""
+    try:
+        key = json.loads(sent)["params"]["_meta"][IDEMPOTENCY_KEY]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return key if isinstance(key, str) else None
+
+
+def failure_of(
+    error: BaseException, http: HTTPAnswers, key: str | None = None, of_call: bool | None = None
+) -> Failure:
     """What an exception of the libraries says.
 
     Args:
         error: The exception.
-        http: The latest error of HTTP.
+        http: The errors of HTTP on the connection.
+        key: The idempotency key of a call, or None for all other requests.
+        of_call: True if a tool was called. Default: if there is a key.
     """
+    is_call = key is not None if of_call is None else of_call
     leaf = _leaf(error)
     text = hide(f"{type(leaf).__name__}: {text_of(leaf)}")[:_MOST_CHARACTERS]
     if http.too_large is not None:
@@ -104,9 +150,9 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
     if isinstance(leaf, ToolError):
         return Failure(Kind.REFUSED, hide(text_of(leaf))[:_MOST_CHARACTERS])
     if isinstance(leaf, McpError):
-        return _of_code(leaf.error.code, leaf.error.message, http)
+        return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
     if isinstance(leaf, PydanticMCPError):
-        return _of_code(leaf.code, leaf.message, http)
+        return _of_code(leaf.code, leaf.message, http.take(key), is_call)
     response = getattr(leaf, "response", None)
     if response is not None:
         return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))
@@ -115,13 +161,23 @@ def failure_of(error: BaseException, http: HTTPAnswer) -> Failure:
     return Failure(Kind.UNKNOWN, text)
 
 
-def _of_code(code: int, message: str, http: HTTPAnswer) -> Failure:
-    if code == _INTERNAL_ERROR and message == _BY_STATUS and http.status is not None:
-        return _of_status(http.status, f"HTTP status {http.status}", http.retry_after)
+def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, is_call: bool) -> Failure:
+    if code == _INTERNAL_ERROR and message == _BY_STATUS and answer is not None:
+        status, retry_after = answer
+        return _of_status(status, f"HTTP status {status}", retry_after)
     if message == _NO_SESSION:
         return Failure(Kind.NOT_DONE, message)
-    kind = Kind.UNKNOWN if code in _CONNECTION_CODES else Kind.REFUSED
-    return Failure(kind, hide(message)[:_MOST_CHARACTERS])
+    unknown = code in _CONNECTION_CODES or (is_call and _may_have_begun(code))
+    return Failure(Kind.UNKNOWN if unknown else Kind.REFUSED, hide(message)[:_MOST_CHARACTERS])
+
+
+def _may_have_begun(code: int) -> bool:
+    """True if a server that answers a call with this code may have executed some of it."""
+    if code in _REJECTED_CODES:
+        return False
+    # Some servers say a status of HTTP by a code.
+    by_status = code < 600 and may_succeed_again(code) and code not in _NOT_BEGUN
+    return code in _ENDED_CODES or code in _RESERVED_CODES or by_status
 
 
 def _of_status(status: int, text: str, retry_after: float | None) -> Failure:

@@ -58,12 +58,15 @@ class MCPRequests:
         self._tools: tuple[Connection, float, Any] | None = None
         self._seen = SeenTools(name)
 
-    async def send(self, request: Request[T], timeout: float | None = None) -> T:
+    async def send(
+        self, request: Request[T], timeout: float | None = None, idempotency_key: str | None = None
+    ) -> T:
         """Send a request, and wait for its answer.
 
         Args:
             request: Sends it with what speaks with the server.
             timeout: Seconds that it may take. Default: those of the server.
+            idempotency_key: That of the call, if it calls a tool.
 
         Raises:
             RequestFailedError: There was no answer, or one that says no.
@@ -81,11 +84,13 @@ class MCPRequests:
                     connection.retire()
                     self._forget(connection)
                     if not deadline.expired():
-                        raise self._failed(connection, failure_of(error, connection.http)) from None
+                        raise self._failed(
+                            connection, failure_of(error, connection.http, idempotency_key)
+                        ) from None
                     text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
                     raise self._failed(connection, Failure(Kind.UNKNOWN, text), timed_out=True) from None
                 except Exception as error:
-                    failure = failure_of(error, connection.http)
+                    failure = failure_of(error, connection.http, idempotency_key)
                     if failure.kind is not Kind.REFUSED:
                         connection.retire()
                         self._forget(connection)

@@ -9,7 +9,7 @@ from fastmcp.client.transports import ClientTransport, SSETransport, StreamableH
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from flink_agents.api.models.mcp import MCPServerSpec
-from flink_agents.models.mcp.failures import HTTPAnswer
+from flink_agents.models.mcp.failures import HTTPAnswers
 from flink_agents.models.mcp.lifeline import Lifeline
 from flink_agents.models.mcp.stdio import BoundedStdio
 from flink_agents.models.setup.bodies import BodyLimit
@@ -17,7 +17,7 @@ from flink_agents.models.setup.secrets import Secrets
 
 
 def transport_of(
-    spec: MCPServerSpec, secrets: Secrets, lifeline: Lifeline | None, http: HTTPAnswer
+    spec: MCPServerSpec, secrets: Secrets, lifeline: Lifeline | None, http: HTTPAnswers
 ) -> ClientTransport:
     """The transport that a description means.
 
@@ -50,7 +50,7 @@ def transport_of(
         headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
 
     async def note(response: httpx2.Response) -> None:
-        http.note(response.status_code, response.headers.get("retry-after"))
+        http.note(response.request.content, response.status_code, response.headers.get("retry-after"))
 
     def client(
         headers: dict[str, str] | None = None,

@@ -187,5 +187,5 @@ def test_what_the_code_made_stays_its_own() -> None:
     ASKED.clear()
     with OperatorHarness(OwnUrl()) as harness:
         assert harness.push("see") == ["good"]
-    last: Any = ASKED[-1][-1].parts[-1].content
-    assert last[1].force_download == "allow-local"
+    last: Any = ASKED[-1][-1].parts[-1]
+    assert last.content[1].force_download == "allow-local"
