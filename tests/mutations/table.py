@@ -128,11 +128,10 @@ def history_not_recorded(before: Any) -> Any:
     return lambda self, after: {}
 
 
-@mutation("given-before-recorded", "runtime.durable.call_execution:CallExecution._recorded")
+@mutation("given-before-recorded", "runtime.durable.call:DurableCall._recorded")
 def given_before_recorded(before: Any) -> Any:
     """The action gets a result while it is being recorded."""
-    from flink_agents.runtime.durable.call_execution import _record
-    from flink_agents.runtime.durable.call_values import encoded
+    from flink_agents.runtime.durable.values import encoded
 
     going_on: set[Any] = set()
 
@@ -140,7 +139,7 @@ def given_before_recorded(before: Any) -> Any:
         task = asyncio.ensure_future(before(self, value, place))
         going_on.add(task)
         task.add_done_callback(going_on.discard)
-        return _record(self._call, encoded(self._codec, self._what, value), None, *place)
+        return self._record(encoded(self._codec, self._what, value), None, place)
 
     return recorded
 
@@ -186,7 +185,7 @@ def nothing_stored(before: Any) -> Any:
 # -- identity ------------------------------------------------------------------------------------
 
 
-@mutation("not-announced", "runtime.durable.call_execution:CallExecution._announce")
+@mutation("not-announced", "runtime.durable.call:DurableCall._announce")
 def not_announced(before: Any) -> Any:
     """What the outside may learn of a run is not bound to its input before it does."""
 
@@ -202,14 +201,15 @@ def announced_late(before: Any) -> Any:
     """A call begins while its run is still being bound to its input."""
     going_on: set[Any] = set()
 
-    async def stored(self: Any, append: Any, late: bool = False) -> None:
+    async def stored(self: Any, append: Any, *rest: Any, **named: Any) -> Any:
         if getattr(append, "__name__", "") != "bind":
-            return await before(self, append, late)
+            return await before(self, append, *rest, **named)
         # Nobody's task: whatever becomes of the call, the append goes on.
-        task = asyncio.Task(before(self, append, late), loop=self._loop)
+        task = asyncio.Task(before(self, append), loop=self.bridge.loop)
         going_on.add(task)
         task.add_done_callback(going_on.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return 0
 
     return stored
 
@@ -276,15 +276,15 @@ def _also_in(function: Any, module: str, name: str) -> Any:
 # -- what is the same the first time --------------------------------------------------------------
 
 
-@mutation("arguments-shared", "runtime.durable.call_values:Arguments._given_to")
+@mutation("arguments-shared", "runtime.durable.values:Arguments._given_to")
 def arguments_shared(before: Any) -> Any:
     """All attempts of a call, and the action, share the objects that were passed."""
     from functools import partial
 
-    def given_to(self: Any, function: Any, wants_key: bool) -> Any:
-        made = before(self, function, wants_key)
+    def given_to(self: Any, what: Any, wants_key: bool, clients: Any) -> Any:
+        made = before(self, what, wants_key, clients)
         known = _FIRST.setdefault(id(self), (self, made))[1]
-        return partial(function, *known.args, **known.keywords)
+        return partial(what.function, *known.args, **known.keywords)
 
     return given_to
 

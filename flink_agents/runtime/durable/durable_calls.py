@@ -26,15 +26,15 @@ from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
-from flink_agents.runtime.durable.call_attempts import CallingThread, Threads
-from flink_agents.runtime.durable.call_execution import CallExecution, PendingCall
-from flink_agents.runtime.durable.call_values import (
+from flink_agents.runtime.durable.attempts import CallingThread, Threads
+from flink_agents.runtime.durable.call import DurableCall, PendingCall
+from flink_agents.runtime.durable.recording import Recording, journal_of
+from flink_agents.runtime.durable.values import (
     Arguments,
     check_result_type,
     idempotency_key,
     mismatch_error,
 )
-from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -68,7 +68,8 @@ class DurableCalls:
         on_mismatch: What happens where a replay asks for another call than was recorded.
 
     Attributes:
-        in_flight: The calls that go on.
+        on_mismatch: What happens if a replay makes another call than was recorded.
+        recording: Stores records, and knows which calls are in flight.
     """
 
     def __init__(
@@ -86,8 +87,7 @@ class DurableCalls:
         self._loop_thread = 0
         self._pool = pool
         on_call = shared.journals.on_call if shared.journals is not None else None
-        self._recording = Recording(bridge, fail, on_call)
-        self.in_flight = self._recording.in_flight
+        self.recording = Recording(shared, bridge, fail, on_call)
         self.on_mismatch = on_mismatch
         grace: timedelta = shared.config.get(AgentOptions.SHUTDOWN_GRACE)
         self._grace = grace.total_seconds()
@@ -97,8 +97,8 @@ class DurableCalls:
         self._loop_thread = threading.get_ident()
 
     async def drain(self) -> None:
-        """Let calls end that go on at the end of the attempt, and record them, for a bounded time."""
-        await self.in_flight.drain(0.0 if self._recording.broken else self._grace)
+        """Let calls in flight finish at the end of the attempt, and record them, for a bounded time."""
+        await self.recording.drain(self._grace)
 
     # -- calls ------------------------------------------------------------------------
 
@@ -151,10 +151,8 @@ class DurableCalls:
             raise mismatch_error(step, mismatch) from None
         if what.wants_key or what.reconciler is not None:
             arguments.key = idempotency_key(step, call)
-        execution = CallExecution(
-            self._recording, self._codec, self._observers, step, delivery, what, call, arguments, threads
-        )
-        value = delivery.unawaited[call.number] = execution.value()
+        made = DurableCall(self.recording, step, delivery, what, call, arguments, threads)
+        value = delivery.unawaited[call.number] = made.value()
         return value
 
     # -- executions -------------------------------------------------------------------
@@ -245,7 +243,7 @@ class DurableCalls:
             # Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
             append = journal_of(step).add_outcomes(step.path, unsure)
-            await self._recording.kept(delivery.calls, unsure, append)
+            await self.recording.stored(append, delivery.calls, unsure)
 
     async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], Pending]) -> None:
         if not going_on or self._bridge.over:
@@ -288,7 +286,7 @@ class DurableCalls:
         assert journal is not None
         append = journal.add_action(step.path, record, outcomes)
         if not outcomes:
-            await self._recording.stored(append)
+            await self.recording.stored(append)
             if (tell := self._observers.recorded) is not None:
                 tell(step.run.state, step.action.name, 1)
         else:
@@ -318,7 +316,7 @@ class DurableCalls:
             # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
             outcomes = dict(calls.unrecorded)
             if outcomes:
-                await self._recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
+                await self.recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
                 calls.keep(outcomes)
 
     async def _store_end(
@@ -328,7 +326,7 @@ class DurableCalls:
         outcomes: Mapping[Number, Outcome],
         append: Coroutine[Any, Any, None],
     ) -> None:
-        await self._recording.stored(append)
+        await self.recording.stored(append)
         if (tell := self._observers.recorded) is not None:
             tell(step.run.state, step.action.name, 1 + len(outcomes))
         calls.keep(outcomes)
@@ -338,7 +336,7 @@ class DurableCalls:
         self._observers.action_mismatched(step.run.state, step.action.name)
         journal, waits = journal_of(step), step.run.waits
         outcomes = dict(journal.step(step.path).outcomes)
-        await self._recording.stored(journal.void(step.path))
+        await self.recording.stored(journal.void(step.path))
         if waits is not None:
             waits.give_back(outcomes.values())
             if waits.parts is not None:

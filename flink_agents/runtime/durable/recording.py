@@ -1,4 +1,9 @@
-"""Stores what executions of actions record, as long as their attempt of the job may."""
+"""Stores the records of durable calls, and lets calls in flight finish at the end of an attempt of the job.
+
+What a call in flight did outside is done. If the process is still running when the attempt ends, the call
+can finish and be recorded within a grace, so that the next attempt does not repeat it. Nothing begins in the
+grace: no call, and no further attempt of a call.
+"""
 
 from __future__ import annotations
 
@@ -6,82 +11,80 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn
 
+from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.durable.in_flight import InFlight
+from flink_agents.runtime.durable.attempts import CallAttempts
 from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
 from flink_agents.runtime.journal.run_journal import RunJournal
 
+_log = bounded_logger("flink_agents.durable")
+
+_NO_OUTCOMES: Mapping[Number, Outcome] = {}
+
 
 class Recording:
-    """Stores records, and ends the attempt where that fails. Only the thread of the agent loop uses it.
+    """Stores the records of a subtask's durable calls. Only the thread of the agent loop uses it.
 
     Args:
-        bridge: Leads to the agent loop, and knows whether the attempt is over.
+        shared: The agent's codec and observers.
+        bridge: Leads to the agent loop, and knows if the attempt is over.
         fail: Ends the attempt of the job because of an error.
-        on_call: Told of each call, before anything else happens; for debugging, or None.
+        on_call: Called with each durable call before anything else happens; for debugging, or None.
 
     Attributes:
-        bridge: See above.
-        fail: See above.
-        on_call: See above.
-        in_flight: The calls that go on.
-        broken: Whether the store failed: nothing can be recorded any more.
+        bridge: Leads to the agent loop, and knows if the attempt is over.
+        codec: Encodes values.
+        observers: Told of calls.
+        fail: Ends the attempt of the job because of an error.
+        on_call: Called with each durable call; None for most.
+        broken: True if the store failed, so that nothing can be recorded any more.
+        over: True if the grace is over, so that nothing is recorded any more.
     """
 
     def __init__(
         self,
+        shared: RunEnvironment,
         bridge: Bridge,
         fail: Callable[[BaseException], None],
         on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
         self.bridge = bridge
+        self.codec = shared.codec
+        self.observers = shared.observers
         self.fail = fail
         self.on_call = on_call
-        self.in_flight = InFlight(bridge)
-        self.broken = False
+        self.broken = self.over = False
+        self._in_flight: set[CallAttempts] = set()
 
-    async def stored(self, append: Coroutine[Any, Any, None], late: bool = False) -> None:
-        """Wait until records are stored. Where they cannot be, the attempt of the job ends.
+    # -- records ----------------------------------------------------------------------
 
-        Nor is anything stored of what an action does when it is cancelled by the end of the attempt.
+    async def stored(
+        self,
+        append: Coroutine[Any, Any, None],
+        calls: StepCalls | None = None,
+        outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
+        late: bool = False,
+    ) -> int:
+        """Wait until records are stored. If they cannot be, the attempt of the job ends.
+
+        What an action does while it is cancelled at the end of the attempt is not recorded.
 
         Args:
             append: Stores them.
-            late: Whether they are of a call that was made before the end of the attempt.
+            calls: Keeps ``outcomes`` once they are stored, so that the action's further attempts find them.
+            outcomes: The outcomes among the records.
+            late: True if a call was made before the end of the attempt, so that its record may follow.
+
+        Returns:
+            The number of outcomes.
 
         Raises:
-            RecordTooLargeError: One is larger than the store takes.
-        """
-        if self.broken or self.bridge.over:
-            await self._refuse(append, late)
-        try:
-            return await append
-        except RecordTooLargeError:
-            raise
-        except StoreError as error:
-            self._break(error)
-        # Behind the handler: who waits there would keep the error, and be its context.
-        await self._wait_for_end()
-
-    async def kept(
-        self,
-        calls: StepCalls,
-        outcomes: Mapping[Number, Outcome],
-        append: Coroutine[Any, Any, None],
-        late: bool = False,
-    ) -> int:
-        """Store outcomes, and let further attempts of the execution find them; returns how many.
-
-        Args:
-            calls: Those of the execution.
-            outcomes: What is stored.
-            append: Stores it.
-            late: Whether it is of a call that was made before the end of the attempt.
+            RecordTooLargeError: A record is larger than the store accepts.
         """
         try:
-            # What ``stored`` does, without a coroutine more for each call.
             if self.broken or self.bridge.over:
                 await self._refuse(append, late)
             try:
@@ -89,37 +92,89 @@ class Recording:
             except RecordTooLargeError:
                 raise
             except StoreError as error:
-                self._break(error)
+                self.broken = True
+                self.fail(error)
             else:
-                calls.keep(outcomes)
+                if calls is not None:
+                    calls.keep(outcomes)
                 return len(outcomes)
+            # Outside of the handler: a frame that waits inside would keep the error alive as its context.
             await self._wait_for_end()
         except asyncio.CancelledError:
-            # They may be stored or not. The next attempt of the action must know.
-            calls.unsure.update(outcomes)
+            if calls is not None:
+                # The append may or may not have reached the store. The action's next attempt must know that.
+                calls.unsure.update(outcomes)
             raise
 
     async def _refuse(self, append: Coroutine[Any, Any, None], late: bool) -> None:
-        """Return where a record may be stored although the attempt has ended; raise or wait where not."""
-        if late and self.bridge.over and not (self.broken or self.in_flight.over):
+        """Return if a record may be stored although the attempt has ended; else wait, or raise."""
+        if late and self.bridge.over and not (self.broken or self.over):
             return
         append.close()
         await self._wait_for_end()
 
-    def _break(self, error: StoreError) -> None:
-        """End the attempt, since the store failed."""
-        self.broken = True
-        self.fail(error)
-
     async def _wait_for_end(self) -> NoReturn:
-        """Let nothing follow, whatever the action catches or does besides: it waits for its cancellation."""
+        """Wait for the cancellation, so that the action cannot resume, whatever it catches."""
         if self.bridge.over:
             raise asyncio.CancelledError
         await self.bridge.loop.create_future()
-        raise AssertionError("nobody ends the wait but by cancelling it")
+        raise AssertionError("nothing but a cancellation ends this wait")
+
+    # -- calls in flight --------------------------------------------------------------
+
+    def begin(self, call: CallAttempts, own_task: asyncio.Task[Any] | None) -> None:
+        """Count a call as in flight. Its run waits for it.
+
+        Args:
+            call: The call.
+            own_task: The action's own task if that makes the call; None if the running task does.
+        """
+        call.in_own_task = own_task is not None
+        call.task = own_task or asyncio.current_task()
+        self._in_flight.add(call)
+        call.step.run.state.begin_wait(call)
+
+    def end(self, call: CallAttempts) -> None:
+        """Note that a call has ended, recorded or not."""
+        self._in_flight.discard(call)
+        call.step.run.state.end_wait(call)
+        call.task = None
+        if call.ended is not None and not call.ended.done():
+            call.ended.set_result(None)
+
+    @property
+    def busy_keys(self) -> set[str]:
+        """Keys whose actions make calls in their own tasks which must not be cancelled yet."""
+        return {one.step.run.key_text for one in self._in_flight if one.effective and one.in_own_task}
+
+    async def drain(self, grace: float) -> None:
+        """Let calls in flight finish and be recorded for ``grace`` seconds at most; after that, none is."""
+        seconds = 0.0 if self.broken else grace
+        loop, awaited = asyncio.get_running_loop(), list[asyncio.Future[None]]()
+        for call in list(self._in_flight):
+            if call.effective:
+                call.ended = loop.create_future()
+                awaited.append(call.ended)
+            elif call.task is not None:
+                # It waits for a thread or for its next attempt, so it did nothing that could be lost.
+                call.task.cancel()
+        if awaited and seconds > 0:
+            _, late = await asyncio.wait(awaited, timeout=seconds)
+            if late:
+                _log.warning(
+                    "%d durable calls did not end within %g s of the end of the attempt: the next one makes "
+                    "them again",
+                    len(late),
+                    seconds,
+                )
+        self.over = True
+        for call in list(self._in_flight):
+            # A call in the action's own task is cancelled with that task.
+            if call.task is not None and not call.in_own_task:
+                call.task.cancel()
 
 
 def journal_of(step: ActionRun) -> RunJournal:
-    """The journal of the run that an execution belongs to, where its calls can be recorded."""
+    """Return the journal of the run that an execution belongs to. A durable call always has one."""
     assert step.run.journal is not None
     return step.run.journal

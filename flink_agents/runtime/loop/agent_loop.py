@@ -276,7 +276,7 @@ class AgentLoop:
     async def _drain_calls(self, durable: DurableCalls) -> None:
         """Cancel all runs, but let their calls end; a run that makes one by itself is cancelled behind it."""
         drained = self._loop.create_task(durable.drain())
-        keys = durable.in_flight.keys
+        keys = durable.recording.busy_keys
         await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
         await drained
 

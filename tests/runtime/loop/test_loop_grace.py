@@ -25,7 +25,7 @@ from flink_agents import (
 from flink_agents.api.action_state import ActionStateStore, Owner
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
-from flink_agents.runtime.durable.in_flight import AttemptEnded, CallInFlight
+from flink_agents.runtime.durable.attempts import AttemptEnded, CallAttempts
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.harness import Snapshot
 from tests.suite.factors import factors
@@ -78,7 +78,7 @@ def go_when_over(harness: OperatorHarness) -> None:
     loop: Any = harness._subtasks[0].processor.waits.made
 
     def wait() -> None:
-        until(lambda: loop._durable.in_flight.over)
+        until(lambda: loop._durable.recording.over)
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))
@@ -437,7 +437,8 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
                 seen.append(begun.inside)
             return ended[0]
 
-    begun = CallInFlight(cast("Any", Ending()), cast("Any", None), "call", None)
+    unused: Any = None
+    begun = CallAttempts(unused, DurableCallable(book), unused, unused, unused, cast("Any", Ending()))
     if moment == "inside":
         begun.enter()
         assert begun.inside

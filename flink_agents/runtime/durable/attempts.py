@@ -20,7 +20,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.durable import NOT_DONE, DurableCallable, RetryableError
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.runtime.concurrency.bridge import Errands, hand_to
+from flink_agents.runtime.concurrency.bridge import Bridge, Errands, hand_to
 from flink_agents.runtime.concurrency.outcomes import (
     Outcome,
     cancelled_from_outside,
@@ -30,10 +30,10 @@ from flink_agents.runtime.concurrency.outcomes import (
 )
 from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
-from flink_agents.runtime.durable.call_values import Arguments
-from flink_agents.runtime.durable.in_flight import CallInFlight
+from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.call_scope import await_inside, call_inside
 from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.phases import Wait
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
@@ -75,22 +75,45 @@ def raised_by(error: BaseException) -> BaseException:
     return error.error if isinstance(error, CallFailed) else error
 
 
-class CallAttempts:
-    """Makes the attempts of one durable call.
+class AttemptEnded(Exception):
+    """The attempt of the job ends, so no function may begin. It does not leave the runtime."""
+
+
+class CallAttempts(Wait):
+    """The attempts of one durable call, for which its run waits.
 
     Args:
-        step: The execution of an action that calls.
-        what: What it calls.
-        call: The call.
-        threads: Where functions are called that are not ``async def``.
-        observers: Who is told of further attempts.
-        in_flight: Is told when the function is executed.
+        step: The execution of an action that makes the call.
+        what: The callable.
+        call: Its number and identity.
+        threads: Executes functions that are not ``async def``.
+        observers: Told of further attempts.
+        bridge: Knows if the attempt of the job is over.
 
     Attributes:
+        step: The execution of an action that makes the call.
         number: How many attempts were made.
+        task: The task that makes the call.
+        in_own_task: True if that is the action's own task.
+        inside: True while the function, or the reconciler, is executed, and until its result is taken.
+        recording: True while the result is being recorded.
+        ended: Ends with the call; None until somebody waits for that.
     """
 
-    __slots__ = ("_call", "_observers", "_step", "_threads", "_what", "in_flight", "number")
+    __slots__ = (
+        "_bridge",
+        "_call",
+        "_callable",
+        "_observers",
+        "_threads",
+        "ended",
+        "in_own_task",
+        "inside",
+        "number",
+        "recording",
+        "step",
+        "task",
+    )
 
     def __init__(
         self,
@@ -99,15 +122,49 @@ class CallAttempts:
         call: Call,
         threads: Threads,
         observers: Observers,
-        in_flight: CallInFlight,
+        bridge: Bridge,
     ) -> None:
-        self._step = step
-        self._what = what
+        super().__init__(Phase.CALL, what.identity)
+        self.step = step
+        self._callable = what
         self._call = call
         self._threads = threads
         self._observers = observers
-        self.in_flight = in_flight
+        self._bridge = bridge
         self.number = 0
+        self.in_own_task = self.inside = self.recording = False
+        self.task: asyncio.Task[Any] | None = None
+        self.ended: asyncio.Future[None] | None = None
+
+    @property
+    def what(self) -> str:
+        """The call in words, and whether its result is being recorded."""
+        text = f"durable call {self._what}"
+        return f"{text}, whose result is being recorded" if self.recording else text
+
+    @property
+    def effective(self) -> bool:
+        """True if the call may have had an effect that is not recorded."""
+        return self.inside or self.recording
+
+    def enter(self) -> None:
+        """Note that the function begins, in the thread that executes it.
+
+        Raises:
+            AttemptEnded: It may not begin.
+        """
+        # Set the flag first, then check. Whoever ends the attempt sets `over` first, then reads the flag. So
+        # at least one of the two sees the other.
+        self.inside = True
+        self.thread = threading.get_ident()
+        if self._bridge.over:
+            self.inside = False
+            raise AttemptEnded
+
+    def leave(self) -> None:
+        """Note that the result was taken, or that nobody waits for it any more."""
+        self.inside = False
+        self.awaited = self.thread = None
 
     async def value_of(self, arguments: Arguments) -> Any:
         """What the call returns; asks the reconciler first where the call may have been made before.
@@ -118,22 +175,22 @@ class CallAttempts:
         Raises:
             CallFailed: It failed for good.
         """
-        if self._step.run.cut_off is not None and self._was_cut_off:
+        if self.step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
-        reconciler = self._what.reconciler if self._call.begun else None
+        reconciler = self._callable.reconciler if self._call.begun else None
         trial: Trial | None = None
         while True:
             self.number += 1
             try:
-                clients = await self._open_clients() if self._what.clients else _NO_CLIENTS
+                clients = await self._open_clients() if self._callable.clients else _NO_CLIENTS
                 if reconciler is not None:
                     asked = arguments.of_reconciler(reconciler, clients)
                     value = await self._result_of(asked, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
-                    self.in_flight.leave()
-                return await self._result_of(arguments.of(self._what, clients), self._what.is_async)
+                    self.leave()
+                return await self._result_of(arguments.of(self._callable, clients), self._callable.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
                     self._note_cut_off()
@@ -141,47 +198,49 @@ class CallAttempts:
                 failure = redacted(thrown(error))
                 trial = self._next(trial, failure)
                 if trial is None:
-                    if self._what.unknown is not None and isinstance(error, ActionTimeoutError):
-                        return self._unknown(f"it took longer than {self._what.seconds:g} seconds", arguments)
+                    if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
+                        return self._unknown(
+                            f"it took longer than {self._callable.seconds:g} seconds", arguments
+                        )
                     raise CallFailed(failure) from None
             finally:
-                self.in_flight.leave()
+                self.leave()
             await self._pause(trial.delay)
 
     @property
     def _was_cut_off(self) -> bool:
         """True if the action was cancelled during the call before, and it must not be repeated."""
-        cut_off = self._step.run.cut_off
-        return cut_off is not None and (self._step.path, self._call.number) in cut_off
+        cut_off = self.step.run.cut_off
+        return cut_off is not None and (self.step.path, self._call.number) in cut_off
 
     def _note_cut_off(self) -> None:
         """Remember for the next attempt of the action that the call may have taken effect."""
-        unknown = self._what.unknown
-        if unknown is not None and not unknown.repeats and self.in_flight.inside:
-            run = self._step.run
-            run.cut_off = {*(run.cut_off or ()), (self._step.path, self._call.number)}
+        unknown = self._callable.unknown
+        if unknown is not None and not unknown.repeats and self.inside:
+            run = self.step.run
+            run.cut_off = {*(run.cut_off or ()), (self.step.path, self._call.number)}
 
     def _unknown(self, reason: str, arguments: Arguments) -> Any:
-        assert self._what.unknown is not None
-        return self._what.unknown.result(reason, arguments.key)
+        assert self._callable.unknown is not None
+        return self._callable.unknown.result(reason, arguments.key)
 
     async def _open_clients(self) -> dict[str, Any]:
         """The clients that the function is given, opened where they are not; by name."""
-        clients, found = self._step.shared.clients, dict[str, Any]()
-        for name in self._what.clients:
-            with self._step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
+        clients, found = self.step.shared.clients, dict[str, Any]()
+        for name in self._callable.clients:
+            with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
                 wait.awaited = partial(clients.opens_in, name)
                 opened = clients.get(name)
-                timely = opened if self._what.seconds is None else within(self._deadline, opened)
+                timely = opened if self._callable.seconds is None else within(self._deadline, opened)
                 found[name] = (await timely).peek()
         return found
 
     def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
-        delivery = self._step.delivery
-        if self.in_flight.bridge.over or (delivery is not None and delivery.failing):
+        delivery = self.step.delivery
+        if self._bridge.over or (delivery is not None and delivery.failing):
             # Nothing begins any more.
             return None
-        policy = self._what.retry
+        policy = self._callable.retry
         if isinstance(error, GeneratorExit):
             # It may have come by closing this coroutine, which then must not wait for anything.
             return None
@@ -189,16 +248,16 @@ class CallAttempts:
             policy = _default_policy()
         if policy is None:
             return None
-        following = next_trial(policy, trial, error, f"{self._step.path}\x00{self._call.index}")
+        following = next_trial(policy, trial, error, f"{self.step.path}\x00{self._call.index}")
         if following is not None:
-            state, action = self._step.run.state, self._step.action.name
-            self._observers.call_retried(state, action, self._what.identity, self.number + 1)
+            state, action = self.step.run.state, self.step.action.name
+            self._observers.call_retried(state, action, self._callable.identity, self.number + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
-                self._step.action.where,
+                self.step.action.where,
                 self.number,
-                self._what.identity,
-                self._step.run.key,
+                self._callable.identity,
+                self.step.run.key,
                 following.delay,
                 type(error).__name__,
                 text_of(error),
@@ -207,27 +266,27 @@ class CallAttempts:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, and let others have the slot among what is executed meanwhile."""
-        slot = self._step.trial.slot if self._step.trial is not None else None
-        what = f"a pause before attempt {self.number + 1} of durable call {self._what.identity}"
-        with self._step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
-            await self._step.shared.pause(seconds)
+        slot = self.step.trial.slot if self.step.trial is not None else None
+        what = f"a pause before attempt {self.number + 1} of durable call {self._callable.identity}"
+        with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
+            await self.step.shared.pause(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
         """Call ``function``; what this returns is to be awaited at once."""
         if not is_async:
             return self._result_in_thread(function)
-        self.in_flight.enter()
-        self.in_flight.awaited = function()
-        return self._in_time(function.func, self.in_flight.awaited)
+        self.enter()
+        self.awaited = function()
+        return self._in_time(function.func, self.awaited)
 
     async def _result_in_thread(self, function: partial[Any]) -> Any:
         results: list[Any] = []
 
         def call() -> None:
-            self.in_flight.enter()
+            self.enter()
             results.append(call_inside(function.func, function))
 
-        if self._what.seconds is None:
+        if self._callable.seconds is None:
             await self._threads.run(call)
         else:
             await self._threads.run_within(call, self._deadline)
@@ -235,11 +294,11 @@ class CallAttempts:
         # A function that is not async def may still return something to be awaited.
         if not inspect.isawaitable(result):
             return result
-        self.in_flight.awaited = result
+        self.awaited = result
         return await self._in_time(function.func, result)
 
     def _in_time(self, function: Callable[..., Any], result: Awaitable[Any]) -> Awaitable[Any]:
-        if self._what.seconds is None:
+        if self._callable.seconds is None:
             return await_inside(function, result)
         # The code of the function has a copy of the context as it is here.
         wait = ThreadWait(thread_wait.get())
@@ -252,8 +311,8 @@ class CallAttempts:
 
     @property
     def _deadline(self) -> Deadline:
-        what = self._what
-        return Deadline(f"durable call {what.identity}", self._step.action.where, what.seconds)
+        what = self._callable
+        return Deadline(f"durable call {what.identity}", self.step.action.where, what.seconds)
 
 
 class CallingThread:

@@ -1,0 +1,355 @@
+"""One durable call of an action: returns what was recorded of it, or makes it.
+
+:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the agent loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from flink_agents.api.durable import DurableCallable
+from flink_agents.api.errors import DurableResultError, RecordTooLargeError
+from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, carried, is_close
+from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
+from flink_agents.runtime.durable.recording import Recording, journal_of
+from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
+from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
+from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
+from flink_agents.runtime.journal.records import CallRecord
+from flink_agents.runtime.retention.shared_values import SharedValues
+from flink_agents.runtime.serde import exceptions as failures
+
+
+class DurableCall:
+    """One durable call.
+
+    Args:
+        recording: Stores its records.
+        step: The execution of the action that makes it.
+        delivery: Delivers outcomes to the action.
+        what: The callable.
+        call: Its number, and what was recorded of it.
+        arguments: Its arguments.
+        threads: Executes functions that are not ``async def``.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_call",
+        "_codec",
+        "_delivery",
+        "_observers",
+        "_recording",
+        "_step",
+        "_threads",
+        "_what",
+    )
+
+    def __init__(
+        self,
+        recording: Recording,
+        step: ActionRun,
+        delivery: Delivery,
+        what: DurableCallable,
+        call: Call,
+        arguments: Arguments,
+        threads: Threads,
+    ) -> None:
+        self._recording = recording
+        self._codec = recording.codec
+        self._observers = recording.observers
+        self._step = step
+        self._delivery = delivery
+        self._what = what
+        self._call = call
+        self._arguments = arguments
+        self._threads = threads
+
+    @property
+    def awaited_as(self) -> str:
+        """The text of the call in the error about a forgotten ``await``."""
+        identity = self._call.identity
+        return f"the durable call {identity.function}({(identity.request or '')[:300]})"
+
+    async def value(self) -> Any:
+        """Return the recorded result, or make the call first. From here on, the call counts as made.
+
+        An action that does nothing else meanwhile makes the call in its own task, without a queue.
+
+        Raises:
+            BaseException: The recorded error of the call.
+        """
+        delivery = self._delivery
+        delivery.unawaited.pop(self._call.number, None)
+        self._notify()
+        if self._recording.bridge.over:
+            # The attempt ends: whatever the action does in its clean-up, no further call begins.
+            raise asyncio.CancelledError
+        if delivery.counted or delivery.main is None:
+            return await self._beside_others()
+        if delivery.replaying:
+            recorded = delivery.take(self._call.number)
+            return await self._beside_others() if recorded is None else self._result(recorded, None)
+        # Tasks and timers of the function do not count as the action's own.
+        current_delivery.set(None)
+        try:
+            made = await self.make(None)
+        finally:
+            current_delivery.set(delivery)
+        if self._recording.bridge.over:
+            # The outcome is recorded, but the action does not resume in this attempt.
+            raise asyncio.CancelledError
+        assert made is not None
+        outcome, raised = made
+        del made
+        delivery.now = max(delivery.now, outcome.elapsed / 1e6)
+        return self._result(outcome, raised)
+
+    def _notify(self) -> None:
+        """Tell observers that the call is made, or taken from its record."""
+        step, call, on_call = self._step, self._call, self._recording.on_call
+        if on_call is not None:
+            on_call(step, call)
+        state, action, function = step.run.state, step.action.name, call.identity.function
+        if call.recorded is not None:
+            self._observers.call_replayed(state, action, function)
+        else:
+            assert step.run.journal is not None
+            self._observers.call_begun(state, action, function, step.run.journal.replayed)
+            if (tell := self._observers.call_content) is not None:
+                tell(state, action, function, "request", call.identity.request)
+
+    async def _beside_others(self) -> Any:
+        """Wait for the outcome, which is delivered in its turn among those of other calls and waits."""
+        # The watchdog finds what leads to the outcome by the name of this variable.
+        pending = PendingCall(self, self._call)
+        if self._call.recorded is None or not is_cancelled(self._call.recorded):
+            self._delivery.expect(pending)
+        try:
+            outcome = await pending.future
+        except asyncio.CancelledError:
+            self._delivery.leave(pending)
+            if not (self._delivery.failing or self._recording.bridge.over):
+                pending.stop()
+            raise
+        raised, pending.raised = pending.raised, None
+        return self._result(outcome, raised)
+
+    def _result(self, outcome: Outcome, raised: BaseException | None) -> Any:
+        """Return or raise what the action gets.
+
+        Args:
+            outcome: How the call ended.
+            raised: What it raised just now, if it did: its trace leads to the user's line.
+        """
+        assert isinstance(outcome, CallRecord)
+        if outcome.error is None:
+            return decoded(self._codec, self._what, outcome, self._values if self._what.shared else None)
+        # No variable may hold the new error: its trace leads to this frame, which would be a circle.
+        if raised is None:
+            raise carried(failures.rebuild(self._codec, outcome.error))
+        raise carried(failures.first_time(failures.rebuild(self._codec, outcome.error), raised))
+
+    # -- start and end ----------------------------------------------------------------
+
+    async def make(self, pending: PendingCall | None) -> tuple[CallRecord, BaseException | None] | None:
+        """Make the call and record how it ended.
+
+        Args:
+            pending: Holds the call's turn among other outcomes; None if the action's own task makes the call.
+
+        Returns:
+            The outcome, and what the call raised just now; None if ``pending`` takes them to the action.
+        """
+        delivery, recording, what = self._delivery, self._recording, self._what
+        if pending is not None:
+            delivery.performing.append(pending)
+        attempts = CallAttempts(
+            self._step, what, self._call, self._threads, self._observers, recording.bridge
+        )
+        recording.begin(attempts, delivery.main if pending is None else None)
+        try:
+            try:
+                # Before the function runs: what it learns of this run must already belong to the run's input.
+                if what.wants_key or what.reconciler is not None or self._step.run.lineage.known:
+                    await self._announce()
+                value = await attempts.value_of(self._arguments)
+            except BaseException as error:
+                if _is_given_up(error, pending):
+                    raise
+                return self._end_failed(pending, error, attempts.number)
+            if pending is not None:
+                if delivery.over:
+                    # The action's time is up: another attempt has its place, and the numbers of its calls.
+                    return None
+                pending.ended = True
+            attempts.recording = True
+            # The turn is taken when the function ends, not when its record is stored: stores acknowledge in
+            # any order.
+            place = attempts.number, delivery.calls.end(), delivery.elapsed()
+            turn = None if pending is None else delivery.end(pending)
+            record = await self._recorded(value, place)
+            if turn is None:
+                return record, None
+            delivery.settle(turn, record)
+            return None
+        finally:
+            recording.end(attempts)
+            if pending is not None and recording.bridge.over:
+                # No outcome comes any more, so nothing may wait for this one, or for one that came later.
+                pending.drop()
+                delivery.forget(pending)
+
+    def _end_failed(
+        self, pending: PendingCall | None, error: BaseException, attempts: int
+    ) -> tuple[CallRecord, BaseException | None] | None:
+        """End a call that failed for good. Its failure is recorded once the action has acted on it.
+
+        Raises:
+            asyncio.CancelledError: The attempt of the job ends, and the call may not have begun.
+        """
+        if self._recording.bridge.over:
+            raise asyncio.CancelledError from error
+        raised, delivery = raised_by(error), self._delivery
+        if pending is not None and delivery.over:
+            return None
+        self._observers.call_failed(
+            self._step.run.state, self._step.action.name, self._call.identity.function, raised
+        )
+        place = attempts, delivery.calls.end(), delivery.elapsed()
+        outcome = self._record(None, self._described(raised), place)
+        if pending is None:
+            delivery.calls.seen(self._call.number, outcome)
+            return outcome, raised
+        pending.ended, pending.raised = True, raised
+        delivery.end(pending, outcome)
+        return None
+
+    async def _announce(self) -> None:
+        """Record what must be known before the call can take effect.
+
+        A key, an id or a UUID that the outside learns from the call derives from the run's number. So the
+        number belongs to this input and this history from then on, in whatever order inputs come after a
+        crash.
+        """
+        journal, calls, path = journal_of(self._step), self._delivery.calls, self._step.path
+        outcomes = calls.still_unrecorded(self._call.after)
+        if self._what.reconciler is not None and not self._call.begun:
+            append = journal.add_intent(path, self._call, outcomes)
+            await self._recording.stored(append, calls, outcomes)
+        elif outcomes:
+            await self._recording.stored(journal.add_outcomes(path, outcomes), calls, outcomes)
+        elif not journal.bound:
+            await self._recording.stored(journal.bind())
+
+    async def _recorded(self, value: Any, place: tuple[int, int, int]) -> CallRecord:
+        """Record the result of the call. From here on it is not made again.
+
+        Args:
+            value: The result.
+            place: Number of attempts, place in the order of outcomes, and microseconds since the begin.
+        """
+        try:
+            try:
+                data = encoded(self._codec, self._what, value)
+                if self._what.shared:
+                    data = await self._values.packed(data)
+                record = self._record(data, None, place)
+                stored = await self._store(record)
+            except (DurableResultError, RecordTooLargeError) as refused:
+                # The call took effect and must not be repeated. So this error is its outcome.
+                error = result_error(self._step, self._call, refused)
+                record = self._record(None, self._described(error), place)
+                stored = await self._store(record)
+        except Exception as error:
+            # Without a record, nobody may wait for the outcome forever.
+            self._recording.fail(error)
+            raise
+        state, action = self._step.run.state, self._step.action.name
+        if (tell := self._observers.recorded) is not None:
+            tell(state, action, stored)
+        if record.error is None:
+            if (tell := self._observers.call_content) is not None:
+                tell(state, action, self._call.identity.function, "result", value)
+            self._observers.call_recorded(state, action, self._call.identity.function)
+        return record
+
+    @property
+    def _values(self) -> SharedValues:
+        journals = self._step.shared.journals
+        assert journals is not None
+        return journals.values
+
+    def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
+        """Store the record, with outcomes that the action had seen before the call and nobody stored."""
+        calls, after = self._delivery.calls, self._call.after
+        outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
+        outcomes[self._call.number] = record
+        append = journal_of(self._step).add_outcomes(self._step.path, outcomes)
+        return self._recording.stored(append, calls, outcomes, late=True)
+
+    def _record(
+        self, value: bytes | None, error: dict[str, Any] | None, place: tuple[int, int, int]
+    ) -> CallRecord:
+        attempts, order, elapsed = place
+        return CallRecord(
+            self._call.identity, value, error, attempts, int(time.time() * 1000), order, elapsed
+        )
+
+    def _described(self, error: BaseException) -> dict[str, Any]:
+        return failure_kept(self._codec, journal_of(self._step).limit, self._call, error)
+
+
+class PendingCall(Pending):
+    """A durable call whose outcome is delivered in its turn.
+
+    Args:
+        made: The call.
+        call: Its number and identity.
+
+    Attributes:
+        call: Its number and identity.
+        future: Ends when the outcome is delivered.
+        raised: What the call raised, until the action has taken it.
+    """
+
+    __slots__ = ("_context", "_made", "call", "future", "raised")
+
+    def __init__(self, made: DurableCall, call: Call) -> None:
+        super().__init__(call.number)
+        self.call = call
+        self._made = made
+        self._context = outside()
+        self.future: asyncio.Future[CallRecord] = OwnFuture(loop=asyncio.get_running_loop())
+        self.raised: BaseException | None = None
+
+    def begin(self) -> None:
+        """Make the call in a task that does not belong to the action."""
+        self.perform(self._made.make(self), self._context)
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait for the call."""
+        assert isinstance(outcome, CallRecord)
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def drop(self) -> None:
+        """End the wait without an outcome."""
+        self.future.cancel()
+
+    def refuse(self, error: BaseException) -> None:
+        """Raise ``error`` in the action, where it waits for the call."""
+        self.gone = True
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def _is_given_up(error: BaseException, pending: PendingCall | None) -> bool:
+    """Return True if ``error`` ends the task that makes the call, so that the call has no outcome."""
+    if pending is None:
+        return is_close(error) or cancelled_from_outside(error)
+    return pending.stopped and isinstance(error, asyncio.CancelledError)
