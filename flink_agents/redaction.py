@@ -109,7 +109,7 @@ class _Known:
         self.pattern = re.compile("|".join(patterns)) if patterns else None
 
 
-_known = _Known()
+known = _Known()
 
 
 def _is_secret_variable(name: str, value: str) -> bool:
@@ -185,7 +185,7 @@ def _parts_of_lines(coded: str) -> list[str]:
 def know(*values: object) -> None:
     """Hide ``values`` in strings from now on, as far as they are strings that are long enough."""
     arm()
-    _known.add(one for value in values if isinstance(value, str) for one in _parts(value))
+    known.add(one for value in values if isinstance(value, str) for one in _parts(value))
 
 
 def _parts(value: str) -> Iterator[str]:
@@ -215,17 +215,17 @@ def is_secret_name(name: object) -> bool:
 
 def forget_all() -> None:
     """Forget all secrets: for tests, which share a process."""
-    _known.forget()
+    known.forget()
 
 
 def look_at_variables() -> None:
     """Check again which environment variables hold secrets."""
-    _known.look_at_variables()
+    known.look_at_variables()
 
 
 def knows_any() -> bool:
     """Return True if there is a secret to hide."""
-    return _known.pattern is not None
+    return known.pattern is not None
 
 
 def hide(text: object) -> str:
@@ -244,8 +244,8 @@ def hide(text: object) -> str:
 
 def hide_known(text: str) -> str:
     """Return ``text`` with three asterisks in place of each secret that this process has read."""
-    pattern = _known.pattern
-    if pattern is None or not any(one in text for one in _known.anchors):
+    pattern = known.pattern
+    if pattern is None or not any(one in text for one in known.anchors):
         return text
     return pattern.sub(HIDDEN, text)
 
@@ -259,7 +259,7 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
         end: True if it was cut at its end.
     """
     hidden = hide(text)
-    for form in _known.forms:
+    for form in known.forms:
         for size in range(len(form) - 1, 3, -1):
             if end and hidden.endswith(form[:size]):
                 hidden = hidden[:-size] + HIDDEN
@@ -287,7 +287,7 @@ def hidden(value: Any, known_only: bool = False) -> Any:
         value: The value.
         known_only: True to ignore what only looks like the value of an authentication header.
     """
-    if known_only and _known.pattern is None:
+    if known_only and known.pattern is None:
         return value
     return _hidden(value, known_only, _DEEPEST)
 
@@ -325,16 +325,16 @@ def _hidden(value: Any, known_only: bool, depth: int) -> Any:
 
 def arm() -> None:
     """Hide secrets in all loggers of this process from now on."""
-    if not _known.armed:
-        _known.armed = True
-        _known.look_at_variables()
+    if not known.armed:
+        known.armed = True
+        known.look_at_variables()
         logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
 
 
 def _records(made: Any) -> Any:
     def record_of(*args: Any, **named: Any) -> logging.LogRecord:
         record: logging.LogRecord = made(*args, **named)
-        if _known.pattern is not None:
+        if known.pattern is not None:
             _clean(record)
         return record
 

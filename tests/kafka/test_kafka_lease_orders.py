@@ -17,6 +17,7 @@ import pytest
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import FencedOwnerError
+from flink_agents.connectors.action_state.group_writer import StoreMetrics
 from flink_agents.connectors.action_state.kafka import (
     claims as claims_module,
     takeover as takeover_module,
@@ -30,7 +31,6 @@ from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 from tests.kafka.kafka_schedules import World, explore
 from tests.kafka.kafka_stores import journal_in, record
 

@@ -10,13 +10,13 @@ from kafka.errors import KafkaTimeoutError, UnknownError
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
+from flink_agents.connectors.action_state.group_writer import StoreMetrics
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry
 from flink_agents.connectors.action_state.kafka.lease import Standing
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 from tests.kafka.kafka_stores import journal_in, record
 
 SETTINGS = KafkaSettings("nowhere:1", partitions=4, append_lease_seconds=0)

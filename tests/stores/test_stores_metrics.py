@@ -12,7 +12,7 @@ import pytest
 from sqlite_tools import JOURNAL, opened, record, run, wrap, writer_of
 
 from flink_agents.api.errors import AppendOutcomeUnknownError, RecordsPrunedError
-from flink_agents.connectors.action_state.store_metrics import WINDOW, StoreMetrics
+from flink_agents.connectors.action_state.group_writer import WINDOW, StoreMetrics
 
 
 def test_the_middle_of_the_last_turns_is_told() -> None:

@@ -15,8 +15,7 @@ from typing_extensions import override
 from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AppendOutcomeUnknownError
-from flink_agents.connectors.action_state.group_writer import GroupWriter, OnEnd, Pending
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
+from flink_agents.connectors.action_state.group_writer import GroupWriter, OnEnd, Pending, StoreMetrics
 
 _log = bounded_logger("flink_agents.store")
 

@@ -16,7 +16,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, hand_to
-from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome, outcome_of
+from flink_agents.runtime.concurrency.outcomes import Outcome, awaited_outcome
 from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 
 _log = bounded_logger("flink_agents.loop")
@@ -144,7 +144,9 @@ class WorkerPool:
     async def run(self, function: Callable[[], None]) -> None:
         """Call ``function`` in a thread; raises what it raises, as far as a coroutine can."""
         loop = asyncio.get_running_loop()
-        (await loop.run_in_executor(self._threads, self._call, function)).result()
+        error = await loop.run_in_executor(self._threads, self._call, function)
+        if error is not None:
+            error.result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
         """Call ``function`` in a thread, and wait for it until ``deadline``.
@@ -158,7 +160,7 @@ class WorkerPool:
         loop = asyncio.get_running_loop()
         begun = loop.create_future()
 
-        def call() -> Outcome:
+        def call() -> Outcome | None:
             if not hand_to(loop, begun.set_result, None):
                 raise RuntimeError("the agent loop is closed, so that nothing begins any more")
             return self._call(function)
@@ -168,7 +170,9 @@ class WorkerPool:
             await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({future}, timeout=deadline.seconds)
             if future.done():
-                return future.result().result()
+                if (error := future.result()) is not None:
+                    error.result()
+                return
         finally:
             # An ended call is not affected; the result of another one is ignored.
             future.cancel()
@@ -189,11 +193,17 @@ class WorkerPool:
                     "%d calls of def actions keep running after the end of their attempt", self._active
                 )
 
-    def _call(self, function: Callable[[], None]) -> Outcome:
+    def _call(self, function: Callable[[], None]) -> Outcome | None:
+        """Call ``function`` in a thread of the pool; returns what it raised, or None."""
         with self._changed:
             self._active += 1
         try:
-            return outcome_of(function)
+            function()
+        except BaseException as error:
+            # A future cannot carry every exception.
+            return Outcome(error=error)
+        else:
+            return None
         finally:
             with self._changed:
                 self._active -= 1

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import nullcontext
+from contextvars import Context, copy_context
 from functools import lru_cache, partial
+from types import CoroutineType, coroutine
 from typing import Any, Protocol
 
 from flink_agents.api.agents.observers import Phase
@@ -31,7 +33,7 @@ from flink_agents.runtime.concurrency.outcomes import (
 from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
 from flink_agents.runtime.durable.values import Arguments
-from flink_agents.runtime.execution.call_scope import await_inside, call_inside
+from flink_agents.runtime.execution.call_scope import durable_function, running
 from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import Wait
 from flink_agents.runtime.execution.retry import Trial, next_trial
@@ -284,7 +286,7 @@ class CallAttempts(Wait):
 
         def call() -> None:
             self.enter()
-            results.append(call_inside(function.func, function))
+            results.append(_call_inside(function.func, function))
 
         if self._callable.seconds is None:
             await self._threads.run(call)
@@ -299,12 +301,12 @@ class CallAttempts(Wait):
 
     def _in_time(self, function: Callable[..., Any], result: Awaitable[Any]) -> Awaitable[Any]:
         if self._callable.seconds is None:
-            return await_inside(function, result)
+            return _await_inside(function, result)
         # The code of the function has a copy of the context as it is here.
         wait = ThreadWait(thread_wait.get())
         token = thread_wait.set(wait)
         try:
-            inside = await_inside(function, result)
+            inside = _await_inside(function, result)
         finally:
             thread_wait.reset(token)
         return within(self._deadline, inside, wait=wait)
@@ -362,3 +364,72 @@ def _call(
 @lru_cache(maxsize=1)
 def _default_policy() -> RetryPolicy:
     return RetryPolicy()
+
+
+# -- code of durable functions ----------------------------------------------------------
+
+
+def _call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
+    """Call ``call`` on this thread as the code of ``function``."""
+    durable_function.set(function)
+    before, running.function = running.function, function
+    try:
+        return call()
+    finally:
+        running.function = before
+        # Threads of a pool keep what is set. Durable functions call none, so that none was set before.
+        durable_function.set(None)
+
+
+def _await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Awaitable[Any]:
+    """Let ``awaitable`` be awaited as the code of ``function``; tasks that it makes inherit that.
+
+    Context variables that it sets are not set for who calls it, as they would not be on replay.
+    """
+    if not isinstance(awaitable, CoroutineType):
+        awaitable = _awaited(awaitable)
+    return _in_context(copy_context(), function, awaitable)
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+@coroutine
+def _in_context(
+    context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
+) -> Generator[Any, Any, Any]:
+    """Await a coroutine whose code runs in a context of its own, as that of a durable function.
+
+    Args:
+        context: The context.
+        function: The function.
+        inner: The coroutine. The watcher finds it here, by this name.
+    """
+    run, send, value = context.run, inner.send, None
+    try:
+        awaited = run(_first_step, function, send)
+        while True:
+            try:
+                value = yield awaited
+            except BaseException as error:
+                awaited = run(_step, function, inner.throw, error)
+            else:
+                awaited = run(_step, function, send, value)
+    except StopIteration as stop:
+        return stop.value
+
+
+def _first_step(function: Callable[..., Any], begin: Callable[[Any], Any]) -> Any:
+    """Begin a coroutine; the context in which this is called is that of ``function`` from here on."""
+    durable_function.set(function)
+    return _step(function, begin, None)
+
+
+def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
+    """Let a coroutine go on as the code of ``function``; returns what it awaits next."""
+    before, running.function = running.function, function
+    try:
+        return go_on(value)
+    finally:
+        running.function = before

@@ -29,8 +29,7 @@ from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.serde.canonical import digest_of_bytes
-from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import UNCHANGING, is_unchanging
+from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
 from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
 
 MAX_AWAITS = 5
@@ -305,7 +304,10 @@ def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[s
     shown: list[str] = []
     for name, value in named:
         shown.append(f"{name}={'...' if name in hidden else _shown(value)}")
-    return redaction.hide_known(", ".join(shown))[:REQUEST_CHARACTERS]
+    text = ", ".join(shown)
+    if redaction.known.pattern is not None:
+        text = redaction.hide_known(text)
+    return text[:REQUEST_CHARACTERS]
 
 
 def _shown(value: Any) -> str:

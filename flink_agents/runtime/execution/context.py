@@ -35,7 +35,7 @@ from flink_agents.api.settings.options import Configuration
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.asked.asked_run import root_of
-from flink_agents.runtime.execution.call_scope import inside, name_of
+from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
 from flink_agents.runtime.execution.chance import GuardedRandom
 from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.limits import LeaveThread, Slot
@@ -201,7 +201,11 @@ class ActionRun:
     def guard(self) -> None:
         """Raise where the context may not be used."""
         # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
-        if self._active and get_ident() == self._thread and (self.trial is None or inside() is None):
+        if (
+            self._active
+            and get_ident() == self._thread
+            and (self.trial is None or (durable_function.get() is None and running.function is None))
+        ):
             return
         function = inside()
         if function is not None:

@@ -16,8 +16,7 @@ from flink_agents.api.events import Event, NamedEvent, OutputEvent, lineage_of_s
 from flink_agents.runtime.journal.plans import give_back
 from flink_agents.runtime.serde.classes.changed import Stored, read_changed
 from flink_agents.runtime.serde.classes.values import shape_of
-from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import UNCHANGING, are_unchanging
+from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, are_unchanging
 from flink_agents.runtime.serde.typenames import Kind, shorten
 
 

@@ -39,7 +39,7 @@ from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor

@@ -12,24 +12,13 @@ number and its records, and is run when its input comes.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.api.errors import UnserializableValueError
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
-
-
-def input_digest(packed: bytes) -> bytes:
-    """What distinguishes an input from others; of one that is nested too deeply, by its very bytes."""
-    try:
-        return digest_of_bytes(packed)
-    except UnserializableValueError:
-        return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
 
 class RecordedRuns:

@@ -18,8 +18,7 @@ from flink_agents.api.durable import OnJobChange
 from flink_agents.api.errors import JobIdentifierMismatchError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.journal.names import is_flink_job_id
-from flink_agents.runtime.journal.order import input_digest
-from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.records import RunHeader, input_digest
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, MapSlot

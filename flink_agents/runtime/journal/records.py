@@ -7,9 +7,11 @@ the number of the layout. A field that is added goes to the end, and readers tak
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
-from flink_agents.api.errors import StateFormatError
+from flink_agents.api.errors import StateFormatError, UnserializableValueError
+from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of_bytes
 from flink_agents.runtime.serde.codec import ValueCodec
 
 _LAYOUT = 1
@@ -22,6 +24,14 @@ FLAT_NUMBERS = 1
 
 TASK_NUMBERS = 2
 """Layout of headers of runs whose calls are numbered within the task that makes them."""
+
+
+def input_digest(packed: bytes) -> bytes:
+    """Return the digest of an input: of its value, or of its bytes if it is nested too deeply."""
+    try:
+        return digest_of_bytes(packed)
+    except UnserializableValueError:
+        return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
 
 class RunHeader(NamedTuple):

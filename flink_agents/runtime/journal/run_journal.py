@@ -11,8 +11,12 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, 
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepRecords, step_name, steps_of
 from flink_agents.runtime.journal.portions import FRAME, portions
 from flink_agents.runtime.journal.reads import Read, ReadLog, packed_reads
-from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader
+from flink_agents.runtime.journal.records import TASK_NUMBERS, ActionRecord, RunHeader, input_digest
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.memory import MemoryTree
+
+MAX_DEBUG_BYTES = 64 * 1024
+"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
 
 
 class RunJournal:
@@ -176,3 +180,27 @@ def layout_of(codec: ValueCodec, records: list[Record]) -> int:
     """How calls are numbered that are recorded behind ``records`` of a run."""
     headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
     return RunHeader.unpack(codec, headers[-1].data).layout if headers else TASK_NUMBERS
+
+
+def header_of(
+    plan: str, started_at: int, memory: MemoryTree, packed: bytes, begin: int, is_part: bool = False
+) -> RunHeader:
+    """Return the header of a run.
+
+    Args:
+        plan: Fingerprint of the plan.
+        started_at: When the run began, in milliseconds.
+        memory: Short-term memory before the run.
+        packed: The bytes of its input.
+        begin: The first sequence number of the key's incarnation.
+        is_part: True for a part of a run that was set aside. It begins with no input of its own.
+    """
+    nodes = memory.nodes()
+    return RunHeader(
+        input_digest(packed),
+        started_at,
+        plan,
+        packed if len(packed) <= MAX_DEBUG_BYTES and not is_part else None,
+        nodes if sum(map(len, nodes.values())) <= MAX_DEBUG_BYTES else None,
+        begin=begin,
+    )

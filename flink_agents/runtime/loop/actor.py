@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
-from flink_agents.api.action_state import Record
+from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.runtime.execution.context import ActionRun
@@ -26,8 +27,13 @@ from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of
+from flink_agents.runtime.journal.reads import ReadLog, recorded_reads
+from flink_agents.runtime.journal.records import RunHeader
+from flink_agents.runtime.journal.run_journal import RunJournal, header_of
+from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.suspended import Suspension
@@ -297,8 +303,27 @@ class KeyActor:
             self.mail.expect(1)
         self.queue.append(waiting)
 
+    def attach_journal(self, run: Run, waiting: Waiting, plan: str, codec: ValueCodec) -> None:
+        """Give a run its journal, and the time and memory that were recorded of it. Called by the loop.
+
+        Args:
+            run: The run.
+            waiting: Its input, with its records.
+            plan: Fingerprint of the plan.
+            codec: Encodes records.
+        """
+        assert self.journal is not None
+        store, journal = self.journal
+        log = restore_begin(codec, run, waiting.records)
+        # It must not refer to the run, which has the journal: that would be a circle for each run.
+        header = partial(header_of, plan, run.started_at, run.short_term, waiting.packed, self.begin)
+        run.journal = RunJournal(store, codec, journal, run.sequence_number, header, waiting.records, log)
+
     def finish(self, run: Run, waiting: Waiting) -> None:
         """Take over what ``run`` changed. Called by the loop."""
+        if run.journal is not None and run.journal.begun and waiting.settled:
+            # Later runs of the key have their records behind those of this run.
+            run.journal.mark_end()
         changes = run.short_term.changes()
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
@@ -325,6 +350,27 @@ class KeyActor:
         for waiting in self.queue:
             if waiting.step is not None:
                 waiting.step.let_go()
+
+
+def restore_begin(codec: ValueCodec, run: Run, records: Sequence[Record]) -> ReadLog | None:
+    """Let a run begin as it was recorded: at the same time, and with what it read of memory.
+
+    Args:
+        codec: Decodes records.
+        run: The run.
+        records: Its records, in the order of their append.
+
+    Returns:
+        The log of what the run reads; None if that is not recorded.
+    """
+    if records and records[0].kind is RecordKind.RUN:
+        run.started_at = RunHeader.unpack(codec, records[0].data).started_at
+    memory = run.short_term
+    if not isinstance(memory, TracedTree):
+        return None
+    if records and (reads := recorded_reads(codec, records)):
+        memory.replay(reads)
+    return memory.log
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:

@@ -341,7 +341,6 @@ class AgentLoop:
                     self.ended += 1
                     told = False
                     break
-                self.replays.ended(run, waiting)
                 actor.finish(run, waiting)
                 self._ended(actor, clock() - begun)
                 told = True
@@ -372,9 +371,10 @@ class AgentLoop:
         """
         state = run.state
         try:
-            self.replays.attach(actor, run, waiting)
             if self._may_wait:
                 self.suspensions.attach(actor, run, waiting)
+            elif (journals := self._shared.journals) is not None:
+                actor.attach_journal(run, waiting, journals.plan, journals.codec)
             if actor.ends:
                 check_not_ended(actor, run, waiting)
             if waiting.run is None:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
-from flink_agents.api.action_state import RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail, taken_signals
-from flink_agents.runtime.journal.journals import Journals
-from flink_agents.runtime.journal.order import InputOrder, RecordedRuns, input_digest
-from flink_agents.runtime.journal.reads import recorded_reads
-from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.journal.run_journal import RunJournal
-from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
+from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.replays")
-
-MAX_DEBUG_BYTES = 64 * 1024
-"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
 
 MAX_TOLD = 5
 """Of how many keys an error tells that they hold inputs back."""
@@ -222,31 +211,6 @@ class Replays:
         since = actor.held
         return None if since is None else max(0.0, since + self._seconds - clock())
 
-    def attach(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
-        """Give a run its journal, and the time at which it was recorded to begin."""
-        journals, records = self._shared.journals, waiting.records
-        if journals is None or self._shared.may_wait:
-            # Where actions may wait, ``Suspensions`` does it.
-            return
-        if records and records[0].kind is RecordKind.RUN:
-            run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at
-        memory, log = run.short_term, None
-        if isinstance(memory, TracedTree):
-            reads = recorded_reads(journals.codec, records)
-            if reads:
-                memory.replay(reads)
-            log = memory.log
-        # Without the run, which has the journal: each run would be left to the collector of cycles.
-        header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin)
-        assert actor.journal is not None
-        store, journal = actor.journal
-        run.journal = RunJournal(store, journals.codec, journal, run.sequence_number, header, records, log)
-
-    def ended(self, run: Run, waiting: Waiting) -> None:
-        """Note where later runs of the key can have records: behind what ``run`` recorded."""
-        if run.journal is not None and run.journal.begun and waiting.settled:
-            run.journal.mark_end()
-
     def end_of_input(self) -> None:
         """Let nobody wait any more."""
         self.no_more_input = True
@@ -278,26 +242,3 @@ def _awaited(next_seq: int, first: int | None) -> str:
     if first is not None and next_seq < first:
         return f"run {next_seq}, which recorded nothing"
     return f"recorded run {first}"
-
-
-def header_of(
-    journals: Journals,
-    started_at: int,
-    short_term: MemoryTree,
-    packed: bytes,
-    begin: int,
-    woken: bool = False,
-) -> RunHeader:
-    """The header of a run that began with ``short_term``, on the input that ``packed`` are the bytes of.
-
-    A part of a run that was ``woken`` begins with no input that could be executed for itself.
-    """
-    memory = short_term.nodes()
-    return RunHeader(
-        input_digest(packed),
-        started_at,
-        journals.plan,
-        packed if len(packed) <= MAX_DEBUG_BYTES and not woken else None,
-        memory if sum(map(len, memory.values())) <= MAX_DEBUG_BYTES else None,
-        begin=begin,
-    )

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
@@ -24,9 +23,8 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.journal.kept import KeptJournal, ends_part
 from flink_agents.runtime.journal.reads import Read, recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.journal.traced_memory import TracedTree
-from flink_agents.runtime.loop.actor import EndedPart, KeyActor, Waiting
-from flink_agents.runtime.loop.replays import header_of
+from flink_agents.runtime.journal.run_journal import header_of
+from flink_agents.runtime.loop.actor import EndedPart, KeyActor, Waiting, restore_begin
 from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait, Suspension
 
@@ -152,24 +150,16 @@ class Suspensions:
 
     def _journal(self, actor: KeyActor, run: Run, waiting: Waiting) -> KeptJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
-        records = waiting.records
+        records, apart, seq = waiting.records, waiting.was_aside, run.sequence_number
+        before = suspension.records if suspension is not None and not apart else ()
+        log = restore_begin(codec, run, [*before, *records])
         if suspension is not None:
             run.started_at = suspension.started_at
-        elif records and records[0].kind is RecordKind.RUN:
-            run.started_at = RunHeader.unpack(codec, records[0].data).started_at
-        memory, log = run.short_term, None
-        apart = waiting.was_aside
-        if isinstance(memory, TracedTree):
-            before = suspension.records if suspension is not None and not apart else ()
-            before = [*before, *records]
-            reads = recorded_reads(codec, before)
-            if reads:
-                memory.replay(reads)
-            log = memory.log
-        seq = run.sequence_number
         if journals is None:
             return KeptJournal(None, codec, None, seq, _no_header, records, suspension, log)
-        header = partial(header_of, journals, run.started_at, memory, waiting.packed, actor.begin, apart)
+        header = partial(
+            header_of, journals.plan, run.started_at, run.short_term, waiting.packed, actor.begin, apart
+        )
         journal = journals.key(run.journal_id, run.key_text)
         turn = waiting.seq
         return KeptJournal(journals.store, codec, journal, seq, header, records, suspension, log, turn)

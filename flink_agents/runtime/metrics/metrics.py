@@ -42,18 +42,23 @@ def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool
 
 
 class LocalCounter(Counter):
-    """A counter in this process."""
+    """A counter in this process.
+
+    Attributes:
+        count: Its value; to be changed with ``lock`` held.
+        lock: Guards the value.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
-        self._lock = Lock()
+        self.count = 0
+        self.lock = Lock()
 
     @override
     def inc(self, n: int = 1) -> None:
         if type(n) is not int and not is_number(n, self):
             return
-        with self._lock:
-            self._count += n
+        with self.lock:
+            self.count += n
 
     @override
     def dec(self, n: int = 1) -> None:
@@ -61,7 +66,7 @@ class LocalCounter(Counter):
 
     @override
     def get_count(self) -> int:
-        return self._count
+        return self.count
 
 
 class LocalMeter(Meter):
@@ -157,7 +162,7 @@ class LocalMetricGroup(MetricGroup):
         return self.groups.setdefault(name, LocalMetricGroup(name))
 
     @override
-    def get_counter(self, name: str) -> Counter:
+    def get_counter(self, name: str) -> LocalCounter:
         return self._metric(name, LocalCounter)
 
     @override

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from flink_agents.api.agents.observers import ObservedRun, RunObserver
-from flink_agents.api.common.metrics import Counter
 from flink_agents.api.errors import ActionTimeoutError
-from flink_agents.runtime.metrics.metrics import WINDOW, LocalMetricGroup
+from flink_agents.runtime.metrics.metrics import WINDOW, LocalCounter, LocalMetricGroup
 from flink_agents.runtime.metrics.open_waits import OpenWaits
 
 clock = time.monotonic
@@ -76,7 +75,7 @@ class RunMetrics(RunObserver):
         self.on_loop = {name: Durations() for name in names}
         self._gauges: list[tuple[str, Callable[[], Mapping[str, int]]]] = []
         self._seen: dict[Durations, int] = {}
-        self._counters: dict[tuple[str, str | None], list[Counter]] = {}
+        self._counters: dict[tuple[str, str | None], list[LocalCounter]] = {}
         self._read()
 
     def count(self, name: str, action: str | None = None, number: int = 1) -> None:
@@ -87,7 +86,9 @@ class RunMetrics(RunObserver):
             if action is not None:
                 counters.append(self._action(action).get_counter(name.removeprefix("action_")))
         for counter in counters:
-            counter.inc(number)
+            # What ``inc`` does, without a call: many events of a run are counted.
+            with counter.lock:
+                counter.count += number
 
     def add_gauges(self, prefix: str, read: Callable[[], Mapping[str, int]]) -> None:
         """Add gauges with values that another part of the subtask measures.

@@ -33,8 +33,8 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
 from flink_agents.runtime.operator.forgetting import Forgetting
-from flink_agents.runtime.operator.harvest import FIRST_AGENT, EndTimes
 from flink_agents.runtime.operator.heartbeat import Heartbeat
 from flink_agents.runtime.operator.key_timers import KeyTimers
 from flink_agents.runtime.operator.low_watermark import LowWatermark

@@ -14,7 +14,8 @@ from typing import Any
 from flink_agents.api.errors import StateFormatError, UnserializableValueError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.order import InputOrder, input_digest
+from flink_agents.runtime.journal.order import InputOrder
+from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.services.hooks import Hooks

@@ -11,13 +11,15 @@ No timer says which keys have inputs that wait. Keys of a restored state are fou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from flink_agents.api.agents.observers import Phase
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes, next_beat
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedule import Schedule
 from flink_agents.runtime.state.keyed_state import Keys, Timers
@@ -33,6 +35,15 @@ SOON_MS = 2
 
 AWAITED_MS = 100
 """How often to look for what is due, if the end of the input waits for nothing else."""
+
+MAX_DELAY_MS = 500
+"""The longest time until a beat while runs are open."""
+
+FEW_KEYS = 64
+"""With at most so many busy keys, each of them is considered for the time of a beat."""
+
+BEAT_OF_MANY_MS = 5
+"""The least distance of two beats among more busy keys."""
 
 
 class Heartbeat(Schedule):
@@ -324,3 +335,28 @@ class Heartbeat(Schedule):
         if self._at is None or at - now < (self._at - now) // 2:
             self._at = at
             timers.register_processing_time_timer(at)
+
+
+def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
+    """Return when to look at what has finished, of all actors, in milliseconds since the epoch.
+
+    Flink fires a timer of the present time a millisecond later.
+
+    Args:
+        now: The present.
+        loop: What executes their runs.
+        busy_keys: How many actors there are.
+        actors: Those of which one may finish first; not needed where there are many.
+    """
+    expected = 1000 * loop.expected
+    if busy_keys >= FEW_KEYS:
+        # Runs that began at any time end at so many in a second.
+        delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
+        return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
+    shortest: float = MAX_DELAY_MS
+    for actor in actors:
+        state = actor.state
+        if state is None or state.phase is not Phase.INPUT:
+            age = loop.age(actor) * 1000 if actor.running else 0.0
+            shortest = min(shortest, expected - age if age < expected else age / 16)
+    return now + int(shortest)

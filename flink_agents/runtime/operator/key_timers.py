@@ -1,7 +1,9 @@
 """A processor with a timer for each key: all that PyFlink's public API allows.
 
 Flink makes the key of a timer current, and no other, so that each busy key has a timer of its own that looks
-at its actor. ``operator.harvest`` guesses when that is worth while.
+at its actor. Nothing can wake Flink's thread, so the timer has to guess when a run ends: first after the time
+that a run usually takes, then after a fraction of its age. The times lie on a grid that becomes coarser the
+more keys are busy, so that the timers of many keys fire together.
 """
 
 from __future__ import annotations
@@ -9,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.harvest import FIRST_AGENT, START, EndTimes, next_look
+from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.schedule import Schedule
 from flink_agents.runtime.state.keyed_state import Keys, Timers
+
+MAX_DELAY_MS = 500
+MANY_KEYS = 1024
+"""With so many busy keys, looks in vain cost more than results that wait."""
+
+MAX_DELAY_OF_MANY_MS = 2000
+"""The longest delay among many busy keys if all runs take about the same time."""
 
 
 class KeyTimers(Schedule):
@@ -183,3 +193,21 @@ class KeyTimers(Schedule):
             else:
                 actor.timer = next_look(self._clock(), loop, actor, len(self._operator.actors))
             timers.register_processing_time_timer(actor.timer)
+
+
+def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
+    """When to look at the actor, in milliseconds since the epoch."""
+    grid = grid_ms(busy_keys)
+    many = busy_keys >= MANY_KEYS
+    alike = loop.deviation <= loop.expected / 8
+    # A look in vain costs more than a result that waits until the next point of the grid.
+    expected = 1000 * (loop.expected if grid == 1 else loop.expected + 2 * loop.deviation)
+    age = loop.age(actor) * 1000 if actor.running else 0.0
+    delay = expected - age if age < expected else age / (4 if many else 16)
+    longest = MAX_DELAY_OF_MANY_MS if many and alike and age < expected else MAX_DELAY_MS
+    return (now + min(longest, int(delay)) + grid) // grid * grid
+
+
+def grid_ms(busy_keys: int) -> int:
+    """Distance of the points of the grid."""
+    return 1 if busy_keys < 64 else 5 if busy_keys < MANY_KEYS else 20

@@ -26,8 +26,8 @@ from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
-from flink_agents.runtime.operator.harvest import START
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.schedule import Schedule

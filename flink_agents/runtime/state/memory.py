@@ -15,8 +15,7 @@ from typing_extensions import override
 
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
-from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.copies import UNCHANGING, is_unchanging
+from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchanging
 from flink_agents.runtime.serde.keys import escape, unescape
 from flink_agents.runtime.serde.typenames import shorten
 from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot

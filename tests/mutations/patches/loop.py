@@ -188,21 +188,21 @@ patch(
 )
 patch(
     "started-now",
-    "replays:Replays.attach",
-    "run.started_at = RunHeader.unpack(journals.codec, records[0].data).started_at",
+    "actor:restore_begin",
+    "run.started_at = RunHeader.unpack(codec, records[0].data).started_at",
     "pass",
     "A replayed run has another time than the recorded one.",
 )
 patch(
     "reads-of-now",
-    "replays:Replays.attach",
+    "actor:restore_begin",
     "memory.replay(reads)",
     "pass",
     "A replayed run reads what memory is now.",
 )
 patch(
     "marker-before-others",
-    "replays:Replays.ended",
+    "actor:KeyActor.finish",
     "run.journal.begun and waiting.settled",
     "run.journal.begun",
     "The marker of a key passes recorded runs that are left.",

@@ -29,7 +29,14 @@ from flink_agents.api.action_state import (
 )
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
+from flink_agents.connectors.action_state.group_writer import (
+    GroupWriter,
+    Limits,
+    OnEnd,
+    Outcome,
+    Pending,
+    StoreMetrics,
+)
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
@@ -45,7 +52,6 @@ from flink_agents.connectors.action_state.kafka.layout import (
 from flink_agents.connectors.action_state.kafka.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 from flink_agents.kafka_clients import close_producer
 
 _log = bounded_logger("flink_agents.store")

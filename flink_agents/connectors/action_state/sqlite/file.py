@@ -7,11 +7,9 @@ finds the records of a run.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
 
-from flink_agents import sqlite_files
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
 from flink_agents.connectors.action_state.positions import POSITION
 from flink_agents.connectors.action_state.sqlite import removals
@@ -104,32 +102,9 @@ def read_position(connection: sqlite3.Connection) -> int:
     return 0 if found is None else int(found[0])
 
 
-def advance(connection: sqlite3.Connection) -> int:
-    """Count a transaction that appends records, as part of it; returns the new position."""
-    statement = (
-        "INSERT INTO meta (name, value) VALUES (?, '1') "
-        "ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1 RETURNING value"
-    )
-    return int(connection.execute(statement, (POSITION,)).fetchall()[0][0])
-
-
-def begin(connection: sqlite3.Connection, busy_seconds: float) -> None:
-    """Begin a transaction that writes; waits for others at most ``busy_seconds``."""
-    sqlite_files.begin(connection, busy_seconds, READ_BUSY_SECONDS)
-
-
 def log_path(path: Path) -> Path:
     """Return the path of SQLite's write-ahead log of the file."""
     return path.with_name(path.name + "-wal")
-
-
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes the file from another one at the same path; None if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def stored_bytes(path: Path) -> int:

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
+from flink_agents.connectors.action_state.positions import POSITION
 from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
 
 MANY = 100
@@ -106,6 +107,14 @@ class Rows:
         self._connection.execute("DELETE FROM journals WHERE journal_id = ?", (job,))
         for journal in [journal for journal in self._journals if journal.journal_id == journal_id]:
             del self._journals[journal]
+
+    def advance(self) -> int:
+        """Count the transaction as one that appends records; returns the new position of the store."""
+        statement = (
+            "INSERT INTO meta (name, value) VALUES (?, '1') "
+            "ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1 RETURNING value"
+        )
+        return int(self._connection.execute(statement, (POSITION,)).fetchall()[0][0])
 
     def flush(self) -> None:
         """Insert the added records, and remove the pruned ones."""

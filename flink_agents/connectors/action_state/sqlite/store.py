@@ -44,8 +44,14 @@ from flink_agents.connectors.action_state.sqlite.file import (
     stored_bytes,
     translate,
 )
-from flink_agents.connectors.action_state.sqlite.owners import Lease, all_owners, claim
-from flink_agents.connectors.action_state.sqlite.writer import Forget, SQLiteWriter, Write
+from flink_agents.connectors.action_state.sqlite.writer import (
+    Forget,
+    Lease,
+    SQLiteWriter,
+    Write,
+    all_owners,
+    claim,
+)
 from flink_agents.connectors.action_state.threaded import ThreadedStore
 
 T = TypeVar("T")

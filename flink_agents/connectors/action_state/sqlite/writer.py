@@ -1,7 +1,9 @@
-"""The thread that writes to a store ``sqlite``.
+"""The thread that writes to a store ``sqlite``, and the owners that may append.
 
-A batch is one transaction, so that one disk flush serves many appends. Each transaction checks
-the owner.
+A batch is one transaction, so that one disk flush serves many appends. The file has a row for the owner of
+each subtask of a group. Each transaction checks the row of its owner, so no takeover can come in between. A
+lease only decides which job has to wait for which. It uses this machine's clock; if the clock is set back,
+the waiting job watches whether the lease is still renewed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import weakref
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -23,22 +26,23 @@ from flink_agents.api.action_state import (
     JournalKey,
     Owner,
     Record,
+    decode_text,
+    encode_text,
     stale_error,
 )
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
-from flink_agents.connectors.action_state.group_writer import GroupWriter, Limits, OnEnd, Outcome, Pending
-from flink_agents.connectors.action_state.sqlite.file import (
-    READ_BUSY_SECONDS,
-    advance,
-    file_identity,
-    log_path,
-    translate,
+from flink_agents.connectors.action_state.group_writer import (
+    GroupWriter,
+    Limits,
+    OnEnd,
+    Outcome,
+    Pending,
+    StoreMetrics,
 )
-from flink_agents.connectors.action_state.sqlite.owners import owns, release, renew
+from flink_agents.connectors.action_state.sqlite.file import READ_BUSY_SECONDS, log_path, translate
 from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite.rows import Rows
-from flink_agents.connectors.action_state.store_metrics import StoreMetrics
 from flink_agents.sqlite_files import begin, is_busy
 
 _log = bounded_logger("flink_agents.store")
@@ -71,6 +75,15 @@ def _lock_of(identity: tuple[int, int]) -> threading.Lock:
 _data_of = attrgetter("data")
 _journal_of = attrgetter("journal")
 _records_of = attrgetter("records")
+
+
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes the file from another one at the same path; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Write(Pending):
@@ -165,6 +178,8 @@ class SQLiteWriter(GroupWriter[Write]):
         on_end: OnEnd,
     ) -> None:
         super().__init__(str(path), LIMITS, lease_seconds, loop, metrics, on_end)
+        # Transactions wait for locks in a loop of their own, and the usual one needs no statement for that.
+        connection.execute("PRAGMA busy_timeout=0")
         self._connection = connection
         self._path = path
         self._owner = owner
@@ -174,7 +189,7 @@ class SQLiteWriter(GroupWriter[Write]):
         self.position = 0
         # Journals pruned since the last deletion; None before the first one, which is always needed.
         self._pruned: int | None = None
-        self._identity = file_identity(path)
+        self._identity = _file_identity(path)
         self._log = log_path(path)
         self._log_identity: tuple[int, int] | None = None
         self._lock = _lock_of(self._identity or (0, 0))
@@ -211,7 +226,7 @@ class SQLiteWriter(GroupWriter[Write]):
                 outcomes = _applied(batch, rows)
                 rows.flush()
                 # A transaction that only removes does not move the position.
-                position = advance(self._connection) if any(map(_records_of, batch)) else self.position
+                position = rows.advance() if any(map(_records_of, batch)) else self.position
                 pruned = rows.pruned + (self._pruned or 0)
                 if self._pruned is None or pruned >= min(PRUNED_BETWEEN, self._removals // 10 + 1):
                     pruned = None if expire(self._connection, self._removals) else 0
@@ -233,8 +248,13 @@ class SQLiteWriter(GroupWriter[Write]):
             gone = OSError("the file was removed or replaced while the store was open")
             raise _NotBegun from gone
         try:
-            begin(self._connection, self._busy_seconds, READ_BUSY_SECONDS)
-            log = file_identity(self._log)
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+                begin(self._connection, self._busy_seconds, 0.0)
+            log = _file_identity(self._log)
             if log != (self._log_identity or log):
                 self._roll_back()
                 raise OSError("the log of the file was removed or replaced while the store was open")
@@ -279,16 +299,114 @@ class SQLiteWriter(GroupWriter[Write]):
         if self._connection.execute("PRAGMA freelist_count").fetchone()[0] > FREE_PAGES:
             with self._lock:
                 # Not execute(), which ends after the first page.
-                self._connection.executescript(f"PRAGMA incremental_vacuum({GIVEN_BACK})")
+                self._connection.executescript(
+                    f"PRAGMA busy_timeout={int(1000 * READ_BUSY_SECONDS)}; "
+                    f"PRAGMA incremental_vacuum({GIVEN_BACK}); PRAGMA busy_timeout=0"
+                )
 
     def _finish(self) -> None:
         try:
             if self._owner is not None and not self._abandoned:
                 with self._lock:
-                    begin(self._connection, self._busy_seconds, READ_BUSY_SECONDS)
+                    begin(self._connection, self._busy_seconds, 0.0)
                     release(self._connection, self._owner)
                     self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             _log.warning("the lease in %s was not given back: %s", self._path, error)
         finally:
             self._connection.close()
+
+
+# -- owners ----------------------------------------------------------------------------
+
+
+class Lease(NamedTuple):
+    """The lease of another job that has the group."""
+
+    token: str
+    job_id: str
+    until: float
+    seconds: float
+
+
+def claim(
+    connection: sqlite3.Connection,
+    owner: Owner,
+    lease_seconds: float,
+    busy_seconds: float,
+    ended: frozenset[Lease] = frozenset(),
+) -> frozenset[Lease]:
+    """Make ``owner`` the one that may append, unless another job holds a lease.
+
+    Args:
+        connection: A connection to the store.
+        owner: The owner that wants to append.
+        lease_seconds: Length of the lease.
+        busy_seconds: How long to wait for the file's lock.
+        ended: Leases that are known not to be renewed any more.
+
+    Returns:
+        The leases to wait for. If there are none, ``owner`` may append now.
+    """
+    begin(connection, busy_seconds, READ_BUSY_SECONDS)
+    try:
+        now = time.time()
+        rows = connection.execute(
+            "SELECT token, job_id, lease_until, lease_seconds FROM owners WHERE grp = ? AND job_id <> ?",
+            (encode_text(owner.group), encode_text(owner.job_id)),
+        )
+        others = frozenset(Lease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
+        alive = frozenset(lease for lease in others - ended if lease.until > now)
+        if not alive:
+            _take(connection, owner, now + lease_seconds, lease_seconds)
+        connection.execute("COMMIT")
+        return alive
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _take(connection: sqlite3.Connection, owner: Owner, until: float, seconds: float) -> None:
+    """Remove all owners that ``owner`` outranks, and add ``owner``."""
+    group, job_id = encode_text(owner.group), encode_text(owner.job_id)
+    connection.execute(
+        "DELETE FROM owners WHERE grp = ? AND (job_id <> ? OR parallelism <> ? OR subtask = ?)",
+        (group, job_id, owner.parallelism, owner.subtask),
+    )
+    connection.execute(
+        "INSERT INTO owners VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (group, owner.subtask, owner.parallelism, job_id, owner.token, until, seconds),
+    )
+
+
+def owns(connection: sqlite3.Connection, owner: Owner) -> bool:
+    """Return True if ``owner`` may append. Only an answer within the transaction of the append counts."""
+    row = connection.execute(
+        "SELECT token FROM owners WHERE grp = ? AND subtask = ?", (encode_text(owner.group), owner.subtask)
+    ).fetchone()
+    return row is not None and row[0] == owner.token
+
+
+def renew(connection: sqlite3.Connection, owner: Owner, lease_seconds: float) -> None:
+    """Renew the lease of ``owner``, if it has one."""
+    connection.execute(
+        "UPDATE owners SET lease_until = ? WHERE grp = ? AND subtask = ? AND token = ?",
+        (time.time() + lease_seconds, encode_text(owner.group), owner.subtask, owner.token),
+    )
+
+
+def release(connection: sqlite3.Connection, owner: Owner) -> None:
+    """Release the lease."""
+    connection.execute(
+        "DELETE FROM owners WHERE grp = ? AND subtask = ? AND token = ?",
+        (encode_text(owner.group), owner.subtask, owner.token),
+    )
+
+
+def all_owners(connection: sqlite3.Connection) -> tuple[Owner, ...]:
+    """Return all owners that may append at present."""
+    rows = connection.execute(
+        "SELECT job_id, grp, subtask, parallelism, token FROM owners ORDER BY grp, subtask"
+    )
+    return tuple(Owner(decode_text(row[0]), decode_text(row[1]), *row[2:]) for row in rows)

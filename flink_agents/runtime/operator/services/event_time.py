@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.asides import woken_of

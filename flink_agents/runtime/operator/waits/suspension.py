@@ -9,7 +9,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor, Unread
 from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.harvest import START
+from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.service import KeyService

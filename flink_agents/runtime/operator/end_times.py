@@ -1,0 +1,56 @@
+"""Event times of the timers that fire when a bounded input ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+START = 2**63 - 2**44
+"""Event time of the timer that starts what waits when a bounded input ends.
+
+Flink fires no processing-time timer after the end of the input, but every event-time timer
+below the last watermark, in the order of their times. So all keys start before the first one is
+waited for. Savepoints have timers of that time.
+"""
+
+DRAIN = START + 1
+"""Event time of the timer that waits for a key's runs when a bounded input ends."""
+
+
+@dataclass(frozen=True)
+class EndTimes:
+    """The event times of the two timers that an agent has at the end of its input.
+
+    A bounded job with checkpoints keeps the watermark of an agent at ``start`` until the agent has no open
+    runs. Flink forwards this watermark to the next agent, so the timers of that agent are later.
+
+    Args:
+        level: How many agents of the job were applied before this one.
+    """
+
+    level: int = 0
+
+    @cached_property
+    def start(self) -> int:
+        """When all that waits starts."""
+        return START + 2 * self.level
+
+    @cached_property
+    def drain(self) -> int:
+        """When Flink's thread waits for the runs that are still open."""
+        return self.start + 1
+
+    def is_foreign(self, timestamp: int) -> bool:
+        """Return True if a timer at the end belongs to another level: the job had other agents then."""
+        return timestamp >= START and timestamp not in (self.start, self.drain)
+
+
+FIRST_AGENT = EndTimes()
+
+_MOST_LEVELS = 10_000
+"""More agents than a job ever has."""
+
+
+def is_held(watermark: int) -> bool:
+    """Return True if a bounded job holds a watermark there: the input has ended, and runs are open."""
+    return START <= watermark < START + 2 * _MOST_LEVELS
