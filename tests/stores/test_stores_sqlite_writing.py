@@ -192,12 +192,15 @@ def test_where_nothing_can_begin_it_is_tried_once_for_all(
 
     async def body() -> None:
         store = await opened(file)
+        other = direct(file)
+        other.execute("BEGIN IMMEDIATE")
         with writer_of(store)._lock:
             appending = [asyncio.ensure_future(store.append(JOURNAL, [record(0, n)])) for n in range(20)]
             await asyncio.sleep(0)
             monkeypatch.setattr(sqlite_writer, "begin", locked)
         errors = await asyncio.gather(*appending, return_exceptions=True)
         monkeypatch.undo()
+        other.execute("ROLLBACK")
         assert {type(error) for error in errors} == {StoreUnavailableError}
         assert len(begun) <= 2
         assert await store.read(JOURNAL, 0) == []

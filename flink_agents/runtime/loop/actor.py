@@ -352,18 +352,23 @@ class KeyActor:
                 waiting.step.let_go()
 
 
-def restore_begin(codec: ValueCodec, run: Run, records: Sequence[Record]) -> ReadLog | None:
+def restore_begin(
+    codec: ValueCodec, run: Run, records: Sequence[Record], started_at: int | None = None
+) -> ReadLog | None:
     """Let a run begin as it was recorded: at the same time, and with what it read of memory.
 
     Args:
         codec: Decodes records.
         run: The run.
         records: Its records, in the order of their append.
+        started_at: When it began, if state knows that; else its header says it.
 
     Returns:
         The log of what the run reads; None if that is not recorded.
     """
-    if records and records[0].kind is RecordKind.RUN:
+    if started_at is not None:
+        run.started_at = started_at
+    elif records and records[0].kind is RecordKind.RUN:
         run.started_at = RunHeader.unpack(codec, records[0].data).started_at
     memory = run.short_term
     if not isinstance(memory, TracedTree):

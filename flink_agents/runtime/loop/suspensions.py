@@ -152,9 +152,8 @@ class Suspensions:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
         records, apart, seq = waiting.records, waiting.was_aside, run.sequence_number
         before = suspension.records if suspension is not None and not apart else ()
-        log = restore_begin(codec, run, [*before, *records])
-        if suspension is not None:
-            run.started_at = suspension.started_at
+        began = suspension.started_at if suspension is not None else None
+        log = restore_begin(codec, run, [*before, *records], began)
         if journals is None:
             return KeptJournal(None, codec, None, seq, _no_header, records, suspension, log)
         header = partial(
