@@ -29,9 +29,8 @@ def written_of(values: Mapping[str, int]) -> dict[str, int]:
 
 def wait_of(wait: Any) -> dict[str, Any]:
     """Return what would end a wait of a suspended run."""
-    kind = "timer" if wait.name is None else "signal"
     return {
-        "kind": kind,
+        "kind": wait.kind,
         "name": wait.name,
         "deadline": wait.deadline,
         "id": f"{wait.step}|{wait.task}|{wait.nth}",

@@ -53,7 +53,7 @@ def store_forgotten(before: Any) -> Any:
     return init
 
 
-@mutation("ends-not-kept", "runtime.execution.waits.run_waits:OutlastingWait._settle", waits=True)
+@mutation("ends-not-kept", "runtime.execution.waits.durable_wait:DurableWait._settle", waits=True)
 def ends_not_kept(before: Any) -> Any:
     """The end of a wait is kept nowhere, so that a replay waits once more."""
     from flink_agents.runtime.journal.kept import KeptJournal

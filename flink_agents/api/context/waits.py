@@ -33,7 +33,7 @@ class WaitMethods(AwaitedMethods, ABC):
             InvalidDurationError: The duration is none.
             ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
         """
-        return self._wait(None, None, _seconds_of("ctx.sleep", duration))
+        return self._pause(_seconds_of("ctx.sleep", duration))
 
     @overload
     def wait_for_signal(
@@ -74,7 +74,7 @@ class WaitMethods(AwaitedMethods, ABC):
                 found=f"{type(name).__qualname__} {name!r}"[:200],
                 fix='name the signal, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
             )
-        return self._wait(name, signal_type, _timeout_of("ctx.wait_for_signal", timeout))
+        return self._signal_wait(name, signal_type, _timeout_of("ctx.wait_for_signal", timeout))
 
     async def request_approval(
         self,
@@ -117,7 +117,10 @@ class WaitMethods(AwaitedMethods, ABC):
     ) -> Awaitable[ApprovalOutcome]: ...
 
     @abstractmethod
-    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
+    def _pause(self, seconds: float) -> Awaitable[None]: ...
+
+    @abstractmethod
+    def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]: ...
 
 
 def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -> float:

@@ -40,9 +40,9 @@ from flink_agents.runtime.execution.delivery import Delivery, Pending, current_d
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.execution.waits.awaited import check_waits_awaited
+from flink_agents.runtime.execution.waits.durable_wait import DurableWait, check_waits_awaited
 from flink_agents.runtime.execution.waits.part_delivery import PartDelivery
-from flink_agents.runtime.execution.waits.run_waits import OutlastingWait, RunWaits
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import (
     Mismatch,
     Number,
@@ -371,7 +371,7 @@ def _suspend(step: ActionRun, waits: RunWaits) -> None:
     delivery = step.delivery
     if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
         return
-    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, OutlastingWait)]
+    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
     step.put = len(step.sent), len(step.side or ())
     journal, calls = step.run.journal, delivery.calls
     assert isinstance(journal, KeptJournal)

@@ -52,9 +52,9 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
-from flink_agents.runtime.execution.waits.awaited import fit_of, wait_of
 from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.execution.waits.forgotten import note_made
+from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
 from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
 from flink_agents.runtime.state.reads import Read, note_for
@@ -466,10 +466,16 @@ class ActionRunContext(RunnerContext):
     # -- waits ------------------------------------------------------------------------
 
     @override
-    def _wait(self, name: str | None, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
+    def _pause(self, seconds: float) -> Awaitable[None]:
         self._of.guard()
         # What an asked agent waits for, the action that asks waits for.
-        return wait_of(root_of(self._of), current_delivery.get(), name, fit_of(signal_type), seconds)
+        return pause_of(root_of(self._of), current_delivery.get(), seconds)
+
+    @override
+    def _signal_wait(self, name: str, signal_type: Any, seconds: float | None) -> SignalWait[Any]:
+        self._of.guard()
+        fit = fit_of(signal_type)
+        return signal_wait_of(root_of(self._of), current_delivery.get(), name, fit, seconds)
 
     @override
     def _approval(

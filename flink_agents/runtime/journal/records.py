@@ -26,6 +26,10 @@ TASK_NUMBERS = 2
 """Layout of headers of runs whose calls are numbered within the task that makes them."""
 
 
+SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
+"""How a durable wait ends: by a signal, by its own time, with the input, or by the deadline of its run."""
+
+
 def input_digest(packed: bytes) -> bytes:
     """Return the digest of an input: of its value, or of its bytes if it is nested too deeply."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL
 
@@ -30,19 +30,17 @@ class OpenWaits:
         self._runs: dict[tuple[str, int], _Suspended] = {}
         self._counts: Counter[str] = Counter()
 
-    def suspended(
-        self, key_text: str, seq: int, names: Iterable[str | None], since: float | None = None
-    ) -> None:
+    def suspended(self, key_text: str, seq: int, waits: Iterable[Any], since: float | None = None) -> None:
         """Note a suspended run.
 
         Args:
             key_text: Its key.
             seq: Its sequence number.
-            names: The signal name of each of its waits; None for a timer.
+            waits: Its waits, each with its ``kind`` and ``name``; see ``runtime.state.suspended``.
             since: When it was suspended, if that was in an earlier attempt.
         """
         self.resumed(key_text, seq)
-        kinds = tuple({_kind(name) for name in names})
+        kinds = tuple({_kind(wait) for wait in waits})
         self._counts.update(kinds)
         self._runs[key_text, seq] = _Suspended(since or self._now(), kinds)
 
@@ -65,7 +63,5 @@ class OpenWaits:
         }
 
 
-def _kind(name: str | None) -> str:
-    if name is None:
-        return TIMER
-    return APPROVAL if name == APPROVAL_SIGNAL else SIGNAL
+def _kind(wait: Any) -> str:
+    return APPROVAL if wait.name == APPROVAL_SIGNAL else wait.kind

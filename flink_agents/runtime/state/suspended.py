@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import msgpack
 
@@ -26,26 +26,56 @@ _NUMBER = re.compile("[0-9]{1,20}")
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
-class OpenWait(NamedTuple):
-    """A wait of a run that has not ended.
+@dataclass(frozen=True)
+class OpenWait:
+    """A wait of a run that has not ended. Each kind of wait is a subclass.
 
     Attributes:
+        kind: What ends it: ``timer`` or ``signal``.
+        name: Name of the signal that it waits for; None for a pause.
         step: The execution of the action that waits, by its path.
         task: The task of the action that waits, by the way to it.
         nth: How many waits of that task came before it.
-        name: Name of the signal that it waits for; None for a sleep.
-        deadline: When it ends without one, in milliseconds since the epoch; None for never.
+        deadline: When it ends by itself, in milliseconds since the epoch; None for never.
     """
+
+    kind: ClassVar[str]
 
     step: str
     task: str
     nth: int
-    name: str | None
     deadline: int | None
+    name: str | None = None
 
     def id(self, key_text: str, seq: int) -> str:
-        """The text by which a signal can name the wait."""
+        """Return the text by which a signal can name the wait."""
         return wait_id(key_text, seq, self.step, self.task, self.nth)
+
+    def fields(self) -> list[Any]:
+        """Return what state keeps of it."""
+        return [self.step, self.task, self.nth, self.name, self.deadline]
+
+
+@dataclass(frozen=True)
+class OpenPause(OpenWait):
+    """A pause that has not ended."""
+
+    kind = "timer"
+
+
+@dataclass(frozen=True)
+class OpenSignalWait(OpenWait):
+    """A wait for a signal that has not ended."""
+
+    kind = "signal"
+    name: str = ""
+
+
+def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> OpenWait:
+    """Return the wait of which these are the :meth:`OpenWait.fields`."""
+    if name is None:
+        return OpenPause(step, task, nth, deadline)
+    return OpenSignalWait(step, task, nth, deadline, name)
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
@@ -118,7 +148,7 @@ class Suspension:
             list(self.unstored),
             self.bound,
             self.recorded,
-            [list(one) for one in self.waits],
+            [one.fields() for one in self.waits],
             {path: list(counts) for path, counts in self.left.items()},
             {path: [list(one) for one in failed] for path, failed in self.failed.items()},
         )
@@ -155,7 +185,7 @@ class Suspension:
                 unstored,
                 bound,
                 recorded,
-                [OpenWait(*one) for one in waits],
+                [open_wait(*one) for one in waits],
                 {path: (counts[0], counts[1]) for path, counts in left.items()},
                 failed,
                 tuple((step, count) for step, count in parts),

@@ -27,7 +27,7 @@ from flink_agents.api.events.approvals import (
     outcome_of,
 )
 from flink_agents.runtime.execution.delivery import Delivery
-from flink_agents.runtime.execution.waits.awaited import wait_of
+from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 
 if TYPE_CHECKING:
     from flink_agents.runtime.execution.context import ActionRun
@@ -86,7 +86,7 @@ async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) 
         ContextMisuseError: The action cannot wait.
     """
     answers = _Answers(asked.check)
-    wait = wait_of(step, delivery, APPROVAL_SIGNAL, answers, asked.seconds)
+    wait = signal_wait_of(step, delivery, APPROVAL_SIGNAL, answers, asked.seconds)
     answers.request = request = _request(step, wait.id, wait.deadline, asked)
     _put_aside(step, request)
     # A replay that finds the answer in a record no longer knows when the request would have expired.

@@ -5,16 +5,45 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.mailbox import OF_ID, Mail
+from flink_agents.runtime.state.suspended import OpenWait
 
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.waits.run_waits import OutlastingWait
+
+class LiveWait(Protocol):
+    """A wait of a run in memory that is open; see ``durable_wait``."""
+
+    @property
+    def wait_id(self) -> str:
+        """The text by which a signal can name the wait."""
+        ...
+
+    @property
+    def run(self) -> int:
+        """Sequence number of the run that waits."""
+        ...
+
+    @property
+    def kept(self) -> OpenWait:
+        """What state would keep of the wait."""
+        ...
+
+    def is_for(self, name: str) -> bool:
+        """Return True if a signal of that name can end the wait."""
+        ...
+
+    def take(self) -> bool:
+        """End by a signal, if there is one for the wait; returns True if it has ended."""
+        ...
+
+    def look(self) -> None:
+        """End if the time has come, or if nothing else can end the wait."""
+        ...
 
 
 class LiveMail:
@@ -41,7 +70,7 @@ class LiveMail:
     def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int, resuming: bool = False) -> None:
         self.clock = clock
         self.resuming = resuming
-        self.open: dict[OutlastingWait, None] = {}
+        self.open: dict[LiveWait, None] = {}
         self.runs: set[int] = set()
         self.ended = self.skips = False
         self._over: set[int] = set()
@@ -109,7 +138,7 @@ class LiveMail:
             meant = Counter(one.run for one in self._mail if one.wait is None and one.name == name)
         found = 0
         for wait in self.open.copy():
-            if wait.name != name or wait.id in named:
+            if not wait.is_for(name) or wait.wait_id in named:
                 continue
             if meant[wait.run]:
                 meant[wait.run] -= 1

@@ -16,7 +16,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.aside import Aside, wake_up
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.pending import read_input
-from flink_agents.runtime.state.suspended import Suspension
+from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension
 
 
 class Asides:
@@ -50,7 +50,7 @@ class Asides:
         self._searched.add(key_text)
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
-        names = [one.name for one in suspension.waits if one.name is not None]
+        names = [one.name for one in suspension.waits if isinstance(one, OpenSignalWait)]
         kept = Aside(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
         asides = list(head.aside)
         places = [place for place, one in enumerate(asides) if one.seq == suspension.seq]

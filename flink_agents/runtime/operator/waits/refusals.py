@@ -22,7 +22,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mail, Mailbox
-from flink_agents.runtime.state.suspended import OpenWait, Suspension, run_of, wait_id
+from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
 """So many times ``signals.max-per-key`` is the limit of signals that answer a run, or may have been taken."""
@@ -152,7 +152,7 @@ class Refusals:
         return None if head.suspended is None else self._suspension(head.suspended[0])
 
 
-def unanswered(suspension: Suspension, key_text: str, mail: Iterable[Mail]) -> list[OpenWait]:
+def unanswered(suspension: Suspension, key_text: str, mail: Iterable[Mail]) -> list[OpenSignalWait]:
     """Return the waits for signals of a suspended run that no signal of ``mail`` is for."""
     named, meant = set[str](), Counter[str]()
     for one in mail:
@@ -160,9 +160,9 @@ def unanswered(suspension: Suspension, key_text: str, mail: Iterable[Mail]) -> l
             named.add(one.wait)
         elif one.run == suspension.seq:
             meant[one.name] += 1
-    found: list[OpenWait] = []
+    found: list[OpenSignalWait] = []
     for wait in suspension.waits:
-        if wait.name is None or wait.id(key_text, suspension.seq) in named:
+        if not isinstance(wait, OpenSignalWait) or wait.id(key_text, suspension.seq) in named:
             continue
         if meant[wait.name]:
             meant[wait.name] -= 1

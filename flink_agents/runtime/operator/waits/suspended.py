@@ -30,7 +30,7 @@ from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
 from flink_agents.runtime.state.pending import read_input
-from flink_agents.runtime.state.suspended import Suspension, run_of
+from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of
 
 
 class SuspendedRuns:
@@ -127,8 +127,7 @@ class SuspendedRuns:
         if head.suspended is not None:
             number, seq, _ = head.suspended
             left = self._suspension(number)
-            names = [one.name for one in left.waits]
-            self._shared.run_metrics.open_waits.suspended(key_text, seq, names, left.started_at / 1000)
+            self._shared.run_metrics.open_waits.suspended(key_text, seq, left.waits, left.started_at / 1000)
 
     def resume(self, head: Head) -> Waiting:
         """The suspended run of the current key, for its actor."""
@@ -447,7 +446,7 @@ class SuspendedRuns:
 
 def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
     """Whether a wait of a suspended run can take a signal; a pause never does."""
-    waits = [one for one in suspension.waits if one.name is not None]
+    waits = [one for one in suspension.waits if isinstance(one, OpenSignalWait)]
     if mail.wait is not None:
         return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)
     return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)

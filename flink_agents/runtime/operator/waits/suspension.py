@@ -124,8 +124,7 @@ class SuspensionService(KeyService):
         """Put into state what is left of a run, or remove what was left of one that has finished."""
         head, suspension = actor.head, ended.suspension
         if suspension is not None:
-            names = [one.name for one in suspension.waits]
-            self._open_waits.suspended(actor.key_text, suspension.seq, names)
+            self._open_waits.suspended(actor.key_text, suspension.seq, suspension.waits)
         if suspension is None:
             if ended.run.waits is not None or ended.resumed:
                 assert ended.number is not None

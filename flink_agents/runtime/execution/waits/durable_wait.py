@@ -1,0 +1,348 @@
+"""The base of durable waits: waits that outlast the execution of their action.
+
+A wait is an outcome like the end of a durable call. It begins when the action awaits it and no record says
+how it ended. How it ended is recorded when the action learns of it: in what is kept of the run, and by the
+store with the next record that may depend on it. All of it happens on the agent loop.
+
+Each kind of wait is a subclass, which says what the wait is for, what ends it, and what the action gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flink_agents.api.action_state import RecordKind
+from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDeadlineError
+from flink_agents.api.events.signals import SignalWait
+from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
+from flink_agents.runtime.journal.kept import KeptJournal
+from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
+from flink_agents.runtime.serde.awaitables import told as told_awaitable
+from flink_agents.runtime.state.suspended import OpenWait, wait_id
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.context import ActionRun
+
+LOOK_SECONDS = 0.05, 1.0
+"""The first and the longest interval after which a wait in memory looks at the clock, which may be set."""
+
+
+class DurableWait(Pending, SignalWait[Any]):
+    """A durable wait, which the action awaits.
+
+    Args:
+        step: The execution of the action.
+        delivery: Delivers outcomes to it.
+        seconds: How long the wait takes, or may take; None for no limit.
+
+    Attributes:
+        called: The method of the context that makes such waits.
+        future: Ends when the outcome is delivered.
+    """
+
+    called: ClassVar[str]
+    outlasts = True
+
+    __slots__ = ("_deadline", "_delivery", "_seconds", "_step", "_timer", "future")
+
+    def __init__(self, step: ActionRun, delivery: Delivery, seconds: float | None) -> None:
+        super().__init__(delivery.calls.number(RecordKind.WAIT, delivery.task_path()))
+        self._step = step
+        self._delivery = delivery
+        self._seconds = seconds
+        self._deadline: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
+
+    # -- what a kind of wait says -----------------------------------------------------
+
+    @property
+    @abstractmethod
+    def what(self) -> str:
+        """What the action waits for, in words. Records have it, so it must not change between versions."""
+
+    @property
+    @abstractmethod
+    def awaited_as(self) -> str:
+        """The user's call, for the error about a forgotten ``await``."""
+
+    @abstractmethod
+    def open_wait(self, deadline: int | None) -> OpenWait:
+        """Return what state keeps of the wait, with ``deadline``. Without one, it identifies the wait."""
+
+    @abstractmethod
+    def at_end_of_input(self, skips: bool) -> str | None:
+        """Return how the wait ends with the input; None if it goes on.
+
+        Args:
+            skips: True if pauses are skipped then.
+        """
+
+    @abstractmethod
+    def value_of(self, record: WaitRecord) -> Any:
+        """Return, or raise, what the action gets for an end of the wait other than the run's deadline."""
+
+    def is_for(self, name: str) -> bool:
+        """Return True if a signal of that name can end the wait."""
+        return False
+
+    def take(self) -> bool:
+        """End by something that has come for the wait, such as a signal; returns True if it has ended."""
+        return False
+
+    def _mismatch(self, recorded: Outcome) -> str | None:
+        """Return, in words, what the code waits for if that is not what was recorded; None if it is."""
+        return None if told(recorded) == self.what else self.what
+
+    def _learned(self) -> None:
+        """Note that the action learns of the end, so that what ended the wait is used up."""
+
+    def _give_back(self) -> None:
+        """Release what would have ended the wait: the action never learns of it."""
+
+    # -- what the action sees ---------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The text that names the wait. Outside, it stands for this run."""
+        self._used()
+        self._step.run.identify()
+        return self.wait_id
+
+    @property
+    def deadline(self) -> int | None:
+        """When the wait ends by itself, in milliseconds since the epoch; None for never."""
+        waits = self._step.run.waits
+        ends = [self.plan(), None if waits is None else waits.over]
+        return min((at for at in ends if at is not None), default=None)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._used()
+        return self._value().__await__()
+
+    def _used(self) -> None:
+        """Note that the wait is not forgotten."""
+        if self._step.run.waits is not None:
+            self._step.run.waits.unawaited.pop(self, None)
+
+    async def _value(self) -> Any:
+        self._step.guard()
+        record = await self._outcome()
+        if record.end == DEADLINE:
+            raise RunDeadlineError(
+                f"action {self._step.action.name!r} waits for {self.what}, "
+                "and its run has taken for too long",
+                expected=f"a run that ends within {AgentOptions.RUN_DEADLINE.key}",
+                found="a wait that the end of that time has met",
+                fix="catch this and end without further waits, or raise the option",
+            )
+        return self.value_of(record)
+
+    async def _outcome(self) -> WaitRecord:
+        """Wait until the end of the wait is delivered."""
+        delivery = self._delivery
+        if not delivery.counted:
+            delivery.count(asyncio.get_running_loop())
+        self._compare()
+        delivery.expect(self)
+        try:
+            return await self.future
+        except asyncio.CancelledError:
+            # Close first, then release: else this wait would take the signal again that it gives back.
+            delivery.leave(self)
+            self._close()
+            self._give_back()
+            raise
+
+    def _compare(self) -> None:
+        """End the execution if a replay waits for something else than was recorded."""
+        calls = self._delivery.calls
+        recorded = calls.recorded(self.number)
+        if recorded is not None and (now := self._mismatch(recorded)) is not None:
+            calls.refuse(Mismatch(self.number, told(recorded), now))
+            self._step.calls = calls
+            self._delivery.interrupt()
+
+    # -- while it is open -------------------------------------------------------------
+
+    @property
+    def wait_id(self) -> str:
+        """The text that names the wait, without telling anybody."""
+        run, number = self._step.run, self.number
+        return wait_id(run.key_text, run.sequence_number, self._step.path, number.task, number.nth)
+
+    @property
+    def run(self) -> int:
+        """Sequence number of the run that waits."""
+        return self._step.run.sequence_number
+
+    @property
+    def kept(self) -> OpenWait:
+        """What state keeps of the wait."""
+        return self.open_wait(self._deadline)
+
+    def leave_open(self) -> OpenWait:
+        """Return what state keeps of the wait when its run is suspended. From here on, only that run ends it.
+
+        A signal that comes while the action is torn down waits for the run, as all others do.
+        """
+        self._close()
+        self.gone = True
+        return self.kept
+
+    def plan(self) -> int | None:
+        """Return when the wait ends by itself, in milliseconds. This is decided once."""
+        if self._deadline is None:
+            self._deadline = self._waits.deadline(self.open_wait(None), self._seconds)
+        return self._deadline
+
+    def begin(self) -> None:
+        """Open the wait, or end it at once if what ends it is there."""
+        self.plan()
+        mail = self._waits.mail
+        mail.open[self] = None
+        if mail.resuming:
+            # All waits that were open when the run was suspended begin in one go.
+            outside().run(asyncio.get_running_loop().call_soon, mail.resumed)
+        if not self.take():
+            self.look()
+
+    @property
+    def _is_closed(self) -> bool:
+        """True if nothing may end the wait any more, or not in this part of the run."""
+        return self.ended or self.gone or self._delivery.over or self._waits.ends_part
+
+    def look(self, number: int = 0) -> None:
+        """End if the time has come, or if nothing else can end the wait; else look again in time."""
+        if self._is_closed:
+            return
+        mail = self._waits.mail
+        if mail.ended and (end := self.at_end_of_input(mail.skips)) is not None:
+            return self._settle(end)
+        now, deadline, over = mail.clock(), self._deadline, self._waits.over
+        if deadline is not None and now >= deadline:
+            return self._settle(TIMEOUT)
+        if over is not None and now >= over:
+            return self._settle(DEADLINE)
+        ends = [at for at in (deadline, over) if at is not None]
+        if ends:
+            self._stop()
+            least, most = LOOK_SECONDS
+            rest = min((min(ends) - now) / 1000, most, least * 2 ** min(number, 10))
+            loop = asyncio.get_running_loop()
+            self._timer = outside().run(loop.call_later, max(rest, 0.001), self.look, number + 1)
+
+    # -- its end ----------------------------------------------------------------------
+
+    def deliver(self, outcome: Outcome) -> None:
+        """End the wait."""
+        self._waits.waited(self._step)
+        if self.future.done():
+            return self._give_back()
+        if self.ended:
+            self._learned()
+            self._keep(outcome)
+        self.future.set_result(outcome)
+
+    def drop(self) -> None:
+        """End the wait without an outcome."""
+        self._close()
+        self._give_back()
+        self.future.cancel()
+
+    def _settle(self, end: str, **of_signal: Any) -> None:
+        """End the wait; the end is delivered in its turn.
+
+        Args:
+            end: How it ends.
+            of_signal: Fields of the record that tell of a signal.
+        """
+        # Closed before the delivery, which may resume the action at once.
+        self._close()
+        self.ended = True
+        delivery = self._delivery
+        now, order = self._waits.mail.clock(), delivery.calls.end()
+        record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
+        delivery.settle(delivery.end(self), record)
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Record how the wait ended, with failures of calls that the action saw before."""
+        calls, journal = self._delivery.calls, self._step.run.journal
+        assert isinstance(journal, KeptJournal)
+        outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
+        journal.keep_outcomes(self._step.path, outcomes)
+        calls.keep(outcomes)
+
+    def _close(self) -> None:
+        self._stop()
+        self._waits.mail.open.pop(self, None)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def _waits(self) -> RunWaits:
+        waits = self._step.run.waits
+        assert waits is not None
+        return waits
+
+
+def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Delivery:
+    """Return what delivers outcomes to code that is about to wait, or refuse the wait.
+
+    Args:
+        step: The execution of the action.
+        delivery: That of the code that runs; None if the code belongs to no action.
+        called: The method of the context that is called.
+
+    Raises:
+        ContextMisuseError: The action cannot wait.
+    """
+    if step.run.waits is None and not step.shared.may_wait:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} calls {called}, and nothing told that its code does",
+            expected=f"an action that calls {called} itself, or in code of its own modules",
+            found="code that no action of the agent was seen to lead to",
+            fix="set the option run.may-suspend to true",
+        )
+    if delivery is None or delivery is not step.delivery or delivery.main is None or step.run.waits is None:
+        raise ContextMisuseError(
+            f"action {step.action.name!r} calls {called}, but is no async def",
+            expected="an async def action, whose own task or tasks wait",
+            found="a def action, or code outside of the action",
+            fix=f"write async def, and await {called}(...)",
+        )
+    return delivery
+
+
+def check_waits_awaited(step: ActionRun) -> None:
+    """Check that an execution that ended well has awaited its waits: a wait does nothing else.
+
+    Raises:
+        MissingAwaitError: It has not.
+    """
+    waits = step.run.waits
+    if waits is None or not waits.unawaited:
+        return
+    forgotten = next((wait for wait, of in waits.unawaited.items() if of is step.delivery), None)
+    waits.unawaited.clear()
+    if forgotten is None or step.delivery is None:
+        return
+    if any(task.cancelled() or not task.done() for task in step.delivery.tasks):
+        # The wait may be that of a task which was cancelled before it began.
+        return
+    called = told_awaitable(forgotten)
+    raise MissingAwaitError(
+        f"action {step.action.name!r} ended without awaiting {called}: it did not wait",
+        expected="an await, or a task, for each pause and each wait for a signal",
+        found="a wait that nobody awaited",
+        fix=f"write await {called}; make no wait that is not awaited",
+    )

@@ -1,0 +1,249 @@
+"""The kinds of durable waits: pauses, and waits for signals.
+
+A wait for a signal picks one that is there, or stays open. The signal counts as taken once the action learns
+of it. If the action cancels the wait before that, other waits can take the signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
+from flink_agents.api.resources.provenance import as_data
+from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.waits.durable_wait import DurableWait, delivery_for
+from flink_agents.runtime.journal.calls import Outcome
+from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord
+from flink_agents.runtime.serde.declared_types import adapter_of
+from flink_agents.runtime.serde.tracebacks import text_of
+from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.suspended import OpenPause, OpenSignalWait, OpenWait
+
+if TYPE_CHECKING:
+    from flink_agents.runtime.execution.context import ActionRun
+
+Fit = Callable[[Any], Any]
+"""Makes what an action waits for out of a decoded value, or raises if the value does not fit."""
+
+MOST_TOLD = 1000
+"""The most characters in which an unmatched signal says what is wrong with it."""
+
+W = TypeVar("W", bound=DurableWait)
+
+
+class Pause(DurableWait):
+    """A pause: ``ctx.sleep``. Its time ends it, or the end of the input if pauses are skipped then."""
+
+    called = "ctx.sleep"
+
+    __slots__ = ()
+
+    @property
+    def what(self) -> str:
+        """What the action waits for, in words."""
+        return "a pause"
+
+    @property
+    def awaited_as(self) -> str:
+        """The user's call."""
+        return f"ctx.sleep({self._seconds:g})"
+
+    def open_wait(self, deadline: int | None) -> OpenWait:
+        """Return what state keeps of the pause."""
+        return OpenPause(self._step.path, self.number.task, self.number.nth, deadline)
+
+    def at_end_of_input(self, skips: bool) -> str | None:
+        """Return how the pause ends with the input."""
+        return TIMEOUT if skips else None
+
+    def value_of(self, record: WaitRecord) -> None:
+        """Return nothing: the pause is over."""
+
+
+class WaitForSignal(DurableWait):
+    """A wait for a signal: ``ctx.wait_for_signal``. A signal ends it, its time, or the end of the input.
+
+    Args:
+        step: The execution of the action.
+        delivery: Delivers outcomes to it.
+        seconds: The timeout; None for no limit.
+        name: Name of the signal.
+        fit: Checks and converts its value; None if any value will do.
+    """
+
+    called = "ctx.wait_for_signal"
+
+    __slots__ = ("_fit", "_picked", "name")
+
+    def __init__(
+        self, step: ActionRun, delivery: Delivery, seconds: float | None, name: str, fit: Fit | None
+    ) -> None:
+        super().__init__(step, delivery, seconds)
+        self.name = name
+        self._fit = fit
+        self._picked: Mail | None = None
+
+    @property
+    def what(self) -> str:
+        """What the action waits for, in words."""
+        return f"signal {self.name!r}"
+
+    @property
+    def awaited_as(self) -> str:
+        """The user's call."""
+        return f"ctx.wait_for_signal({self.name!r})"
+
+    def open_wait(self, deadline: int | None) -> OpenWait:
+        """Return what state keeps of the wait."""
+        return OpenSignalWait(self._step.path, self.number.task, self.number.nth, deadline, self.name)
+
+    def at_end_of_input(self, skips: bool) -> str | None:
+        """Return how the wait ends with the input, which no signal follows."""
+        return END
+
+    def is_for(self, name: str) -> bool:
+        """Return True if a signal of that name can end the wait."""
+        return name == self.name
+
+    def take(self) -> bool:
+        """End by a signal, if there is one for this wait. One that does not fit is refused."""
+        if self._is_closed:
+            return False
+        waits, own, run = self._waits, self.wait_id, self.run
+        while (mail := waits.mail.pick(self.name, own, run)) is not None:
+            if (wrong := self._wrong(mail)) is not None:
+                waits.refused.append((mail, wrong))
+                waits.mail.taken(mail)
+                continue
+            self._picked = mail
+            self._settle(SIGNAL, identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
+            return True
+        return False
+
+    def value_of(self, record: WaitRecord) -> Any:
+        """Return the value of the signal.
+
+        Raises:
+            NoMoreSignalsError: The input has ended.
+            SignalTimeoutError: No signal came in time.
+        """
+        if record.end == SIGNAL:
+            assert record.value is not None
+            return self._typed(record.value)
+        if record.end == END:
+            raise NoMoreSignalsError(
+                f"action {self._step.action.name!r} waits for {self.what}, and the input has ended",
+                expected="a signal before the end of the input, or an action that catches this",
+                found="the end of a bounded input, which no signal follows",
+                fix="catch NoMoreSignalsError (flink_agents.api.errors) and go on without an answer; "
+                "or let the stream of signals have no end",
+            )
+        raise SignalTimeoutError(
+            f"action {self._step.action.name!r} has waited for {self.what} for long enough",
+            expected=f"a signal within {self._seconds:g} s",
+            found="none",
+            fix="catch this and go on without it, or raise timeout=",
+        )
+
+    def _mismatch(self, recorded: Outcome) -> str | None:
+        other = super()._mismatch(recorded)
+        if other is None and isinstance(recorded, WaitRecord) and recorded.value is not None:
+            wrong = self._misfit(recorded.value)
+            return None if wrong is None else f"{self.what} of another type: {wrong}"
+        return other
+
+    def _learned(self) -> None:
+        mail, self._picked = self._picked, None
+        if mail is not None:
+            self._waits.taken.append(mail.identity)
+            self._waits.mail.taken(mail)
+
+    def _give_back(self) -> None:
+        mail, self._picked = self._picked, None
+        if mail is not None:
+            self._waits.mail.not_taken(mail)
+
+    def _wrong(self, mail: Mail) -> str | None:
+        """Return what is wrong with a signal that came for this wait; None if nothing is."""
+        return self._misfit(mail.value) if mail.name == self.name else f"the wait is for {self.name!r}"
+
+    def _misfit(self, value: bytes) -> str | None:
+        """Return why a value does not fit; None if it does."""
+        try:
+            self._typed(value)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what a user's validator raises, or a class that is gone
+            return f"{type(error).__name__}: {text_of(error)}"[:MOST_TOLD]
+        return None
+
+    def _typed(self, value: bytes) -> Any:
+        """Return a value as what the action waits for; raises if it does not fit."""
+        decoded = self._step.shared.codec.decode(value)
+        return as_data(decoded if self._fit is None else self._fit(decoded))
+
+
+def pause_of(step: ActionRun, delivery: Delivery | None, seconds: float) -> Pause:
+    """Make a pause, which begins when it is awaited.
+
+    Args:
+        step: The execution of the action.
+        delivery: That of the code that runs; None if the code belongs to no action.
+        seconds: How long it takes.
+
+    Raises:
+        ContextMisuseError: The action cannot wait.
+    """
+    return _noted(Pause(step, delivery_for(step, delivery, Pause.called), seconds), step)
+
+
+def signal_wait_of(
+    step: ActionRun, delivery: Delivery | None, name: str, fit: Fit | None, seconds: float | None
+) -> WaitForSignal:
+    """Make a wait for a signal, which begins when it is awaited.
+
+    Args:
+        step: The execution of the action.
+        delivery: That of the code that runs; None if the code belongs to no action.
+        name: Name of the signal.
+        fit: Checks and converts its value; None if any value will do.
+        seconds: The timeout; None for no limit.
+
+    Raises:
+        ContextMisuseError: The action cannot wait.
+    """
+    own = delivery_for(step, delivery, WaitForSignal.called)
+    return _noted(WaitForSignal(step, own, seconds, name, fit), step)
+
+
+def _noted(wait: W, step: ActionRun) -> W:
+    """Note a wait that must be awaited."""
+    assert step.run.waits is not None and step.delivery is not None
+    step.run.waits.unawaited[wait] = step.delivery
+    return wait
+
+
+def fit_of(kind: Any) -> Fit | None:
+    """Return what checks and converts the value of a signal; None if any value will do.
+
+    Args:
+        kind: The type that the action waits for, or None.
+
+    Raises:
+        ContextMisuseError: Pydantic does not know the type.
+    """
+    if kind is None:
+        return None
+    try:
+        adapter = adapter_of(kind)
+        if not adapter.pydantic_complete:
+            adapter.rebuild()
+    except Exception as error:  # a foreign type may raise anything where it is described
+        raise ContextMisuseError(
+            f"ctx.wait_for_signal is given a type that no value can be checked against: {kind!r}"[:500],
+            expected="a type that pydantic knows, or None for any value",
+            found=f"{type(error).__name__}: {error}"[:500],
+            fix="wait for a pydantic model, a dataclass, or a type such as int or list[str]",
+        ) from error
+    return adapter.validate_python
