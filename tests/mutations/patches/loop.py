@@ -34,8 +34,8 @@ patch(
 )
 patch(
     "finish-before-marker",
-    "agent_loop:AgentLoop._work",
-    "self.replays.ended(run, waiting)",
+    "actor:KeyActor.finish",
+    "run.journal.mark_end()",
     "pass",
     "No marker is taken behind the records of a run.",
 )
