@@ -23,7 +23,7 @@ from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.behind import Behind
-from flink_agents.testing.crashes import Crashes
+from flink_agents.testing.crash_points import CrashPoints
 from flink_agents.testing.due_timers import DueTimers
 from flink_agents.testing.fake_state import FakeBackend
 from flink_agents.testing.given import check_open, check_tag
@@ -129,7 +129,7 @@ class Driver:
     _side_times: dict[str, list[tuple[int | None, int]]]
     _clock: Clock
     _pauses: Pauses
-    _crashes: Crashes | None
+    _crashes: CrashPoints | None
     _event_time: EventTime
     _max_parallelism: int
     _serialize: bool

@@ -29,7 +29,8 @@ from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.crashes import crashes_of
+from flink_agents.testing.crash_points import crash_points
+from flink_agents.testing.crashes import Crashes
 from flink_agents.testing.driver import START as START, Clock, Subtask
 from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import KeyState
@@ -37,16 +38,15 @@ from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_c
 from flink_agents.testing.given import check_open, given_selector, milliseconds
 from flink_agents.testing.meters import Meters
 from flink_agents.testing.pauses import Pauses
-from flink_agents.testing.records import Records
 from flink_agents.testing.reordering import Reorder, reordered
-from flink_agents.testing.shown_waits import WaitsShown
+from flink_agents.testing.restarts import Restarts
 from flink_agents.testing.signals import KeyedSignal, unkeyed
 from flink_agents.testing.snapshots import Snapshot as Snapshot
 
 LAST_WATERMARK = 2**63 - 1
 
 
-class OperatorHarness(WaitsShown, Records):
+class OperatorHarness(Restarts):
     """Drives an agent's operator; also a context manager that closes it.
 
     Args:
@@ -143,7 +143,7 @@ class OperatorHarness(WaitsShown, Records):
         self._flink = FakeFlink() if checkpoints else None
         self.codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
         own = store is not None or self._config.get(AgentOptions.STORE) is not None
-        self._crashes = crashes_of(self, crash, own, CRASH in conditions and auto_run)
+        self._crashes = crash_points(self.codec, crash, own, CRASH in conditions and auto_run)
         if self._crashes is not None:
             # Each crash is a replay and a restart; discarded executions in between are not crashes.
             self._replay = self._restart = False
@@ -252,15 +252,6 @@ class OperatorHarness(WaitsShown, Records):
         finally:
             self._settles = settles
 
-    def close(self) -> None:
-        """End the operator."""
-        self._end(wait=True)
-
-    def _end(self, wait: bool) -> None:
-        for subtask in self._subtasks:
-            subtask.processor.close(wait)
-        self._subtasks = []
-
     def __enter__(self) -> OperatorHarness:
         return self
 
@@ -280,13 +271,6 @@ class OperatorHarness(WaitsShown, Records):
         if self._inputs is None:
             self._inputs = []
         return replace(self.checkpoint(), number=self._flink.trigger() if self._flink is not None else 0)
-
-    def checkpoint(self) -> Snapshot:
-        """Take a checkpoint like :meth:`snapshot`, but record no inputs from it on."""
-        keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
-        side = {tag: len(values) for tag, values in self._side.items()}
-        inputs = len(self._inputs or ())
-        return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs)
 
     def restore(self, snapshot: Snapshot, parallelism: int | None = None) -> None:
         """Discard the operator and start a new one from ``snapshot``.
@@ -386,54 +370,6 @@ class OperatorHarness(WaitsShown, Records):
         """The whole state of ``key``, as bytes."""
         return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
 
-    # -- for the test kit -------------------------------------------------------------
-
-    def kept(self) -> dict[str, Any]:
-        """Copies of everything outside of state: outputs, clock and watermark."""
-        side = {tag: list(values) for tag, values in self._side.items()}
-        return {
-            "outputs": list(self.outputs),
-            "timestamps": list(self.timestamps),
-            "lows": list(self.lows),
-            "side": side,
-            "side_times": {tag: list(times) for tag, times in self._side_times.items()},
-            "time": self._clock.time,
-            "watermark": self.current_watermark,
-        }
-
-    def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
-        """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
-        self.close()
-        self._meters = Meters()
-        self._keep(kept)
-        self._start(snapshot.keys, parallelism)
-
-    def set_aside(self) -> tuple[list[Subtask], Meters]:
-        """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
-        aside = self._subtasks, self._meters
-        self._subtasks = []
-        return aside
-
-    def take_back(self, aside: tuple[list[Subtask], Meters], kept: Mapping[str, Any]) -> None:
-        """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
-        self.close()
-        self._subtasks, self._meters = aside
-        self._keep(kept)
-
-    @property
-    def busy(self) -> bool:
-        """True if any key has uncommitted work."""
-        return any(subtask.processor.busy_keys for subtask in self._subtasks)
-
-    def _keep(self, kept: Mapping[str, Any]) -> None:
-        # Tests hold references to these lists.
-        self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
-        self.lows[:] = kept["lows"]
-        for tag in {*self._side, *kept["side"]}:
-            self._left(tag)[:] = kept["side"].get(tag, [])
-            self.side_times(tag)[:] = kept["side_times"].get(tag, [])
-        self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
-
     # -- inside -----------------------------------------------------------------------
 
     def _head(self, key: Any) -> Head | None:
@@ -456,7 +392,7 @@ class OperatorHarness(WaitsShown, Records):
         check_open(bool(self._subtasks))
         if self._crashes is not None and (self._settles or resume is None):
             whole = partial(self._to_the_end, act)
-            self._crashes.explore(
+            Crashes(self, self._crashes).explore(
                 whole,
                 (lambda taken: self._to_the_end(partial(resume, taken))) if resume else lambda taken: whole(),
                 partial(self._to_the_end, again) if again else whole,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flink_agents.api.common.policies import DeadLetter
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.delayed import delayed_in
-
-if TYPE_CHECKING:
-    from flink_agents.testing.harness import OperatorHarness
+from flink_agents.testing.fake_state import KeyState
 
 MAX_TOLD = 1000
 """How many characters of each side a difference shows."""
@@ -41,24 +39,26 @@ class Outcome:
     codec: ValueCodec
 
     @classmethod
-    def of(cls, harness: OperatorHarness, left: Sequence[tuple[str, str, Any]]) -> Outcome:
+    def of(
+        cls, keys: Mapping[str, KeyState], codec: ValueCodec, left: Sequence[tuple[str, str, Any]]
+    ) -> Outcome:
         """Return the outcome of a harness.
 
         Args:
-            harness: The harness.
+            keys: The state of each key.
+            codec: Encodes the values in it.
             left: Its outputs: name of the output, canonical string of the key, value.
         """
         lists: dict[tuple[str, str], list[Any]] = {}
         for what, key, value in left:
             lists.setdefault((what, key), []).append(value)
-        keys = harness.checkpoint().keys
         memory = {
             key: {path: data for path, (data, _) in state.memory.items()} for key, state in keys.items()
         }
         heads = {key: Head.unpack(state.head) for key, state in keys.items() if state.head is not None}
         delayed = {key: [(one.due, one.packed) for one in delayed_in(state)] for key, state in keys.items()}
         runs = {key: head.next_seq for key, head in heads.items()}
-        return cls(lists, memory, runs, delayed, harness.codec)
+        return cls(lists, memory, runs, delayed, codec)
 
 
 @dataclass

@@ -1,0 +1,179 @@
+"""The points at which a harness can crash, and what it did up to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.action_state import JournalKey, Record
+from flink_agents.api.errors import AgentConfigurationError
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.aside import Aside
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.testing.faults import Fault, Faults
+from flink_agents.testing.outside import Outside
+from flink_agents.testing.snapshots import Snapshot
+
+EVERYWHERE = "everywhere"
+
+
+class Died(Exception):
+    """The operator crashes here."""
+
+
+Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[Aside, ...]]
+"""State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
+
+_NOTHING: Progress = (0, 0, 0, None, None, None, ())
+
+
+@dataclass
+class Crash:
+    """The point at which the operator crashes.
+
+    Attributes:
+        append: Number of the append that it does not survive; None if it is a commit.
+        stored: True if that append, or commit, is stored.
+        commit: Number of the commit.
+        checkpoint: The checkpoint after the commit, once it was taken.
+    """
+
+    append: int | None = None
+    stored: bool = False
+    commit: int | None = None
+    checkpoint: Moment | None = None
+    died: bool = False
+
+    def fault(self, asked: int) -> Fault | None:
+        """Return the fault of the append with that number."""
+        if asked != self.append:
+            return None
+        self.died = True
+        return Fault.UNACKNOWLEDGED if self.stored else Fault.LOST
+
+
+@dataclass
+class Moment:
+    """The state of a harness at one moment, the number of inputs it had taken, and its outputs so far."""
+
+    snapshot: Snapshot
+    kept: dict[str, Any]
+    taken: int
+    left: list[tuple[str, str, Any]]
+
+
+class CrashPoints:
+    """Counts the appends and commits of a harness, and lets it crash at one of them.
+
+    Args:
+        codec: Encodes the arguments of durable calls.
+
+    Attributes:
+        outside: Executes the functions of durable calls.
+        place: The records.
+        faults: The faults of appends.
+        crash: Where the harness crashes; None if it does not.
+        heads: What of each key's head a commit changed last.
+        count: The number of commits.
+        taken: The number of inputs.
+        outputs: Each emitted value: name of the output, canonical string of the key, value.
+        moment: Takes a checkpoint.
+    """
+
+    def __init__(self, codec: ValueCodec) -> None:
+        self.outside = Outside(codec)
+        self.place = MemoryPlace()
+        self.faults = Faults(make=lambda: MemoryStore(self.place))
+        self.crash: Crash | None = None
+        self.heads: dict[str, Progress] = {}
+        self.count = 0
+        self.taken = 0
+        self.outputs: list[tuple[str, str, Any]] = []
+        self.moment: Callable[[], Moment]
+
+    def store(self) -> Any:
+        """Return a store for one attempt of one subtask."""
+        return self.faults.store()
+
+    def delivered(self) -> None:
+        """Note that an input was delivered."""
+        self.taken += 1
+
+    def commits(self, key: str, packed: bytes | None) -> None:
+        """Note a commit, before any output leaves.
+
+        Raises:
+            Died: The operator crashes before this commit.
+        """
+        before, now = self.heads.get(key), progress_of(packed)
+        if before == now or (before is None and now == _NOTHING):
+            return
+        self.heads[key] = now
+        self.count += 1
+        crash = self.crash
+        if crash is not None and crash.commit == self.count - 1 and not crash.stored:
+            crash.died = True
+            self.outside.die()
+            raise Died
+
+    def fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+        """Return the fault of an append."""
+        fault = self.crash.fault(asked) if self.crash is not None else None
+        if fault is not None:
+            self.outside.die()
+        return fault
+
+    def left(self, what: str, key: str, value: Any) -> None:
+        """Note an emitted value: name of the output, canonical string of the key, value."""
+        self.outputs.append((what, key, value))
+
+    def committed(self) -> None:
+        """Note that all outputs of an emission have left.
+
+        Raises:
+            Died: The operator crashes after this commit.
+        """
+        crash = self.crash
+        wanted = crash is not None and crash.commit is not None and crash.stored and not crash.died
+        if crash is not None and wanted and self.count > (crash.commit or 0):
+            crash.died, crash.checkpoint = True, self.moment()
+            self.outside.die()
+            raise Died
+
+
+def progress_of(packed: bytes | None) -> Progress:
+    """Return what of a head a commit changes."""
+    if packed is None:
+        return _NOTHING
+    head = Head.unpack(packed)
+    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.aside)
+    return (head.next_seq, head.first_pending, head.ahead, *waits)
+
+
+def crash_points(codec: ValueCodec, crash: str | None, own: bool, forced: bool) -> CrashPoints | None:
+    """Return what lets a harness crash; None if it does not.
+
+    Args:
+        codec: Encodes the arguments of durable calls.
+        crash: The test's argument: ``"everywhere"``, None, or an empty string if it is not given.
+        own: True if the test or an option names a store.
+        forced: True if the environment asks for it and the test does not say.
+
+    Raises:
+        AgentConfigurationError: The harness cannot crash in that way.
+    """
+    if crash == "":
+        return CrashPoints(codec) if forced and not own else None
+    if crash is None:
+        return None
+    if crash != EVERYWHERE or own:
+        raise AgentConfigurationError(
+            "the harness cannot crash everywhere",
+            expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
+            found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
+            fix="leave store and action-state.store out, or crash; "
+            "flink_agents.testing.faults lets a store fail at one append",
+        )
+    return CrashPoints(codec)

@@ -1,0 +1,84 @@
+"""Ends an operator and starts another one in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.testing.driver import Subtask
+from flink_agents.testing.meters import Meters
+from flink_agents.testing.records import Records
+from flink_agents.testing.shown_waits import WaitsShown
+from flink_agents.testing.snapshots import Snapshot
+
+
+class Restarts(WaitsShown, Records):
+    """Takes checkpoints, and returns to one. A base class of ``OperatorHarness``."""
+
+    codec: ValueCodec
+    _inputs: list[tuple[Any, int | None]] | None
+    _max_parallelism: int
+    _meters: Meters
+
+    def close(self) -> None:
+        """End the operator."""
+        self._end(wait=True)
+
+    def _end(self, wait: bool) -> None:
+        for subtask in self._subtasks:
+            subtask.processor.close(wait)
+        self._subtasks = []
+
+    def checkpoint(self) -> Snapshot:
+        """Take a checkpoint like :meth:`snapshot`, but record no inputs from it on."""
+        keys = {key: state.copy() for task in self._subtasks for key, state in task.backend.keys.items()}
+        side = {tag: len(values) for tag, values in self._side.items()}
+        inputs = len(self._inputs or ())
+        return Snapshot(keys, len(self.outputs), side, self._max_parallelism, inputs)
+
+    def kept(self) -> dict[str, Any]:
+        """Copies of everything outside of state: outputs, clock and watermark."""
+        side = {tag: list(values) for tag, values in self._side.items()}
+        return {
+            "outputs": list(self.outputs),
+            "timestamps": list(self.timestamps),
+            "lows": list(self.lows),
+            "side": side,
+            "side_times": {tag: list(times) for tag, times in self._side_times.items()},
+            "time": self._clock.time,
+            "watermark": self.current_watermark,
+        }
+
+    def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
+        """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
+        self.close()
+        self._meters = Meters()
+        self._keep(kept)
+        self._start(snapshot.keys, parallelism)
+
+    def set_aside(self) -> tuple[list[Subtask], Meters]:
+        """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
+        aside = self._subtasks, self._meters
+        self._subtasks = []
+        return aside
+
+    def take_back(self, aside: tuple[list[Subtask], Meters], kept: Mapping[str, Any]) -> None:
+        """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
+        self.close()
+        self._subtasks, self._meters = aside
+        self._keep(kept)
+
+    @property
+    def busy(self) -> bool:
+        """True if any key has uncommitted work."""
+        return any(subtask.processor.busy_keys for subtask in self._subtasks)
+
+    def _keep(self, kept: Mapping[str, Any]) -> None:
+        # Tests hold references to these lists.
+        self.outputs[:], self.timestamps[:] = kept["outputs"], kept["timestamps"]
+        self.lows[:] = kept["lows"]
+        for tag in {*self._side, *kept["side"]}:
+            self._left(tag)[:] = kept["side"].get(tag, [])
+            self.side_times(tag)[:] = kept["side_times"].get(tag, [])
+        self._clock.time, self.current_watermark = kept["time"], kept["watermark"]
