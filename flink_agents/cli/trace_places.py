@@ -90,6 +90,12 @@ class TracePlace:
 
 def _records(lines: Any) -> Iterator[TraceRecord]:
     """Yield the records among lines; another producer may have written some."""
+    from flink_agents.trace.folding import unfolded
+
+    return unfolded(_parsed(lines))
+
+
+def _parsed(lines: Any) -> Iterator[TraceRecord]:
     from flink_agents.api.errors.trace import TraceFormatError
     from flink_agents.trace.records import TraceRecord
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flink_agents.api.errors.trace import TraceFormatError, TraceNotFoundError
+from flink_agents.trace.folding import unfolded
 from flink_agents.trace.records import STARTED, TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 
@@ -82,7 +83,7 @@ def read_files(place: Path) -> Iterator[TraceRecord]:
             fix="set trace.level for the job, and give the directory of its option trace.directory",
         )
     for file in files:
-        yield from _read(file)
+        yield from unfolded(_read(file))
 
 
 def _read(file: Path) -> Iterator[TraceRecord]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.trace import TraceFormatError
+from flink_agents.trace.folding import unfolded
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.merging import COLUMNS, RunRow, storable
 from flink_agents.ui.sources import Lines, Source
@@ -85,8 +86,8 @@ class TraceIndex:
     def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
         """Return the records of runs."""
         marks = ",".join("?" * len(run_ids))
-        for row in self.ask(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids):
-            yield TraceRecord.from_json(row["body"])
+        rows = self.ask(f"SELECT body FROM records WHERE run_id IN ({marks}) ORDER BY id", run_ids)
+        return unfolded(TraceRecord.from_json(row["body"]) for row in rows)
 
     # -- following --------------------------------------------------------------------
 
@@ -168,9 +169,10 @@ class TraceIndex:
             known.add(name)
             row.add(record)
             new.append((name, run_id, place, line))
-            what = row.agent, storable(record.kind), storable(record.name), storable(record.outcome)
-            counts[what] += 1
-            seconds[what] += record.seconds or 0.0
+            for one in unfolded([record]):
+                what = row.agent, storable(one.kind), storable(one.name), storable(one.outcome)
+                counts[what] += 1
+                seconds[what] += one.seconds or 0.0
         write = self._writer.executemany
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
         marks = ",".join("?" * len(COLUMNS))

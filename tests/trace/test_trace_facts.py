@@ -12,9 +12,9 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ScriptedModel
-from flink_agents.trace.facts import facts_of
 from flink_agents.trace.reading import by_run
-from flink_agents.trace.recorder import TracedSubtask, TraceRecorder
+from flink_agents.trace.recording.facts import facts_of
+from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.telling import tree, why
 from flink_agents.trace.writer import TraceWriter

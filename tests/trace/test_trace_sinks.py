@@ -17,8 +17,8 @@ from flink_agents import Configuration
 from flink_agents.api.errors import TraceOptionError, UnknownTraceSinkError
 from flink_agents.api.settings.tracing import TRACE_SINKS
 from flink_agents.testing import OperatorHarness
-from flink_agents.trace.assembly import check_trace_options
 from flink_agents.trace.reading import read_files
+from flink_agents.trace.recording.assembly import check_trace_options
 from flink_agents.trace.records import TraceRecord, span_id
 from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.sinks.kafka import KafkaSink

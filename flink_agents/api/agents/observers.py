@@ -150,6 +150,9 @@ class RunObserver:
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
         """Note how long an attempt of an action took, on Flink's thread where ``inline``."""
 
+    def events_sent(self, run: ObservedRun, action: str, event_types: Sequence[str]) -> None:
+        """Note which events an attempt of an action sent. Called right before :meth:`action_ended`."""
+
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Note that an attempt of an action raised."""
 

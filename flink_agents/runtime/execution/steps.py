@@ -25,6 +25,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import begin_event
 from flink_agents.runtime.execution.waits.forgotten import check_awaited
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -298,6 +299,7 @@ class Inline:
         # Found once, since each event that needs nothing else comes by here.
         self._call = steps.call
         self._ended = steps.observers.action_ended
+        self._tells_sent = steps.observers.events_sent is not None
 
     def replayed(self, step: ActionRun) -> bool:
         """No run begins here of which anything is recorded."""
@@ -324,6 +326,8 @@ class Inline:
         if step.trial is not None:
             # The author's code caught what should have led away from here.
             raise HandOver(self._steps.leave_thread(step))
+        if self._tells_sent:
+            tell_sent(self._steps.observers, step)
         self._ended(step.run.state, step.action.name, clock() - began, True)
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
@@ -332,3 +336,9 @@ class Inline:
 
     async def end_tasks(self, step: ActionRun) -> None:
         """Nothing is started on this thread."""
+
+
+def tell_sent(observers: Observers, step: ActionRun) -> None:
+    """Tell observers which events a step has sent, right before they are told that it has ended."""
+    if step.sent and (tell := observers.events_sent) is not None:
+        tell(step.run.state, step.action.name, tuple([event.event_type for event in step.sent]))

@@ -48,7 +48,7 @@ from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
-from flink_agents.trace.assembly import check_trace_options
+from flink_agents.trace.recording.assembly import check_trace_options
 
 
 class FlinkAgentInput(AgentInput):

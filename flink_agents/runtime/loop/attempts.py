@@ -17,7 +17,7 @@ from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import Trial, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.steps import StepExecutor, tell_sent
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -128,6 +128,7 @@ class Attempts:
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
                 await (self._wait(step) if unbounded else self._in_time(step, begun))
+            tell_sent(self._observers, step)
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
             slot.end()

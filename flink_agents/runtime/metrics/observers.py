@@ -31,6 +31,7 @@ class Observers:
         others: See above.
         phase_changed: None if it has no observer, since phases change more often than anything else.
         call_content: None if it has no observer, so that the content is not built.
+        events_sent: None if it has no observer, so that the types are not asked for.
         memory_written: None if it has no observer.
         recorded: None if it has no observer.
         agent_called: None if it has no observer.
@@ -57,6 +58,7 @@ class Observers:
         self.action_retried = dispatch("action_retried") or _nobody
         self.action_replayed = dispatch("action_replayed") or _nobody
         self.action_mismatched = dispatch("action_mismatched") or _nobody
+        self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _nobody
         self.call_begun = dispatch("call_begun") or _nobody
         self.call_retried = dispatch("call_retried") or _nobody

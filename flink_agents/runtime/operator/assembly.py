@@ -53,8 +53,8 @@ from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
-from flink_agents.trace.assembly import recorder_of
-from flink_agents.trace.recorder import TracedSubtask
+from flink_agents.trace.recording.assembly import recorder_of
+from flink_agents.trace.recording.recorder import TracedSubtask
 
 Outlet = Callable[[Emission], None]
 """Takes what leaves in a beat, while its key is current."""

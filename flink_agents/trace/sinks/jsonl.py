@@ -64,16 +64,26 @@ class JsonlSink:
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Append records. After an error, the next call begins a new file."""
         try:
+            lines: list[bytes] = []
+            size = 0
             for record in records:
                 line = record.to_bytes() + b"\n"
-                file = self._open(len(line))
-                file.write(line)
-                self._size += len(line)
-            if self._file is not None:
-                self._file.flush()
+                if lines and self._size + size + len(line) > self._file_bytes:
+                    self._append(lines, size)
+                    lines, size = [], 0
+                lines.append(line)
+                size += len(line)
+            if lines:
+                self._append(lines, size)
         except OSError:
             self._abandon()
             raise
+
+    def _append(self, lines: Sequence[bytes], size: int) -> None:
+        file = self._open(size)
+        file.write(b"".join(lines))
+        self._size += size
+        file.flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -13,6 +13,7 @@ from typing import Any
 from flink_agents.api.errors.trace import TraceError, TraceOptionError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace import operations
+from flink_agents.trace.folding import unfolded
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id, span_of_context
 from flink_agents.trace.sinks.otel_histograms import GenAiHistograms
@@ -85,7 +86,7 @@ class OtelSink:
 
 def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
     """Return a span for each record that is one: what has ended, and is no replay."""
-    for record in records:
+    for record in unfolded(records):
         if record.is_end and not record.replayed:
             yield span_of(record)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,13 @@ from flink_agents import redaction
 from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObserver
 from flink_agents.api.common.logs import bounded
 from flink_agents.api.settings.tracing import TraceLevel
-from flink_agents.trace.attributes import origin_of, told_of, wait_of, written_of
-from flink_agents.trace.facts import facts_of
+from flink_agents.trace.folding import FOLDED, counted
 from flink_agents.trace.operations import operation_of
-from flink_agents.trace.records import RUNNING, WAITING, TraceRecord, run_id_of, span_id, trace_of
-from flink_agents.trace.segments import CalledAgent, KnownRun, Segment, called_agents
+from flink_agents.trace.recording.attributes import told_of, wait_of, written_of
+from flink_agents.trace.recording.facts import facts_of
+from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
+from flink_agents.trace.recording.segments import CalledAgent, Segment, called_agents
+from flink_agents.trace.records import RUNNING, WAITING
 from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
 _CALLS, _CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
@@ -27,23 +28,6 @@ _START_LESS = (Phase.RECORDS, Phase.INPUT)
 
 _STARTED = (Phase.QUEUED, Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD)
 """The phases that only a run outside of Flink's thread comes to: it gets a record when it starts."""
-
-
-@dataclass(frozen=True)
-class TracedSubtask:
-    """What all records of a subtask have in common.
-
-    Attributes:
-        job: Identity of the job.
-        agent: Name of the agent.
-        subtask: Number of the subtask.
-        attempt: Number of the task attempt.
-    """
-
-    job: str
-    agent: str
-    subtask: int
-    attempt: int = 0
 
 
 class TraceRecorder(RunObserver):
@@ -80,8 +64,7 @@ class TraceRecorder(RunObserver):
         self._most = most_content
         self._now = now
         self._segments: dict[ObservedRun, Segment] = {}
-        # Only for the writer's thread.
-        self._latest = KnownRun(None, "", "", "", "")
+        self._made = RecordMaker(subtask)
         writer.look = self.look
 
     @property
@@ -104,21 +87,27 @@ class TraceRecorder(RunObserver):
             if not self._samples(run):
                 return
             segment = self._segments[run] = Segment(self._now())
+            if before is None and phase is Phase.RUNNING:
+                # On Flink's thread, where most runs also end.
+                return
         if segment.waiting is not None:
             what, since = segment.waiting
             segment.waits[what] = segment.waits.get(what, 0.0) + self._now() - since
             segment.waiting = None
         if phase in _STARTED:
             segment.waiting = phase.name.lower(), self._now()
+            self._unfold(run, segment)
         if run.identity and not segment.told and (phase in _STARTED or before is Phase.QUEUED):
             segment.told = True
             self._run(run, segment, "started", {})
         if phase is Phase.COMMITTED:
             self._end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
+            self._unfold(run, segment)
             waits = [wait_of(one) for one in run.open_waits]
             self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
         elif phase is Phase.FAILED:
+            self._unfold(run, segment)
             self._end(run, "failed")
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
@@ -152,9 +141,7 @@ class TraceRecorder(RunObserver):
                 continue
             segment.seen = seen
             calls = {
-                what[1]: one[2].get("attempt", 1)
-                for what, queued in list(segment.open.items())
-                for one in list(queued)
+                what[1]: one[2].get("attempt", 1) for what, queued in segment.opened() for one in list(queued)
             }
             waits_for = run.waits_for
             if phase is Phase.QUEUED:
@@ -175,7 +162,7 @@ class TraceRecorder(RunObserver):
         begun = round(self._now() - (self._clock() - since), 3) if since else None
         attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
         outcome = WAITING if waits_for else RUNNING
-        made = partial(self._record, run, run.identity, "run", self._subtask.agent, outcome, (), None)
+        made = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
         return partial(made, attributes, None, self._now(), False)
 
     def closed(self) -> None:
@@ -187,13 +174,35 @@ class TraceRecorder(RunObserver):
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
         """Record an attempt of an action that succeeded."""
         segment = self._segments.get(run)
+        if segment is None:
+            return
+        sent, segment.sent = segment.sent, ()
+        if inline and segment.folded is not None:
+            segment.folded.append((action, seconds, sent))
+            return
+        self._unfold(run, segment)
+        more = {"sent": counted(sent)} if sent else {}
+        self._action(run, segment, action, "ok", seconds, {"inline": inline, **more})
+
+    def events_sent(self, run: ObservedRun, action: str, event_types: Sequence[str]) -> None:
+        """Note which events an attempt of an action sent: their types, no values."""
+        segment = self._segments.get(run)
         if segment is not None:
-            self._action(run, segment, action, "ok", seconds, {"inline": inline})
+            segment.sent = tuple(event_types)
+
+    def _unfold(self, run: ObservedRun, segment: Segment) -> None:
+        """Give the actions so far records of their own, since the run takes longer, or has more to tell."""
+        folded, segment.folded = segment.folded, None
+        for action, seconds, sent in folded or ():
+            more = {"sent": counted(sent)} if sent else {}
+            self._action(run, segment, action, "ok", seconds, {"inline": True, **more})
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Record an attempt of an action that raised."""
         segment = self._segments.get(run)
         if segment is not None:
+            self._unfold(run, segment)
+            segment.sent = ()
             segment.error = {"action": action, **told_of(error)}
             self._action(run, segment, action, "failed", None, segment.error)
 
@@ -207,6 +216,7 @@ class TraceRecorder(RunObserver):
         """Note an action that came from its record: it is recorded already."""
         segment = self._segments.get(run)
         if segment is not None:
+            self._unfold(run, segment)
             segment.actions[action] += 1
             segment.replayed += 1
 
@@ -237,6 +247,7 @@ class TraceRecorder(RunObserver):
         """Note when a durable call began."""
         segment = self._segments.get(run)
         if segment is not None:
+            self._unfold(run, segment)
             what = action, function
             attributes: dict[str, Any] = {"again": True} if again else {}
             asked = called_agents.get()
@@ -303,6 +314,7 @@ class TraceRecorder(RunObserver):
         segment, asked = self._segments.get(run), called_agents.get()
         if segment is None:
             return
+        self._unfold(run, segment)
         parent = asked[-1].path if asked else ("action", action, segment.actions[action])
         number = segment.agents[action, agent]
         segment.agents[action, agent] += 1
@@ -348,8 +360,13 @@ class TraceRecorder(RunObserver):
     ) -> None:
         segment = self._segments.pop(run)
         attributes: dict[str, Any] = {}
-        if segment.waits:
+        if segment.folded is None and segment.waits:
             attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.waits.items()}
+        if segment.folded:
+            # Encoded by the writer, and made records of their own by who reads them.
+            wanted = [one for one in segment.folded if self._wants(one[0], _CALLS)]
+            if wanted:
+                attributes[FOLDED] = wanted
         if segment.executed or segment.replayed:
             attributes |= {"calls": segment.executed, "replayed": segment.replayed}
         if segment.error is not None and outcome != "completed":
@@ -372,9 +389,7 @@ class TraceRecorder(RunObserver):
         parent = () if path else None
         what = run, run.identity, "run", self._subtask.agent, outcome
         seconds = now - segment.begun
-        self._writer.put(
-            partial(self._record, *what, tuple(path), parent, attributes, seconds, now, replayed)
-        )
+        self._writer.put(partial(self._made, *what, tuple(path), parent, attributes, seconds, now, replayed))
 
     def _put(
         self,
@@ -389,49 +404,4 @@ class TraceRecorder(RunObserver):
         replayed: bool = False,
     ) -> None:
         what = run, run.identity, kind, name, outcome, path, parent or ()
-        self._writer.put(partial(self._record, *what, attributes, seconds, self._now(), replayed))
-
-    def _record(
-        self,
-        run: ObservedRun,
-        identity: str,
-        kind: str,
-        name: str,
-        outcome: str,
-        path: tuple[Any, ...],
-        parent: tuple[Any, ...] | None,
-        attributes: Mapping[str, Any],
-        seconds: float | None,
-        now: float,
-        replayed: bool,
-    ) -> TraceRecord:
-        """Make a record. Called by the writer's thread."""
-        subtask, context = self._subtask, run.traceparent
-        job, number = identity or subtask.job, run.sequence_number
-        known = self._latest
-        if known.run is not run or known.job != job:
-            # A run has several records, which mostly follow one another.
-            run_id = run_id_of(job, run.key_text, number)
-            known = self._latest = KnownRun(run, job, run_id, span_id(run_id), redaction.hide(run.key_text))
-        run_id = known.run_id
-        if kind == "run" and (run.parent or context):
-            attributes = {**attributes, **origin_of(run)}
-        return TraceRecord(
-            kind,
-            name,
-            outcome,
-            job,
-            subtask.agent,
-            subtask.subtask,
-            subtask.attempt,
-            known.key,
-            number,
-            run_id,
-            span_id(run_id, *path) if path else known.span,
-            None if parent is None else span_id(run_id, *parent) if parent else known.span,
-            now,
-            seconds,
-            replayed,
-            attributes,
-            trace=trace_of(context),
-        )
+        self._writer.put(partial(self._made, *what, attributes, seconds, self._now(), replayed))

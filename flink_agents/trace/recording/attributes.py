@@ -11,7 +11,7 @@ from flink_agents import redaction
 from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.common.logs import bounded
 
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[2])
 _MOST_ERROR = 500
 _MOST_NAMES = 50
 

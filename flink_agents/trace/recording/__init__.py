@@ -1,0 +1,1 @@
+"""Makes execution records of what runs do, and queues them for the sinks."""

@@ -1,0 +1,91 @@
+"""Makes records of what the recorder noted, in the thread of the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.agents.observers import ObservedRun
+from flink_agents.trace.folding import FOLDED, folded
+from flink_agents.trace.recording.attributes import origin_of
+from flink_agents.trace.recording.segments import KnownRun
+from flink_agents.trace.records import TraceRecord, run_id_of, span_id, trace_of
+
+
+@dataclass(frozen=True)
+class TracedSubtask:
+    """What all records of a subtask have in common.
+
+    Attributes:
+        job: Identity of the job.
+        agent: Name of the agent.
+        subtask: Number of the subtask.
+        attempt: Number of the task attempt.
+    """
+
+    job: str
+    agent: str
+    subtask: int
+    attempt: int = 0
+
+
+class RecordMaker:
+    """Makes the records of a subtask. Called by one thread.
+
+    Args:
+        subtask: What all records have in common.
+    """
+
+    def __init__(self, subtask: TracedSubtask) -> None:
+        self._subtask = subtask
+        self._latest = KnownRun(None, "", "", "", "")
+
+    def __call__(
+        self,
+        run: ObservedRun,
+        identity: str,
+        kind: str,
+        name: str,
+        outcome: str,
+        path: tuple[Any, ...],
+        parent: tuple[Any, ...] | None,
+        attributes: Mapping[str, Any],
+        seconds: float | None,
+        now: float,
+        replayed: bool,
+    ) -> TraceRecord:
+        """Make a record."""
+        subtask, context = self._subtask, run.traceparent
+        job, number = identity or subtask.job, run.sequence_number
+        known = self._latest
+        if known.run is not run or known.job != job:
+            # A run has several records, which mostly follow one another.
+            run_id = run_id_of(job, run.key_text, number)
+            known = self._latest = KnownRun(run, job, run_id, span_id(run_id), redaction.hide(run.key_text))
+        run_id = known.run_id
+        if kind == "run":
+            if FOLDED in attributes:
+                attributes = {**attributes, FOLDED: folded(attributes[FOLDED])}
+            if run.parent or context:
+                attributes = {**attributes, **origin_of(run)}
+        return TraceRecord(
+            kind,
+            name,
+            outcome,
+            job,
+            subtask.agent,
+            subtask.subtask,
+            subtask.attempt,
+            known.key,
+            number,
+            run_id,
+            span_id(run_id, *path) if path else known.span,
+            None if parent is None else span_id(run_id, *parent) if parent else known.span,
+            now,
+            seconds,
+            replayed,
+            attributes,
+            trace=trace_of(context),
+        )
