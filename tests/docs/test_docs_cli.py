@@ -6,19 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from docs_pages import pages
+from docs_pages import ROOT
 
 from flink_agents.cli.main import app
+from tests.suite.written_tables import write_or_check_rest
 
 PAGE = "docs/cli.md"
-HEADING = "## Commands\n"
+HEADING = "## Commands"
 
 
 def test_the_page_has_the_commands() -> None:
     wanted = "\n".join(described(typer.main.get_command(app), ""))
-    assert pages()[PAGE].partition(HEADING)[2].strip() == wanted.strip(), (
-        f"replace what follows {HEADING.strip()!r} in {PAGE} by:\n\n{wanted}"
-    )
+    write_or_check_rest(ROOT / PAGE, HEADING, wanted)
 
 
 SAID_ONCE = {"--json"}

@@ -26,6 +26,19 @@ def write_or_check(page: Path, header: str, table: str) -> None:
     assert text == wanted, f"the table of {page.name} is not what the test found: run it with {WRITES}=1"
 
 
+def write_or_check_rest(page: Path, heading: str, rest: str) -> None:
+    """Compare what follows a heading up to the end of a page, or replace it if that is asked for."""
+    text = page.read_text("utf-8")
+    before, found, behind = text.partition(heading)
+    assert found, f"{page.name} has no {heading!r}"
+    if os.environ.get(WRITES):
+        page.write_text(f"{before}{heading}\n\n{rest.strip()}\n", "utf-8")
+        return
+    assert behind.strip() == rest.strip(), (
+        f"{page.name} is not what the code says: run this test with {WRITES}=1"
+    )
+
+
 def listed_edits(page: Path) -> dict[str, str]:
     """Return the edits that "Changing the code" lists, with their verdicts: ``Safe``, or a code."""
     section = page.read_text("utf-8").partition("## Changing the code")[2].partition("\n## ")[0]
