@@ -131,15 +131,19 @@ def _pattern_of_character(one: str) -> str:
     units = one.encode("utf-16-be", "surrogatepass")
     of_json = "".join(rf"\\+u(?i:{units[at : at + 2].hex()})" for at in range(0, len(units), 2))
     of_bytes = "".join(rf"\\+x(?i:{byte:02x})" for byte in data)
-    ways = [rf"\\*{re.escape(one)}", percent, of_json, of_bytes, f"&(?:amp;)*#0*{ord(one)};"]
-    ways += [rf"\\+x(?i:{ord(one):02x})", rf"\\+U(?i:{ord(one):08x})", f"&(?:amp;)*#[xX]0*(?i:{ord(one):x});"]
+    forms = [rf"\\*{re.escape(one)}", percent, of_json, of_bytes, f"&(?:amp;)*#0*{ord(one)};"]
+    forms += [
+        rf"\\+x(?i:{ord(one):02x})",
+        rf"\\+U(?i:{ord(one):08x})",
+        f"&(?:amp;)*#[xX]0*(?i:{ord(one):x});",
+    ]
     if one in _NAMED_ESCAPES:
-        ways.append(rf"\\+{_NAMED_ESCAPES[one]}")
+        forms.append(rf"\\+{_NAMED_ESCAPES[one]}")
     if (named := html.escape(one)) != one:
-        ways.append(f"&(?:amp;)*{named[1:]}")
+        forms.append(f"&(?:amp;)*{named[1:]}")
     if one == " ":
-        ways.append(re.escape("+"))
-    return f"(?:{'|'.join(dict.fromkeys(ways))})"
+        forms.append(re.escape("+"))
+    return f"(?:{'|'.join(dict.fromkeys(forms))})"
 
 
 def forms_of(secret: str) -> set[str]:

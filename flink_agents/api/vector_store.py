@@ -192,14 +192,14 @@ def check_space(collection: str, known: VectorSpace, asked: VectorSpace) -> None
         return
     raise EmbeddingMismatchError(
         f"the collection {collection!r} has embeddings of another model",
-        expected=_told(known),
-        found=_told(asked),
+        expected=_described(known),
+        found=_described(asked),
         fix="configure the model that made the collection, or add its documents to a new collection: "
         "vectors of different models cannot be compared",
     )
 
 
-def _told(space: VectorSpace) -> str:
+def _described(space: VectorSpace) -> str:
     return f"{space.dimension} dimensions" + (f" of {space.model}" if space.model else "")
 
 

@@ -16,7 +16,7 @@ import typer
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.flink.following.cluster_jobs import KeptCheckpoint
+    from flink_agents.runtime.flink.following.cluster_jobs import RetainedCheckpoint
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.runtime.flink.launch.standalone import ClusterStatus, StandaloneCluster
 
@@ -246,7 +246,7 @@ def cancel(
 
     rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
-    kept = cluster_jobs.kept_checkpoint(rest, found)
+    kept = cluster_jobs.retained_checkpoint(rest, found)
     _say(f"job {found.name!r} has no savepoint if it is cancelled; 'flink-agents stop' takes one")
     _say(f"  lost: {_lost(kept)}")
     if kept is not None:
@@ -260,7 +260,7 @@ def cancel(
             raise typer.Exit(NOT_CONFIRMED)
     cluster_jobs.cancel(rest, found)
     # Until then the job took checkpoints, each of which can replace the one before.
-    kept = cluster_jobs.kept_checkpoint(rest, found)
+    kept = cluster_jobs.retained_checkpoint(rest, found)
     if as_json:
         place = None if kept is None else kept.place
         typer.echo(json.dumps({"id": found.id, "name": found.name, "checkpoint": place}))
@@ -278,7 +278,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _lost(kept: KeptCheckpoint | None) -> str:
+def _lost(kept: RetainedCheckpoint | None) -> str:
     """Say what of a job is lost when it is cancelled."""
     state = "memory, runs that wait for signals or approvals, delayed events and timers"
     if kept is None:
@@ -344,7 +344,7 @@ def _say(line: str) -> None:
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
     from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure, shown_state
-    from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
+    from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest = ClusterRest(status.address or "")
@@ -391,5 +391,5 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")
         if (reason := failures[job.id]) is not None:
             typer.echo(f"    {reason}")
-        for line in told_letters(letters[job.id]):
+        for line in letter_lines(letters[job.id]):
             typer.echo(f"    {line}")

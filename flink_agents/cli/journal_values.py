@@ -46,13 +46,13 @@ class LenientCodec(ValueCodec):
         classes: Whether values of classes are made, of those that are in this process.
 
     Attributes:
-        stand_ins: How many stand-ins were made.
+        placeholders: How many placeholders were made.
     """
 
     def __init__(self, classes: bool = False) -> None:
         super().__init__()
         self._classes = classes
-        self.stand_ins = 0
+        self.placeholders = 0
 
     def decode(self, data: bytes) -> Any:
         """Read ``data``; only bytes that are no value at all are refused."""
@@ -75,7 +75,7 @@ class LenientCodec(ValueCodec):
         try:
             return self._extension(code, data)
         except Exception:
-            return self._stand_in(f"extension {code}, {len(data)} bytes")
+            return self._placeholder(f"extension {code}, {len(data)} bytes")
 
     def _made(self, content: dict[Any, Any]) -> Any:
         if self._classes or not is_of_class(content):
@@ -84,10 +84,10 @@ class LenientCodec(ValueCodec):
         # Of a class, the first part is its name; those behind it are numbers or its fields.
         name, *parts = next(iter(content.values()))
         fields = next((part for part in parts if isinstance(part, dict | list | str)), parts)
-        return self._stand_in(f"{name} {shorten(fields)}")
+        return self._placeholder(f"{name} {shorten(fields)}")
 
-    def _stand_in(self, text: str) -> Unreadable:
-        self.stand_ins += 1
+    def _placeholder(self, text: str) -> Unreadable:
+        self.placeholders += 1
         return Unreadable(text)
 
 
@@ -176,12 +176,12 @@ _DESCRIBERS: dict[RecordKind, Callable[[LenientCodec, bytes], dict[str, Any]]] =
 
 def value_text(codec: LenientCodec, data: bytes) -> str:
     """Return an encoded value; parts that are not restored show their number of bytes."""
-    before = codec.stand_ins
+    before = codec.placeholders
     try:
         text = _text(codec.decode(data))
     except StateError as error:
         return f"<{error.message}, {len(data)} bytes>"
-    return text if codec.stand_ins == before else f"{text}, {len(data)} bytes"
+    return text if codec.placeholders == before else f"{text}, {len(data)} bytes"
 
 
 def _text(value: object) -> str:

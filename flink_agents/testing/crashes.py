@@ -26,7 +26,7 @@ from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.crash_points import Crash, CrashPoints, Died, Moment, progress_of
 from flink_agents.testing.faults import Fault, Faults
 from flink_agents.testing.outcomes import Outcome, difference
-from flink_agents.testing.outside import Asked
+from flink_agents.testing.outside import MadeCall
 from flink_agents.testing.restarts import Restarts
 
 FIX = (
@@ -66,7 +66,7 @@ class Crashes:
     def __init__(self, harness: Restarts, points: CrashPoints) -> None:
         self._harness = harness
         self._points = points
-        self._past: Counter[Asked] = Counter()
+        self._past: Counter[MadeCall] = Counter()
         points.moment = self._moment
 
     # -- executing ----------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Crashes:
 
     def _until_crash(
         self, crash: Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
-    ) -> Counter[Asked]:
+    ) -> Counter[MadeCall]:
         """Execute up to a crash, and from the checkpoint before it to the end; returns the outcome."""
         before = self._before
         try:
@@ -146,7 +146,7 @@ class Crashes:
             raise self._failed(crash, error) from error
         return stored
 
-    def _stored(self) -> Counter[Asked]:
+    def _stored(self) -> Counter[MadeCall]:
         """Return the calls among all stored records."""
         return self._points.outside.stored_among(
             (journal, records)
@@ -193,7 +193,7 @@ class Crashes:
         done: _Appended,
         expected: Outcome,
         found: Outcome,
-        stored: Counter[Asked],
+        stored: Counter[MadeCall],
         ordered: bool,
         before: Moment,
     ) -> None:

@@ -40,7 +40,7 @@ TURN_SECONDS = 0.25
 SHORT_SECONDS = 0.002
 """A function that took less time answers at once."""
 
-Asked = tuple[str, int, str, str, bytes]
+MadeCall = tuple[str, int, str, str, bytes]
 """Identifies a call: key, number of the run, execution of an action, function, digest of the arguments."""
 
 Execution = tuple[int, int]
@@ -85,14 +85,14 @@ class Outside:
     def __init__(self, codec: ValueCodec) -> None:
         self._codec = codec
         self._lock = threading.Lock()
-        self._answers: dict[tuple[Asked, int], list[Answer]] = {}
-        self._given: Counter[tuple[Asked, int]] = Counter()
+        self._answers: dict[tuple[MadeCall, int], list[Answer]] = {}
+        self._given: Counter[tuple[MadeCall, int]] = Counter()
         self._over: set[int] = set()
-        self._made: defaultdict[Asked, Counter[Execution]] = defaultdict(Counter)
-        self._executed: defaultdict[Asked, defaultdict[Execution, set[int]]] = _sets()
+        self._made: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
+        self._executed: defaultdict[MadeCall, defaultdict[Execution, set[int]]] = _sets()
         self._steps: list[Any] = []
         self._orders = 0
-        self._most_made: dict[Asked, int] = {}
+        self._most_made: dict[MadeCall, int] = {}
         self._dead = threading.Event()
         self.repeats = False
         self.ordered = True
@@ -131,7 +131,7 @@ class Outside:
         """True if there are answers of calls that were running when the last execution ended."""
         return bool(self._answers)
 
-    def repeat(self, stored: Counter[Asked]) -> None:
+    def repeat(self, stored: Counter[MadeCall]) -> None:
         """Repeat the answers of functions from now on; those of ``stored`` calls are not needed."""
         self.repeats = True
         self._begin_execution()
@@ -140,7 +140,7 @@ class Outside:
                 if number < stored[asked]:
                     self._over.update(answer.order for answer in answers)
 
-    def repeated(self, stored: Counter[Asked]) -> list[str]:
+    def repeated(self, stored: Counter[MadeCall]) -> list[str]:
         """Return the functions called after the crash although all of their calls are ``stored``."""
         found: list[str] = []
         for asked, count in stored.items():
@@ -150,9 +150,9 @@ class Outside:
                 found.append(asked[3])
         return found
 
-    def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[Asked]:
+    def stored_among(self, appended: Iterable[tuple[JournalKey, Iterable[Record]]]) -> Counter[MadeCall]:
         """Return the stored calls among records; none if some were made void."""
-        stored: Counter[Asked] = Counter()
+        stored: Counter[MadeCall] = Counter()
         for journal, records in appended:
             for record in records:
                 if record.kind is RecordKind.RERUN:
@@ -265,7 +265,7 @@ class _Call:
     """One durable call: its identity, its number among equal calls, and the execution that makes it."""
 
     outside: Outside
-    asked: Asked
+    asked: MadeCall
     number: int
     execution: Execution
 
@@ -347,7 +347,7 @@ class OutsideCalls:
         return self._inner.call_from_thread(step, self._outside.of(step, what, args, kwargs), args, kwargs)
 
 
-def _sets() -> defaultdict[Asked, defaultdict[Execution, set[int]]]:
+def _sets() -> defaultdict[MadeCall, defaultdict[Execution, set[int]]]:
     return defaultdict(lambda: defaultdict(set))
 
 

@@ -13,7 +13,7 @@ from tests.cluster.broker_trouble import BrokerTrouble
 from tests.cluster.waiting import wait_until
 
 
-class StandIn:
+class FakeBroker:
     """Notes what is done to it."""
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class CountingLock:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     monkeypatch.setattr(broker_trouble, "EVERY", (0.0, 0.001))
     monkeypatch.setattr(broker_trouble, "SECONDS", (0.0, 0.001))
-    return StandIn()
+    return FakeBroker()
 
 
-def give(broker: StandIn, seed: int = 1, **settings: Any) -> BrokerTrouble:
+def give(broker: FakeBroker, seed: int = 1, **settings: Any) -> BrokerTrouble:
     return BrokerTrouble(cast(KafkaBroker, broker), seed, **settings)
 
 
-def test_it_always_comes_back(broker: StandIn) -> None:
+def test_it_always_comes_back(broker: FakeBroker) -> None:
     with give(broker) as trouble:
         wait_until("all kinds", lambda: {"pause", "stop", "kill"} <= set(broker.calls), 30)
     done = trouble.done
@@ -67,7 +67,7 @@ def test_it_always_comes_back(broker: StandIn) -> None:
     assert done.count == len(broker.calls) / 2
 
 
-def test_the_long_one_comes_once(broker: StandIn) -> None:
+def test_the_long_one_comes_once(broker: FakeBroker) -> None:
     with give(broker, outage=0.3) as trouble:
         wait_until("the outage", lambda: trouble.done.longest_seconds >= 0.3, 30)
         many = trouble.done.count + 20
@@ -75,13 +75,13 @@ def test_the_long_one_comes_once(broker: StandIn) -> None:
     assert trouble.done.outages == 1
 
 
-def test_only_the_long_one(broker: StandIn) -> None:
+def test_only_the_long_one(broker: FakeBroker) -> None:
     with give(broker, outage=0.1, often=False) as trouble:
         wait_until("the outage", lambda: trouble.done.count, 30)
     assert len(broker.calls) == 2
 
 
-def test_a_pause_has_no_other_trouble_inside(broker: StandIn) -> None:
+def test_a_pause_has_no_other_trouble_inside(broker: FakeBroker) -> None:
     trouble = give(broker)
     trouble._lock = lock = cast(Any, CountingLock())
     with trouble:
@@ -94,7 +94,7 @@ def test_a_pause_has_no_other_trouble_inside(broker: StandIn) -> None:
     assert broker.calls[-1] in ("resume", "start")
 
 
-def test_a_broker_that_does_not_come_back(broker: StandIn) -> None:
+def test_a_broker_that_does_not_come_back(broker: FakeBroker) -> None:
     broker.fails = "start"
     with pytest.raises(AssertionError, match="did not come back: start"), give(broker):
         wait_until("a start that fails", lambda: "start" in broker.calls, 30)

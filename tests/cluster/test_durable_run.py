@@ -17,7 +17,7 @@ from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.waiting import wait_until
 
 
-class StandIn:
+class FakeCluster:
     """A cluster and its job; the job's output is there when it is submitted.
 
     Args:
@@ -71,7 +71,7 @@ class StandIn:
         raise AssertionError("409: the job is gone")
 
 
-def execute(cluster: StandIn, directory: Path, kills: int = 0) -> Report:
+def execute(cluster: FakeCluster, directory: Path, kills: int = 0) -> Report:
     store = RunStore.of("sqlite", directory)
     # The file is there when the job runs.
     asyncio.run(fill(store, Record(RecordKind.CALL, 3, "0/reserve", 0, b"?")))
@@ -80,7 +80,7 @@ def execute(cluster: StandIn, directory: Path, kills: int = 0) -> Report:
 
 
 def test_a_job_that_does_what_it_should(tmp_path: Path) -> None:
-    cluster = StandIn(tmp_path)
+    cluster = FakeCluster(tmp_path)
     cluster.write(Files())
     report = execute(cluster, tmp_path)
     assert report.clean, report
@@ -89,7 +89,7 @@ def test_a_job_that_does_what_it_should(tmp_path: Path) -> None:
 
 
 def test_kills_are_counted(tmp_path: Path) -> None:
-    cluster = StandIn(tmp_path)
+    cluster = FakeCluster(tmp_path)
     cluster.write(Files())
     report = execute(cluster, tmp_path, kills=1)
     assert (report.done.kills, report.recoveries, len(report.recovery_seconds)) == (1, 1, 1)
@@ -101,7 +101,7 @@ def test_a_job_that_stops_moving(tmp_path: Path) -> None:
     files = Files()
     # Key 3 comes to its runs 0 to 2, all others are complete.
     files.outputs = [line for line in files.outputs if line[0] != "3" or int(line.split()[1]) < 12]
-    cluster = StandIn(tmp_path, ends=False)
+    cluster = FakeCluster(tmp_path, ends=False)
     cluster.write(files)
     report = execute(cluster, tmp_path)
     assert report.failure is not None and not report.clean
@@ -116,7 +116,7 @@ def test_a_job_that_stops_moving(tmp_path: Path) -> None:
 
 
 def test_a_call_that_the_store_has_twice(tmp_path: Path) -> None:
-    cluster = StandIn(tmp_path)
+    cluster = FakeCluster(tmp_path)
     cluster.write(Files())
     again = Record(RecordKind.CALL, 3, "0/reserve", 0, b"again")
     asyncio.run(fill(RunStore.of("sqlite", tmp_path), again))
@@ -126,7 +126,7 @@ def test_a_call_that_the_store_has_twice(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
-    cluster = StandIn(tmp_path)
+    cluster = FakeCluster(tmp_path)
     cluster.write(Files())
     with (tmp_path / "effects").open("a") as effects:
         effects.write("effect 1 5 cha")
@@ -134,7 +134,7 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_broken_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = StandIn(tmp_path)
+    cluster = FakeCluster(tmp_path)
     cluster.write(Files())
 
     def submit(*arguments: Any, **settings: Any) -> Any:

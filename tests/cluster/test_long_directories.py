@@ -19,8 +19,8 @@ from flink_agents.runtime.flink.following.cluster_jobs import (
     ClusterJob,
     cancel,
     jobs_of,
-    kept_checkpoint,
     last_failure,
+    retained_checkpoint,
 )
 from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -117,10 +117,10 @@ def stopped_at(rest: ClusterRest, job: ClusterJob, output: Path, least: int) -> 
         return len(found) == KEYS and all(max(seen) > least for seen in found.values())
 
     until(counted)
-    before = kept_checkpoint(rest, job)
-    until(lambda: (now := kept_checkpoint(rest, job)) is not None and now != before)
+    before = retained_checkpoint(rest, job)
+    until(lambda: (now := retained_checkpoint(rest, job)) is not None and now != before)
     cancel(rest, job)
-    kept = kept_checkpoint(rest, job)
+    kept = retained_checkpoint(rest, job)
     assert kept is not None
     return kept.place
 

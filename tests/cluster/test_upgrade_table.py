@@ -17,8 +17,8 @@ from flink_agents.runtime.flink.following.cluster_jobs import (
     ClusterJob,
     cancel,
     jobs_of,
-    kept_checkpoint,
     last_failure,
+    retained_checkpoint,
     stop_with_savepoint,
 )
 from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
@@ -153,8 +153,8 @@ def stopped(rest: ClusterRest, directory: Path) -> str:
     job = submit(rest, directory, None)
     until(lambda: last_failure(rest, job) is not None or len(told(directory, "calls")) == 2 * len(PHASES))
     for _ in range(3):
-        before = kept_checkpoint(rest, job)
-        until(lambda before=before: kept_checkpoint(rest, job) != before)
+        before = retained_checkpoint(rest, job)
+        until(lambda before=before: retained_checkpoint(rest, job) != before)
     place = stop_with_savepoint(rest, job)
     assert told(directory, "outputs") == told(directory, "letters") == []
     return place

@@ -22,7 +22,7 @@ from flink_agents.runtime.flink.following.cluster_jobs import (
     stop_with_savepoint,
 )
 from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
-from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
+from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.following.submission import JobRequest
 from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
@@ -162,7 +162,7 @@ def test_an_unsafe_edit_leaves_dead_letters(rest: ClusterRest, tmp_path: Path) -
     place = stop_with_savepoint(rest, first)
     job = submit(rest, tmp_path / "changed", place, event="Renamed", take="receive")
     letters = until(lambda: (found := dead_letters(rest, job.id)) and found["orders"].total() == 2 and found)
-    assert told_letters(letters) == ["agent orders: 2 dead letters: 2 by PlanChangedError"]
+    assert letter_lines(letters) == ["agent orders: 2 dead letters: 2 by PlanChangedError"]
     until(lambda: len(lines(tmp_path / "changed")) > 3)
     cancel(rest, job)
 

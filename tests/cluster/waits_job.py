@@ -112,8 +112,10 @@ def main() -> None:
         outputs = {"out": answered.apply(Sleeps(options.seconds)).to_datastream()}
     else:
         asked = answered.apply(Asks if options.keys is None else Overtakes)
-        strays = asked.unmatched_signals().map(lambda one: f"{one.signal.value} {one.reason}", Types.STRING())
-        outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "strays": strays}
+        unmatched = asked.unmatched_signals().map(
+            lambda one: f"{one.signal.value} {one.reason}", Types.STRING()
+        )
+        outputs = {"out": asked.to_datastream(), "asked": asked.side_output("asked"), "unmatched": unmatched}
     for name, stream in outputs.items():
         sink = (
             FileSink.for_row_format(f"{options.output}/{name}", Encoder.simple_string_encoder())

@@ -33,7 +33,7 @@ class WaitsReport:
         repeated: Numbers that came more than once.
         early: Lines of runs that slept for less than they were to.
         wrong: Lines of runs that have another answer than their own.
-        strays: Answers that no run took, and why.
+        unmatched: Answers that no run took, and why.
         asked_twice: Numbers that asked more than once.
         miscounted: Keys whose runs were not counted one by one.
         failures: What made the job fail, apart from the death of processes.
@@ -46,7 +46,7 @@ class WaitsReport:
     repeated: Sequence[int] = ()
     early: Sequence[str] = ()
     wrong: Sequence[str] = ()
-    strays: Sequence[str] = ()
+    unmatched: Sequence[str] = ()
     asked_twice: Sequence[int] = ()
     miscounted: Sequence[int] = ()
     failures: Sequence[str] = ()
@@ -57,7 +57,7 @@ class WaitsReport:
         """Whether there is no difference, and state is as small as it should be."""
         wrong_runs = self.lost or self.repeated or self.early or self.wrong or self.asked_twice
         wrong_runs = wrong_runs or self.miscounted
-        return not (wrong_runs or self.strays or self.failures) and self.bytes_per_run <= MOST_BYTES
+        return not (wrong_runs or self.unmatched or self.failures) and self.bytes_per_run <= MOST_BYTES
 
 
 class WaitsRun:
@@ -85,7 +85,7 @@ class WaitsRun:
     ) -> None:
         self.output = CommittedOutput(directory / "out" / "out")
         self.asked = CommittedOutput(directory / "out" / "asked")
-        self.unmatched_signals = CommittedOutput(directory / "out" / "strays")
+        self.unmatched_signals = CommittedOutput(directory / "out" / "unmatched")
         self._cluster = cluster
         self._directory = directory
         self._inputs = inputs

@@ -159,7 +159,7 @@ def test_whom_claims_leave_alive_is_what_comparing_each_with_each_says(log: Log,
 
 def looks(claims: Claims, owner: Owner) -> None:
     """All that a store asks for when it opens, and with each append."""
-    claims.in_the_way(owner)
+    claims.blocking_claims(owner)
     claims.before(owner.token)
     claims.live()
     claims.undecided(owner.token)

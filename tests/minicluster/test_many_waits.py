@@ -256,7 +256,7 @@ def test_each_wait_ends_once_and_with_its_own_answer(
     goes = numbers(env, 2 * KEYS).map(go).set_parallelism(1)
     follows = env.from_datastream(works.to_datastream(), first_of).with_signals(goes).apply(Follows)
     outputs = env.collect(follows.to_datastream().map(FailsOnce(tmp_path)))
-    strays, left = env.collect(works.unmatched_signals()), env.collect(follows.unmatched_signals())
+    unmatched, left = env.collect(works.unmatched_signals()), env.collect(follows.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
@@ -265,6 +265,6 @@ def test_each_wait_ends_once_and_with_its_own_answer(
     )
     requests = {one.key for one in asked if isinstance(one, ApprovalRequest)}
     assert requests == {number for number in range(KEYS) if way_of(number) in APPROVED}
-    assert strays == []
+    assert unmatched == []
     # The second signal of each key that has one run leaves with its key at the end of the input.
     assert sorted(one.signal.key for one in left) == [n for n in range(KEYS) if way_of(n) is not sends_later]

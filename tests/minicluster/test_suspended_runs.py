@@ -136,11 +136,11 @@ def test_suspended_runs_survive_a_failure(
     inputs = env.from_datastream(numbers(env, KEYS), lambda number: number)
     stream = inputs.with_signals(signals).apply(Naps)
     outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
-    strays = env.collect(stream.unmatched_signals())
+    unmatched = env.collect(stream.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
-    assert strays == []
+    assert unmatched == []
     assert sorted((number, answer) for number, _, answer in outputs) == [(n, 10 * n) for n in range(KEYS)]
     assert min(slept for _, slept, _ in outputs) >= NAP - 0.001
 
@@ -201,11 +201,11 @@ def test_inputs_overtake_suspended_runs_in_a_job_that_fails(
     signals = numbers(env, KEYS).map(signal).set_parallelism(1)
     stream = env.from_datastream(inputs, lambda record: record[0]).with_signals(signals).apply(Overtaken)
     outputs = env.collect(stream.to_datastream().map(FailsOnce(tmp_path)))
-    strays = env.collect(stream.unmatched_signals())
+    unmatched = env.collect(stream.unmatched_signals())
     env.execute()
 
     assert (tmp_path / "failed").exists()
-    assert strays == []
+    assert unmatched == []
     # A signal may be there before the input that waits for it, and then nobody overtakes its run.
     overtaken = {(n, False, 1, 2) for n in range(KEYS)} & set(outputs)
     assert len(outputs) == 2 * KEYS

@@ -15,7 +15,7 @@ from flink_agents.api.errors import WrongArgumentError
 from flink_agents.api.errors.base import suggest
 
 
-class ToldType(type):
+class CheckedType(type):
     """Class of classes whose calls are told so."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -34,7 +34,7 @@ class ToldType(type):
             raise _by_position(cls, error) from None
 
 
-class ToldModelType(ToldType, type(BaseModel)):
+class CheckedModelType(CheckedType, type(BaseModel)):
     """The same for models of pydantic."""
 
 

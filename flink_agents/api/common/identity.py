@@ -16,24 +16,24 @@ class IdentityCache(Generic[Value]):
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[weakref.ref[Any], Value]] = {}
+        self._cached: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
     def get(self, owner: object) -> Value | None:
         """Return the value of an object, or None."""
-        found = self._kept.get(id(owner))
+        found = self._cached.get(id(owner))
         # Another object can have the number of one that is gone.
         return found[1] if found is not None and found[0]() is owner else None
 
     def put(self, owner: object, value: Value) -> Value:
         """Keep the value of an object, which must allow weak references; returns it."""
-        kept, number = self._kept, id(owner)
+        cached, number = self._cached, id(owner)
 
         def forget(reference: weakref.ref[Any]) -> None:
-            if (found := kept.get(number)) is not None and found[0] is reference:
-                del kept[number]
+            if (found := cached.get(number)) is not None and found[0] is reference:
+                del cached[number]
 
-        kept[number] = weakref.ref(owner, forget), value
+        cached[number] = weakref.ref(owner, forget), value
         return value
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from flink_agents.api.common.checked_models import ToldModelType, ToldType
+from flink_agents.api.common.checked_models import CheckedModelType, CheckedType
 from flink_agents.api.errors.runs import FailedAttempt
 
 
@@ -48,7 +48,7 @@ class OnUnhandled(StrEnum):
     DEAD_LETTER = "dead-letter"
 
 
-class RetryTimes(BaseModel, metaclass=ToldModelType):
+class RetryTimes(BaseModel, metaclass=CheckedModelType):
     """The part of a retry policy that is numbers; see :class:`RetryPolicy`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,7 +97,7 @@ class RetryPolicy(RetryTimes):
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RateLimit(metaclass=ToldType):
+class RateLimit(metaclass=CheckedType):
     """At most ``calls`` at once, and not more than ``calls`` in ``per`` seconds on average.
 
     Attributes:

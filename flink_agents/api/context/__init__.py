@@ -18,7 +18,7 @@ from flink_agents.api.context.waits import WaitMethods
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.models.chat import ChatInput, ChatResult, ConversationOptions
-from flink_agents.api.models.history import KeptConversation
+from flink_agents.api.models.history import ConversationHandle
 from flink_agents.api.models.prompts import FilledPrompt
 from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory
 from flink_agents.api.resources import ResourceType
@@ -218,13 +218,13 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
         """Note a conversation that has ended."""
 
-    def conversation(self, name: str = "default") -> KeptConversation:
+    def conversation(self, name: str = "default") -> ConversationHandle:
         """The history ``name`` of the key's conversations, to be read or cleared.
 
         Args:
             name: The name of its ``ConversationHistory``.
         """
-        return KeptConversation(self.short_term_memory, name)
+        return ConversationHandle(self.short_term_memory, name)
 
     # -- retrieval --------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             reconciler=reconciler,
         )
         if what.reconciler is not None or what.misspelt is not None:
-            what.check_asked(args, kwargs)
+            what.check_call_arguments(args, kwargs)
         return self._call_durably(what, args, kwargs)
 
     def durable_execute_async(
@@ -386,7 +386,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             reconciler=reconciler,
         )
         if what.reconciler is not None or what.misspelt is not None:
-            what.check_asked(args, kwargs)
+            what.check_call_arguments(args, kwargs)
         return self._call_durably_async(what, args, kwargs)
 
     @abstractmethod

@@ -179,7 +179,7 @@ class DurableCallable:
         if self.reconciler is not None:
             checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
 
-    def check_asked(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check_call_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Check a call with these arguments: the key arrives, and the reconciler can be asked about it.
 
         Raises:
@@ -188,7 +188,9 @@ class DurableCallable:
         if self.misspelt is not None:
             checks.check_key_given(self.function, self.identity, self.misspelt, args, kwargs)
         if self.reconciler is not None:
-            checks.check_asked(self.function, self.identity, self.reconciler, self.clients, args, kwargs)
+            checks.check_call_arguments(
+                self.function, self.identity, self.reconciler, self.clients, args, kwargs
+            )
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

@@ -260,7 +260,7 @@ def check_reconciler(
         raise _unfit(function, called, reconciler, clients, None)
 
 
-def check_asked(
+def check_call_arguments(
     function: Callable[..., Any],
     called: str,
     reconciler: Callable[..., Any],

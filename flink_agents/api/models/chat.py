@@ -10,7 +10,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from flink_agents.api.common.checked_models import ToldModelType
+from flink_agents.api.common.checked_models import CheckedModelType
 from flink_agents.api.common.places import caller_place
 from flink_agents.api.common.policies import RateLimit, RetryTimes
 from flink_agents.api.errors import AgentDefinitionError
@@ -28,7 +28,7 @@ ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
 """Messages to a model: a string of the user, contents such as pictures, or messages."""
 
 
-class _Plain(BaseModel, metaclass=ToldModelType):
+class _Plain(BaseModel, metaclass=CheckedModelType):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from flink_agents.api.common.checked_models import ToldModelType
+from flink_agents.api.common.checked_models import CheckedModelType
 from flink_agents.api.errors import HistoryError
 from flink_agents.api.resources.memory import MemoryObject
 from flink_agents.api.resources.provenance import Delivered, WrittenType, is_data
@@ -31,7 +31,7 @@ _INSTRUCTIONS = (
 )
 
 
-class _Plain(BaseModel, metaclass=ToldModelType):
+class _Plain(BaseModel, metaclass=CheckedModelType):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -132,7 +132,7 @@ class StoredConversation(BaseModel, Delivered):
     fallen_out: int = 0
 
 
-class KeptConversation:
+class ConversationHandle:
     """A history of the key, as an action reads and clears it: what ``ctx.conversation`` returns.
 
     Args:

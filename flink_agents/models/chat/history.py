@@ -18,7 +18,12 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, SystemPromptPart, U
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError, HistoryError
-from flink_agents.api.models.history import ConversationHistory, KeptConversation, StoredConversation, Summary
+from flink_agents.api.models.history import (
+    ConversationHandle,
+    ConversationHistory,
+    StoredConversation,
+    Summary,
+)
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.chat.messages import from_json, to_json
 from flink_agents.models.chat.shortening import (
@@ -57,7 +62,7 @@ class Remembered:
         self._ctx = ctx
         self._policy = policy
         self._now = now
-        self._kept = KeptConversation(ctx.short_term_memory, policy.name)
+        self._kept = ConversationHandle(ctx.short_term_memory, policy.name)
         self._system: list[str] = []
         self._turn: list[ModelMessage] = []
 

@@ -93,7 +93,7 @@ def mentions_of(
     node = node_of(function)
     if node is None:
         return None
-    asked = _Asked(is_event)
+    asked = _EventReferences(is_event)
     visitor = _Visitor(names, asked)
     visitor.read(node)
     made = _CodeReading(names, asked.answers, visitor.mentions)
@@ -101,7 +101,7 @@ def mentions_of(
     return made.mentions
 
 
-class _Asked:
+class _EventReferences:
     """Answers whether mentions are event classes, and caches the answers."""
 
     def __init__(self, is_event: Callable[[Mention], bool]) -> None:

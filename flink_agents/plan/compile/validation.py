@@ -264,7 +264,7 @@ def check_flow(
     _check_taken(plan, actions, emissions)
     for action in actions:
         check_annotations(action, context_class)
-        _check_asked_for(plan, action, context_class or RunnerContext)
+        _check_requested(plan, action, context_class or RunnerContext)
     _warn_unreachable(actions, emissions)
 
 
@@ -293,7 +293,7 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
                 )
 
 
-def _check_asked_for(plan: AgentPlan, action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
+def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: type[RunnerContext]) -> None:
     """Check that the agent has the resources that an action names.
 
     Raises:

@@ -52,7 +52,7 @@ from flink_agents.runtime.journal.calls import (
 )
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import ActionRecord
-from flink_agents.runtime.serde.awaitables import told
+from flink_agents.runtime.serde.awaitables import awaitable_text
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -199,7 +199,8 @@ class DurableCalls:
             return
         delivery.failing = True
         raise MissingAwaitError(
-            f"action {step.action.name!r} ended without awaiting {told(forgotten)}: it was not made",
+            f"action {step.action.name!r} ended without awaiting {awaitable_text(forgotten)}: "
+            "it was not made",
             expected="an await, or a task, for each durable call",
             found="a durable call whose result nobody asked for",
             fix="write await ctx.durable_execute_async(...); give several to await ctx.gather(...); "

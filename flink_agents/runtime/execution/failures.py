@@ -33,7 +33,7 @@ from flink_agents.runtime.execution.waits.changed_code import (
     no_action_takes,
     unhandled_policy,
 )
-from flink_agents.runtime.serde.raised_texts import told_error
+from flink_agents.runtime.serde.raised_texts import explained_error
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 
@@ -230,7 +230,7 @@ class FailurePolicies:
     def _action_failed(
         self, step: ActionRun, error: BaseException, where: str, attempts: tuple[FailedAttempt, ...]
     ) -> ActionFailedError:
-        message, details = told_error(error, step.action.is_async)
+        message, details = explained_error(error, step.action.is_async)
         retry = self._retry_of(step.action) if attempts else None
         # Where the last error is one that is not tried again, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)

@@ -18,7 +18,7 @@ from flink_agents.api.errors import (
     UnknownEventError,
 )
 from flink_agents.api.events import Event, NamedEvent, OutputEvent
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, close_unawaited, is_awaitable, told
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, close_unawaited, is_awaitable
 from flink_agents.runtime.serde.declared_types import Check, check_of, type_text
 from flink_agents.runtime.serde.typenames import shorten
 
@@ -167,7 +167,7 @@ def not_awaited(action: str, does: str, value: object) -> MissingAwaitError:
     error = MissingAwaitError(
         f"action {action!r} {does} something that was not awaited",
         expected="what it returns",
-        found=told(value),
+        found=awaitable_text(value),
         fix=AWAIT_IT,
     )
     if inspect.iscoroutine(value):

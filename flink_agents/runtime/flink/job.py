@@ -37,7 +37,7 @@ from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
-from flink_agents.runtime.flink.resume.opening import KeptAgent, check_checkpoints, open_start
+from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
@@ -85,7 +85,7 @@ class AppliedAgent:
     answered: bool = False
     approvals_read: bool = False
     place: str | None = None
-    kept: KeptAgent | None = None
+    kept: ResumableAgent | None = None
     typed: list[str] = field(default_factory=list[str])
     level: int = 0
     may_stay_open: bool = True
@@ -254,7 +254,7 @@ class Job:
         self._applied, self._checks, self._lists = {}, [], []
         for one in collecting:
             one.found.submitted = True
-        for one, outputs in zip(collecting, start.beginning.kept_outputs(), strict=False):
+        for one, outputs in zip(collecting, start.beginning.stored_outputs(), strict=False):
             one.found.extend(outputs)
         return JobExecutionResult(start.skip(self.stream_env))
 

@@ -30,7 +30,7 @@ from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
-from flink_agents.plan.binding.asked import asks_for_approvals
+from flink_agents.plan.binding.called_agents import asks_for_approvals
 from flink_agents.plan.binding.uses import keeps_state, may_wait
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.runtime.flink import compat as flink_compat
@@ -39,7 +39,7 @@ from flink_agents.runtime.flink.inputs.given import given_selector, given_stream
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
 from flink_agents.runtime.flink.restamp import envelope_type, restamp
-from flink_agents.runtime.flink.resume.opening import KeptAgent
+from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.rows import ToRow, rowtime_schema
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
@@ -138,7 +138,7 @@ class FlinkAgentInput(AgentInput):
             stream = stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs, applied.place = self._size, authors_place()
-        applied.kept = _kept(plan, bound, store, self._job)
+        applied.kept = _resumable(plan, bound, store, self._job)
         applied.asks, applied.answered = bound.asks or asks_for_approvals(resolved), self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
@@ -195,13 +195,15 @@ class FlinkAgentInput(AgentInput):
         return agent() if isinstance(agent, type) else agent
 
 
-def _kept(plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Job) -> KeptAgent | None:
+def _resumable(
+    plan: AgentPlan, bound: BoundAgent, store: StoreChoice | None, job: Job
+) -> ResumableAgent | None:
     """Return the facts that a local job needs to resume the agent."""
     if not job.is_local:
         return None
     waits: bool | None = job.config.get(AgentOptions.MAY_SUSPEND)
     keeps = store is not None or bool(waits) or may_wait(bound) or keeps_state(bound)
-    return KeptAgent(plan.name, plan.fingerprint, store, keeps)
+    return ResumableAgent(plan.name, plan.fingerprint, store, keeps)
 
 
 def _portable(code: AgentCode) -> AgentCode:

@@ -15,7 +15,7 @@ def is_awaitable(value: object) -> bool:
     return hasattr(type(value), "__await__")
 
 
-def told(value: object) -> str:
+def awaitable_text(value: object) -> str:
     """Describe an awaitable: its kind, and the function that made it."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None

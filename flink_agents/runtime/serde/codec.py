@@ -31,7 +31,7 @@ from flink_agents.api.errors import (
     UnserializableValueError,
     ValueChangedError,
 )
-from flink_agents.runtime.serde.awaitables import AWAIT_IT, is_awaitable, told
+from flink_agents.runtime.serde.awaitables import AWAIT_IT, awaitable_text, is_awaitable
 from flink_agents.runtime.serde.classes import values as class_values
 from flink_agents.runtime.serde.typenames import shorten
 
@@ -141,7 +141,7 @@ class ValueCodec:
             return {_TAGS[code]: content}
         if is_awaitable(value):
             raise UnserializableValueError(
-                f"state cannot hold {told(value)}, which was not awaited",
+                f"state cannot hold {awaitable_text(value)}, which was not awaited",
                 expected="what it returns",
                 fix=AWAIT_IT,
             )

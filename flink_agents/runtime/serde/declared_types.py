@@ -25,13 +25,13 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
         Exception: Pydantic does not describe such values.
     """
     try:
-        return _kept_adapter(kind)
+        return _cached_adapter(kind)
     except TypeError:
         return TypeAdapter(kind)  # Such a type is not hashable.
 
 
 @lru_cache(maxsize=256)
-def _kept_adapter(kind: Any) -> TypeAdapter[Any]:
+def _cached_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

@@ -105,7 +105,7 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
     """Return the recorded form of an exception, within a number of bytes."""
     kind = cut(error.kind, limit // 2)
     message = error.message if error.total <= limit else cut(error.message, max(limit // 4, 64))
-    kept: dict[str, Any] = {"type": kind, "message": message}
+    described: dict[str, Any] = {"type": kind, "message": message}
     wanted = {name: size for name, size in error.sizes.items() if size is not None}
     if error.members is not None:
         wanted["members"] = sum(member.total for member in error.members)
@@ -113,12 +113,12 @@ def _fitted(codec: ValueCodec, error: _Weighed, limit: int) -> dict[str, Any]:
     given = dict(zip(wanted, shares(list(wanted.values()), rest), strict=True))
     cuts = [name for name, size in wanted.items() if given[name] < size]
     for name, value in error.parts.items():
-        kept[name] = _encoded(codec, value, given[name]) if name in given else None
+        described[name] = _encoded(codec, value, given[name]) if name in given else None
     if error.members is not None:
-        kept["members"] = _members_fitted(codec, error.members, given["members"])
+        described["members"] = _members_fitted(codec, error.members, given["members"])
     if cuts:
-        kept["trimmed"] = True
-    return kept
+        described["trimmed"] = True
+    return described
 
 
 def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> bytes | None:
@@ -141,12 +141,12 @@ def _utf8(text: str) -> int:
 
 def _encodable(codec: ValueCodec, content: dict[str, Any]) -> dict[str, Any]:
     """Return the entries that can be encoded; attributes such as clients are left out."""
-    if _can_be_kept(codec, content):
+    if _can_be_stored(codec, content):
         return dict(content)
-    return {name: value for name, value in content.items() if _can_be_kept(codec, value)}
+    return {name: value for name, value in content.items() if _can_be_stored(codec, value)}
 
 
-def _can_be_kept(codec: ValueCodec, value: Any) -> bool:
+def _can_be_stored(codec: ValueCodec, value: Any) -> bool:
     """Return True if a value can be encoded, and no object inside contains a secret."""
     try:
         data = codec.encode(value)
@@ -189,7 +189,7 @@ def _members(group: Any) -> tuple[BaseException, ...]:
 
 
 def rebuild(
-    codec: ValueCodec, kept: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
+    codec: ValueCodec, described: dict[str, Any], among: tuple[type[BaseException], ...] = CALL_FAILURES
 ) -> BaseException:
     """Return an exception of the same type and message; for a group, with restored members.
 
@@ -198,17 +198,17 @@ def rebuild(
 
     Args:
         codec: Decodes its parts.
-        kept: The result of :func:`describe`.
+        described: The result of :func:`describe`.
         among: The classes that it may have.
     """
-    error = _rebuilt(codec, kept)
+    error = _rebuilt(codec, described)
     if isinstance(error, among):
         return error
     return RecordedFailureError(
-        kept["message"],
-        error_type=kept["type"],
+        described["message"],
+        error_type=described["type"],
         expected="a class of exceptions that can be made from its recorded arguments",
-        found=kept["type"],
+        found=described["type"],
         fix="give it a constructor that passes all of its arguments to super().__init__",
     )
 
@@ -229,40 +229,42 @@ def first_time(made: BaseException, error: BaseException) -> BaseException:
     return made
 
 
-def _rebuilt(codec: ValueCodec, kept: dict[str, Any]) -> BaseException | None:
+def _rebuilt(codec: ValueCodec, described: dict[str, Any]) -> BaseException | None:
     try:
-        kind: Any = find_error(kept["type"])
-        if kind is None or kept.get("args") is None:
+        kind: Any = find_error(described["type"])
+        if kind is None or described.get("args") is None:
             return None
-        args, builtin = codec.decode(kept["args"]), _builtin(kind)
+        args, builtin = codec.decode(described["args"]), _builtin(kind)
         if issubclass(kind, BaseExceptionGroup):
-            args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(kept["members"])])
+            args.append([rebuild(codec, one, (BaseException,)) for one in codec.decode(described["members"])])
             error = builtin.__new__(kind, *args)
         else:
             error = kind.__new__(kind, *args)
         # Some builtin classes have more state than their arguments; their constructor sets it. The own
         # constructor of the class may take other arguments, and is not called.
         builtin.__init__(error, *args)
-        if kept.get("state") is not None:
-            _raw(error, "__dict__", {}).update(codec.decode(kept["state"]))
-        if kept.get("fields") is not None:
-            for name, value in codec.decode(kept["fields"]).items():
+        if described.get("state") is not None:
+            _raw(error, "__dict__", {}).update(codec.decode(described["state"]))
+        if described.get("fields") is not None:
+            for name, value in codec.decode(described["fields"]).items():
                 object.__setattr__(error, name, value)
         # A group of class BaseExceptionGroup has become another one if none of its members needs that.
         same = type(error) is kind or not isinstance(error, BaseExceptionGroup)
-        return error if same and (text_of(error) == kept["message"] or _alike(error, kept)) else None
+        return (
+            error if same and (text_of(error) == described["message"] or _alike(error, described)) else None
+        )
     except BaseException:
         # Foreign classes run their own code here; whatever it raises, the record counts.
         return None
 
 
-def _alike(error: BaseException, kept: dict[str, Any]) -> bool:
+def _alike(error: BaseException, described: dict[str, Any]) -> bool:
     """Return True if an exception is the one that was trimmed, as far as can be determined."""
-    if not kept.get("trimmed"):
+    if not described.get("trimmed"):
         return False
     kind = type(error)
     # Python's own messages follow from the arguments, some of which were trimmed.
-    return kind.__str__ is _builtin(kind).__str__ or text_of(error)[:ALIKE] == kept["message"][:ALIKE]
+    return kind.__str__ is _builtin(kind).__str__ or text_of(error)[:ALIKE] == described["message"][:ALIKE]
 
 
 def _builtin(kind: type[BaseException]) -> Any:

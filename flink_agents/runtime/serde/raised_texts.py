@@ -37,18 +37,18 @@ _NO_ITEMS = re.compile(
 _MISSING_ARGUMENT = re.compile(r"missing 1 required (?:positional|keyword-only) argument: '(\w+)'")
 _CALLED = re.compile(r"([A-Za-z_][\w.]*)\(")
 
-Told = tuple[str, dict[str, Any]]
+Explanation = tuple[str, dict[str, Any]]
 """A message with its expected, found and fix parts, by name."""
 
 
-def told_error(error: BaseException, is_async: bool) -> Told:
+def explained_error(error: BaseException, is_async: bool) -> Explanation:
     """Return the message for an action's error with its notes, and the additional parts of the new error.
 
     Args:
         error: The error.
         is_async: True if the action is ``async def``.
     """
-    message, parts = _told(error, is_async)
+    message, parts = _explained(error, is_async)
     return "".join([message, *_notes(error)]), parts
 
 
@@ -59,7 +59,7 @@ def _notes(error: BaseException) -> Iterator[str]:
             yield f"\n  {line}"
 
 
-def _told(error: BaseException, is_async: bool) -> Told:
+def _explained(error: BaseException, is_async: bool) -> Explanation:
     if isinstance(error, AgentsError):
         parts = {"expected": error.expected, "found": error.found, "fix": error.fix}
         inner = error.error_code if isinstance(error, ActionFailedError) else error.code
@@ -67,17 +67,17 @@ def _told(error: BaseException, is_async: bool) -> Told:
     if shows_forgotten_await(error):
         fix = AWAIT_IT if is_async else "write async def, and await before the call that made it"
         return text_of(error), {"fix": f"{fix}: a coroutine is used instead of its result"}
-    told: Told | None = None
+    explanation: Explanation | None = None
     if isinstance(error, ValidationError):
-        told = _invalid(error)
+        explanation = _invalid(error)
     elif isinstance(error, AttributeError):
-        told = _no_attribute(error)
+        explanation = _no_attribute(error)
     elif isinstance(error, TypeError):
-        told = _by_position(error) or _no_items(error) or _misspelt_key(error)
-    return told or (text_of(error), {})
+        explanation = _by_position(error) or _no_items(error) or _misspelt_key(error)
+    return explanation or (text_of(error), {})
 
 
-def _invalid(error: ValidationError) -> Told:
+def _invalid(error: ValidationError) -> Explanation:
     """Describe a Pydantic model that rejects its arguments."""
     problems = error.errors(include_url=False, include_context=False)
     shown = [": ".join([".".join(map(str, one["loc"])), one["msg"]]) for one in problems[:_MOST_PROBLEMS]]
@@ -102,7 +102,7 @@ def _invalid(error: ValidationError) -> Told:
     return f"{error.title}: {'; '.join(shown)}", parts
 
 
-def _by_position(error: TypeError) -> Told | None:
+def _by_position(error: TypeError) -> Explanation | None:
     """Describe a positional argument of a Pydantic model, such as an event."""
     if not _BY_POSITION.fullmatch(text_of(error)):
         return None
@@ -116,7 +116,7 @@ def _by_position(error: TypeError) -> Told | None:
     }
 
 
-def _no_attribute(error: AttributeError) -> Told | None:
+def _no_attribute(error: AttributeError) -> Explanation | None:
     """Describe an attribute that an object of this package does not have."""
     owner, name = error.obj, error.name
     if isinstance(owner, RunnerContext):
@@ -157,7 +157,7 @@ def _inside_input(owner: object, name: str) -> str | None:
     return f"event.input.{name}" if name in dir(record) else None
 
 
-def _no_items(error: TypeError) -> Told | None:
+def _no_items(error: TypeError) -> Explanation | None:
     """Describe memory that is used like a dict."""
     if not _NO_ITEMS.match(text_of(error)):
         return None
@@ -168,7 +168,7 @@ def _no_items(error: TypeError) -> Told | None:
     }
 
 
-def _misspelt_key(error: TypeError) -> Told | None:
+def _misspelt_key(error: TypeError) -> Explanation | None:
     """Describe a parameter that is a misspelt ``idempotency_key``."""
     found = _MISSING_ARGUMENT.search(text_of(error))
     if found is None or misspelt_key([found[1]]) is None:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from flink_agents import Agent, InputEvent
-from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
+from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.metrics.run_metrics import MOST_REASONS, OTHER_REASONS, RunMetrics
 from flink_agents.testing import OperatorHarness
@@ -52,7 +52,7 @@ def test_counts_of_all_agents_come_with_their_reasons() -> None:
             {"KeyError@book": 58, "Others@": 4, "TimeoutError@ask": 2, "PlanChangedError@": 1}
         )
     }
-    assert told_letters(letters) == [
+    assert letter_lines(letters) == [
         "agent orders.of.today: 65 dead letters: 58 by KeyError in book, 4 by Others, "
         "2 by TimeoutError in ask, 1 by others"
     ]

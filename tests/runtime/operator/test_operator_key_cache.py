@@ -46,9 +46,9 @@ def by_first(record: Any) -> Any:
 
 
 def inputs(chance: random.Random, count: int) -> list[tuple[int, int, str, str]]:
-    ways = ["set", "delete", "list", "none"]
+    kinds = ["set", "delete", "list", "none"]
     return [
-        (chance.randrange(6), number, chance.choice(ways), chance.choice("abc")) for number in range(count)
+        (chance.randrange(6), number, chance.choice(kinds), chance.choice("abc")) for number in range(count)
     ]
 
 

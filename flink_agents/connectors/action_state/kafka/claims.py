@@ -366,7 +366,7 @@ class Claims:
         """Return the claims of owners that may append at present, as far as these claims show."""
         return [claim for group in self._by_group for claim in self._live_of(group)]
 
-    def in_the_way(self, owner: Owner) -> dict[str, Claim]:
+    def blocking_claims(self, owner: Owner) -> dict[str, Claim]:
         """Return the claims of other jobs that hold the group of ``owner``, by token."""
         live = self._live_of(owner.group)
         return {claim.owner.token: claim for claim in live if claim.owner.job_id != owner.job_id}

@@ -77,7 +77,7 @@ class Garbage:
         self._partitions: Counter[int] = Counter()
         self._rewrite: set[JournalKey] = set()
         self._dead: list[Batch] = []
-        self._kept_runs = 0
+        self._stored_runs = 0
         self._keeps = False
         self.found = 0
 
@@ -99,7 +99,7 @@ class Garbage:
     def counts(self) -> dict[str, int]:
         """Return the known numbers of needed batches, and of batches that were removed."""
         return {
-            "runs_kept": self._kept_runs,
+            "runs_kept": self._stored_runs,
             "batches_kept": len(self._needed),
             "batches_removed": self.found,
             "removals_kept": len(self._removals),
@@ -166,7 +166,7 @@ class Garbage:
                 runs = self._runs.get(journal, {})
                 # The owner that removed it knew of removals that are no longer known here.
                 for seq in [seq for seq, batches in runs.items() if batch in batches]:
-                    self._kept_runs -= 1
+                    self._stored_runs -= 1
                     found.append((journal, seq))
                     for each in runs.pop(seq):
                         self._release(each)
@@ -295,7 +295,7 @@ class Garbage:
     def _note_run(self, journal: JournalKey, seq: int, batch: Batch) -> None:
         batches = self._runs.setdefault(journal, {}).setdefault(seq, [])
         if not batches:
-            self._kept_runs += 1
+            self._stored_runs += 1
         batches.append(batch)
 
     def _remove(self, journal: JournalKey, removal: _Removal) -> None:
@@ -314,7 +314,7 @@ class Garbage:
         if runs is None:
             return
         for seq in [seq for seq in runs if seq <= removal.through]:
-            self._kept_runs -= 1
+            self._stored_runs -= 1
             for each in runs.pop(seq):
                 self._release(each)
         if not runs:
@@ -340,7 +340,7 @@ class Garbage:
             self._partitions[removal.batch.partition] -= 1
             self._release(removal.batch)
         runs = self._runs.pop(journal, {})
-        self._kept_runs -= len(runs)
+        self._stored_runs -= len(runs)
         for seq, batches in runs.items():
             for batch in batches:
                 if self._offsets.get(batch, -1) < forgotten.offset:

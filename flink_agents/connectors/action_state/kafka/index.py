@@ -31,16 +31,16 @@ class JournalIndex:
                 self._journals.pop(entry.journal, None)
                 self._forgotten.add(entry.journal)
                 continue
-            kept = self._journals.get(entry.journal)
-            if kept is None:
-                kept = self._journals[entry.journal] = Journal()
+            stored = self._journals.get(entry.journal)
+            if stored is None:
+                stored = self._journals[entry.journal] = Journal()
             if entry.through is not None:
-                kept.prune(entry.through)
+                stored.prune(entry.through)
                 self._emptied.add(entry.journal)
                 continue
             for record in entry.records:
-                if record.seq > kept.pruned_through:
-                    kept.runs.setdefault(record.seq, []).append(record)
+                if record.seq > stored.pruned_through:
+                    stored.runs.setdefault(record.seq, []).append(record)
 
     def extend(self, newer: JournalIndex) -> None:
         """Add an index of later records."""
@@ -48,14 +48,14 @@ class JournalIndex:
             self._journals.pop(journal, None)
         self._forgotten |= newer._forgotten
         for journal, behind in newer._journals.items():
-            kept = self._journals.get(journal)
-            if kept is None:
+            stored = self._journals.get(journal)
+            if stored is None:
                 self._journals[journal] = behind
                 continue
-            kept.prune(behind.pruned_through)
+            stored.prune(behind.pruned_through)
             for seq, records in behind.runs.items():
-                if seq > kept.pruned_through:
-                    kept.runs.setdefault(seq, []).extend(records)
+                if seq > stored.pruned_through:
+                    stored.runs.setdefault(seq, []).extend(records)
         self._emptied |= newer._emptied
 
     def prepend(self, older: JournalIndex, pruned: Callable[[JournalKey], int] | None = None) -> None:
@@ -70,30 +70,30 @@ class JournalIndex:
                 continue
             if pruned is not None:
                 before.prune(pruned(journal))
-            kept = self._journals.get(journal)
-            if kept is None:
+            stored = self._journals.get(journal)
+            if stored is None:
                 self._journals[journal] = before
                 continue
             for seq, records in before.runs.items():
-                kept.runs[seq] = records + kept.runs.get(seq, [])
-            through = max(kept.pruned_through, before.pruned_through)
-            kept.pruned_through = NOTHING_PRUNED
-            kept.prune(through)
+                stored.runs[seq] = records + stored.runs.get(seq, [])
+            through = max(stored.pruned_through, before.pruned_through)
+            stored.pruned_through = NOTHING_PRUNED
+            stored.prune(through)
         self._forgotten |= older._forgotten
         self._emptied |= older._journals.keys()
 
     def settle(self, journal: JournalKey, through: int) -> None:
         """Drop the runs of a journal up to a number, and the journal if it has no other run."""
-        kept = self._journals.get(journal)
-        if kept is not None:
-            kept.prune(through)
-            if not kept.runs:
+        stored = self._journals.get(journal)
+        if stored is not None:
+            stored.prune(through)
+            if not stored.runs:
                 del self._journals[journal]
 
     def drop(self, journal: JournalKey, seq: int) -> None:
         """Drop a run whose batch was removed; earlier runs stay."""
-        kept = self._journals.get(journal)
-        if kept is not None and kept.runs.pop(seq, None) is not None:
+        stored = self._journals.get(journal)
+        if stored is not None and stored.runs.pop(seq, None) is not None:
             self._emptied.add(journal)
 
     def free(self, pruned: Callable[[JournalKey], int]) -> list[tuple[JournalKey, int]]:
@@ -104,8 +104,12 @@ class JournalIndex:
         """
         found: list[tuple[JournalKey, int]] = []
         for journal in self._emptied:
-            kept = self._journals.get(journal)
-            if kept is not None and not kept.runs and kept.pruned_through <= (through := pruned(journal)):
+            stored = self._journals.get(journal)
+            if (
+                stored is not None
+                and not stored.runs
+                and stored.pruned_through <= (through := pruned(journal))
+            ):
                 del self._journals[journal]
                 found.append((journal, through))
         self._emptied.clear()
@@ -113,13 +117,13 @@ class JournalIndex:
 
     def pruned_through(self, journal: JournalKey) -> int:
         """Return the last pruned run, as far as its removal was read."""
-        kept = self._journals.get(journal)
-        return NOTHING_PRUNED if kept is None else kept.pruned_through
+        stored = self._journals.get(journal)
+        return NOTHING_PRUNED if stored is None else stored.pruned_through
 
     def scan(self, journal: JournalKey, from_seq: int | None, to_seq: int | None) -> list[Record]:
         """Return the records of some runs, as far as they were read."""
-        kept = self._journals.get(journal)
-        return [] if kept is None else kept.scan(journal, from_seq, to_seq)
+        stored = self._journals.get(journal)
+        return [] if stored is None else stored.scan(journal, from_seq, to_seq)
 
     def describe(
         self,

@@ -87,7 +87,7 @@ class TakeOver:
 
     def _look(self, owner: Owner) -> dict[str, Claim]:
         self._claims.refresh()
-        return self._claims.in_the_way(owner)
+        return self._claims.blocking_claims(owner)
 
     def take(self, owner: Owner, ended: Collection[str] = ()) -> dict[int, int]:
         """Claim, wait out the leases of earlier owners, and fence them.

@@ -66,12 +66,12 @@ class MemoryPlace:
             through: The last run to remove.
             keep: How many journals without records to remember.
         """
-        kept = self.journals.get(journal)
-        if kept is None or through <= kept.pruned_through:
+        stored = self.journals.get(journal)
+        if stored is None or through <= stored.pruned_through:
             return
-        kept.prune(through)
+        stored.prune(through)
         self.removals.pop(journal, None)
-        if not kept.runs:
+        if not stored.runs:
             self.removals[journal] = None
         while len(self.removals) > keep:
             oldest = next(iter(self.removals))
@@ -162,13 +162,13 @@ class MemoryStore(ActionStateStore):
         check_records(records, self._max_record_bytes)
         with place.lock:
             self._check_owner()
-            kept = place.journals.get(journal) or Journal()
+            stored = place.journals.get(journal) or Journal()
             for record in records:
-                if record.seq <= kept.pruned_through:
-                    raise pruned_error(journal, record.seq, kept.pruned_through)
+                if record.seq <= stored.pruned_through:
+                    raise pruned_error(journal, record.seq, stored.pruned_through)
             for record in records:
-                kept.runs.setdefault(record.seq, []).append(record)
-                place.journals[journal] = kept
+                stored.runs.setdefault(record.seq, []).append(record)
+                place.journals[journal] = stored
             if records:
                 place.removals.pop(journal, None)
 
@@ -178,10 +178,10 @@ class MemoryStore(ActionStateStore):
     ) -> list[Record]:
         place = self._here()
         with place.lock:
-            kept = place.journals.get(journal)
-            if kept is None:
+            stored = place.journals.get(journal)
+            if stored is None:
                 return []
-            return kept.scan(journal, from_seq, to_seq)
+            return stored.scan(journal, from_seq, to_seq)
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
@@ -205,8 +205,8 @@ class MemoryStore(ActionStateStore):
     async def pruned_through(self, journal: JournalKey) -> int:
         place = self._here()
         with place.lock:
-            kept = place.journals.get(journal)
-            return NOTHING_PRUNED if kept is None else kept.pruned_through
+            stored = place.journals.get(journal)
+            return NOTHING_PRUNED if stored is None else stored.pruned_through
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:

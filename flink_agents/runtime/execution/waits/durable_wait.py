@@ -23,7 +23,7 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
-from flink_agents.runtime.serde.awaitables import told as told_awaitable
+from flink_agents.runtime.serde.awaitables import awaitable_text
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def check_waits_awaited(step: ActionRun) -> None:
     if any(task.cancelled() or not task.done() for task in step.delivery.tasks):
         # The wait may be that of a task which was cancelled before it began.
         return
-    called = told_awaitable(forgotten)
+    called = awaitable_text(forgotten)
     raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}: it did not wait",
         expected="an await, or a task, for each pause and each wait for a signal",

@@ -141,7 +141,7 @@ def stop_with_savepoint(
 
 
 @dataclass(frozen=True)
-class KeptCheckpoint:
+class RetainedCheckpoint:
     """A checkpoint that Flink retains when the job is cancelled.
 
     Attributes:
@@ -153,7 +153,7 @@ class KeptCheckpoint:
     time: str
 
 
-def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None:
+def retained_checkpoint(rest: ClusterRest, job: ClusterJob) -> RetainedCheckpoint | None:
     """Return the last checkpoint of a job, if Flink retains it on cancellation; None if not.
 
     Raises:
@@ -173,7 +173,7 @@ def kept_checkpoint(rest: ClusterRest, job: ClusterJob) -> KeptCheckpoint | None
     if not external.get("enabled") or external.get("delete_on_cancellation"):
         return None
     at = datetime.fromtimestamp(last["latest_ack_timestamp"] / 1000, UTC)
-    return KeptCheckpoint(last["external_path"], at.isoformat(" ", "seconds"))
+    return RetainedCheckpoint(last["external_path"], at.isoformat(" ", "seconds"))
 
 
 def last_checkpoint(rest: ClusterRest, job_id: str) -> str | None:

@@ -17,7 +17,7 @@ from flink_agents.api.errors import (
     UnknownJobError,
 )
 from flink_agents.runtime.flink.following.cluster_jobs import last_checkpoint
-from flink_agents.runtime.flink.following.dead_letters import dead_letters, told_letters
+from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
 from flink_agents.runtime.flink.following.follower import JobFollower, News
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -100,8 +100,8 @@ class _Following:
     say: Say
     printed: _TaskOutput | None
     begun: float = field(default_factory=time.monotonic)
-    told_of_slots: bool = False
-    told_letters: list[str] = field(default_factory=list[str])
+    warned_of_slots: bool = False
+    logged_letters: list[str] = field(default_factory=list[str])
     letters_due: float = 0.0
     checkpoint: str | None = None
 
@@ -171,9 +171,9 @@ class _Following:
 
     def _tell_of_slots(self, news: News) -> None:
         """Report once that the job waits for slots, if there are none for it."""
-        if self.told_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
+        if self.warned_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
             return
-        self.told_of_slots = True
+        self.warned_of_slots = True
         with suppress(KeyError, TypeError):
             jobs = {job["jid"]: job for job in self.rest.get("/jobs/overview")["jobs"]}
             tasks: dict[str, Any] = jobs[self.job_id]["tasks"]
@@ -188,11 +188,11 @@ class _Following:
         self.letters_due = time.monotonic() + LETTERS_SECONDS
         with suppress(ClusterError, KeyError, TypeError, AttributeError):
             self.checkpoint = last_checkpoint(self.rest, self.job_id) or self.checkpoint
-        lines = told_letters(dead_letters(self.rest, self.job_id))
+        lines = letter_lines(dead_letters(self.rest, self.job_id))
         for line in lines:
-            if line not in self.told_letters:
+            if line not in self.logged_letters:
                 self.say(f"job {name!r}: {line}")
-        self.told_letters = lines
+        self.logged_letters = lines
 
 
 class _TaskOutput:

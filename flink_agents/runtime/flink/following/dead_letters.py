@@ -40,12 +40,12 @@ def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
     return found
 
 
-def told_letters(letters: Mapping[str, Counter[str]]) -> list[str]:
+def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
     """Return a line for each agent that has sent dead letters."""
-    return [f"agent {agent}: {told_reasons(reasons)}" for agent, reasons in sorted(letters.items())]
+    return [f"agent {agent}: {reasons_text(reasons)}" for agent, reasons in sorted(letters.items())]
 
 
-def told_reasons(reasons: Counter[str]) -> str:
+def reasons_text(reasons: Counter[str]) -> str:
     """Return a number of dead letters with the most frequent reasons, in one line."""
     shown = [f"{count} by {_told(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
     others = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))

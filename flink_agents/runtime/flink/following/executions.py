@@ -93,14 +93,14 @@ _jobs: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _state = threading.local()
 
 
-_kept: deque[Runnable] = deque(maxlen=100)
+_started: deque[Runnable] = deque(maxlen=100)
 """Jobs with agents: your script may hold only their streams, which do not refer to the job."""
 
 
 def keep(job: Runnable) -> None:
     """Keep a job in memory until many others have been built."""
-    if job not in _kept:
-        _kept.append(job)
+    if job not in _started:
+        _started.append(job)
 
 
 def enlist(job: Runnable, env: StreamExecutionEnvironment) -> None:

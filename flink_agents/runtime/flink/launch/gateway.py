@@ -158,7 +158,7 @@ class _Tee:
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
-        self._kept = bytearray()
+        self._captured = bytearray()
         self._thread = threading.Thread(target=self._drain, name="jvm-stderr", daemon=True)
         self._thread.start()
 
@@ -167,15 +167,15 @@ class _Tee:
             # Flink opens modules that the trimmed JVM from PyPI leaves out.
             if line.startswith(b"WARNING: Unknown module: "):
                 continue
-            if len(self._kept) < self._LIMIT:
-                self._kept += line
+            if len(self._captured) < self._LIMIT:
+                self._captured += line
             sys.stderr.write(line.decode("utf-8", "replace"))
             sys.stderr.flush()
 
     def read(self) -> bytes:
         """Return the kept part, after the pipe has ended."""
         self._thread.join()
-        return bytes(self._kept)
+        return bytes(self._captured)
 
     def close(self) -> None:
         """Do nothing: the background thread reads the pipe to its end, and then closes it."""

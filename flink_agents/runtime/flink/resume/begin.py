@@ -141,7 +141,7 @@ class Beginning:
             self.folder.outputs.mkdir(exist_ok=True)
             (self.folder.outputs / _OUTPUTS).write_bytes(pickle.dumps(outputs))
 
-    def kept_outputs(self) -> list[list[Any]]:
+    def stored_outputs(self) -> list[list[Any]]:
         """Return the lists of a job that has finished."""
         path = self.folder.outputs / _OUTPUTS
         return pickle.loads(path.read_bytes()) if path.exists() else []

@@ -30,7 +30,7 @@ _log = bounded_logger("flink_agents.resume")
 
 
 @dataclass(frozen=True)
-class KeptAgent:
+class ResumableAgent:
     """What an agent needs to be resumed.
 
     Attributes:
@@ -50,7 +50,7 @@ def open_start(
     env: StreamExecutionEnvironment,
     config: Configuration,
     name: str | None,
-    agents: Iterable[KeptAgent],
+    agents: Iterable[ResumableAgent],
     inputs: Callable[[], GivenInputs] = no_inputs,
 ) -> LocalStart | None:
     """Begin a start of a local job; returns None if the job does not resume.
@@ -92,7 +92,7 @@ def _begin(
     folder: JobFolder,
     config: Configuration,
     name: str,
-    agents: list[KeptAgent],
+    agents: list[ResumableAgent],
     fresh: bool,
     script: ScriptStart,
     flink: Mapping[str, str],
@@ -127,7 +127,7 @@ def _begin(
     return LocalStart(beginning, config, journal)
 
 
-def _say_what_is_lost(decision: policy.Decision, agents: list[KeptAgent]) -> None:
+def _say_what_is_lost(decision: policy.Decision, agents: list[ResumableAgent]) -> None:
     """Warn of durable steps that the next start would make again."""
     durable = [agent.name for agent in agents if agent.store is not None]
     if durable and (policy.main_script() is not None or "script" in decision.reason):

@@ -11,7 +11,7 @@ import pytest
 from flink_agents.api.errors import CannotResumeError
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.flink.resume import opening, policy
-from flink_agents.runtime.flink.resume.opening import KeptAgent
+from flink_agents.runtime.flink.resume.opening import ResumableAgent
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH, decide, wants_fresh
 from flink_agents.runtime.flink.stores import StoreChoice
 from tests.suite.tables import each
@@ -85,8 +85,8 @@ def test_a_start_is_fresh_by_option_or_argument(monkeypatch: pytest.MonkeyPatch)
 def test_a_job_that_does_not_resume_warns(reason: str) -> None:
     """Only if its durable steps would run again, and only in scripts."""
     agents = [
-        KeptAgent("Shop", "a", StoreChoice("sqlite", {}), keeps=True),
-        KeptAgent("Clerk", "b", None, keeps=False),
+        ResumableAgent("Shop", "a", StoreChoice("sqlite", {}), keeps=True),
+        ResumableAgent("Clerk", "b", None, keeps=False),
     ]
     decision = policy.Decision(None, reason=reason, fix="give it a name")
     told: list[str] = []

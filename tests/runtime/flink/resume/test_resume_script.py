@@ -151,7 +151,7 @@ def test_outputs_of_a_skipped_job_are_those_of_the_start_that_finished_it(tmp_pa
     beginning.keep_outputs([[1, 2], []])
     RunRecord(beginning.folder).set(finished=now())
     again = begin(beginning.folder, request, FreeLock(), read, ScriptStart(tmp_path, "job.py"))
-    assert again.skipped and again.kept_outputs() == [[1, 2], []]
+    assert again.skipped and again.stored_outputs() == [[1, 2], []]
 
 
 HOLDER = """

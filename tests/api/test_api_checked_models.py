@@ -38,7 +38,7 @@ def test_a_slip_has_the_authors_line(kind: Callable[..., Any], given: dict[str, 
     with pytest.raises(WrongArgumentError) as caught:
         kind(**given)
     error = caught.value
-    assert str(error).startswith("tests/") and "test_api_told_models.py:" in str(error).splitlines()[0]
+    assert str(error).startswith("tests/") and "test_api_checked_models.py:" in str(error).splitlines()[0]
     assert error.fix is not None and fix in error.fix
     assert error.expected and error.found
     assert "pydantic.dev" not in str(error)

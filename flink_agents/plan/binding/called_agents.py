@@ -36,16 +36,16 @@ def asks_for_approvals(agent: Agent) -> bool:
     # Visited objects are kept alive, so that no other object gets the same id().
     seen: dict[int, Any] = {}
     while ahead:
-        for asked in _asked_by(ahead.pop()):
-            if id(asked) in seen:
+        for called in _called_by(ahead.pop()):
+            if id(called) in seen:
                 continue
-            seen[id(asked)] = asked
+            seen[id(called)] = called
             try:
-                instance = instance_of(asked)
+                instance = instance_of(called)
                 plan = compile_agent(instance)
             except Exception:  # Whatever the user's code raises.
                 # The calling action gets the error, unless it passes arguments that the class needs.
-                if _has_marks(asked):
+                if _has_marks(called):
                     return True
                 continue
             if any(one.needs_approval for one in (*plan.actions, *plan.resources)):
@@ -54,7 +54,7 @@ def asks_for_approvals(agent: Agent) -> bool:
     return False
 
 
-def _asked_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
+def _called_by(agent: Agent) -> Iterator[Agent | type[Agent]]:
     """Yield the sub-agents that the code of an agent names."""
     declared = [one.function for one in (*actions_of(agent), *resources_of(agent))]
     added = [getattr(one.value, "func", None) for one in resources_of(agent)]

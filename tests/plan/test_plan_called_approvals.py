@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 from flink_agents import Agent, InputEvent, OutputEvent, action, tool
 from flink_agents.api.validation import ValidatedAgent, Verdict
-from flink_agents.plan.binding.asked import asks_for_approvals
+from flink_agents.plan.binding.called_agents import asks_for_approvals
 from tests.suite.tables import each
 
 
