@@ -282,7 +282,7 @@ def shows(text: str) -> bool:
     return hide(text) != text
 
 
-def hidden(value: Any, known_only: bool = False) -> Any:
+def hidden(value: Any, known_only: bool = False, longest: int | None = None) -> Any:
     """Return ``value`` without secrets: strings, bytes, and lists, tuples, sets and dicts of these.
 
     A value without secrets is returned as it is.
@@ -290,14 +290,25 @@ def hidden(value: Any, known_only: bool = False) -> Any:
     Args:
         value: The value.
         known_only: True to ignore what only looks like the value of an authentication header.
+        longest: Length after which strings are cut. Default: none is.
     """
     if known_only and known.pattern is None:
         return value
-    return _hidden(value, known_only, _DEEPEST)
+    return _hidden(value, known_only, _DEEPEST, longest)
 
 
-def _hidden(value: Any, known_only: bool, depth: int) -> Any:
+def _cut(text: str, longest: int) -> str:
+    return f"{hide_cut(text[:longest], end=True)}... ({len(text) - longest} more characters)"
+
+
+def _hidden(value: Any, known_only: bool, depth: int, longest: int | None) -> Any:
     kind: Any = type(value)
+    if longest is not None and isinstance(value, str | bytes | bytearray) and len(value) > longest:
+        if isinstance(value, str):
+            return _cut(value, longest)
+        return kind(
+            _cut(value.decode("utf-8", "surrogateescape"), longest).encode("utf-8", "surrogateescape")
+        )
     if isinstance(value, str):
         text = hide_known(value) if known_only else hide(value)
         return value if text == value else text
@@ -309,15 +320,15 @@ def _hidden(value: Any, known_only: bool, depth: int) -> Any:
         return value
     if isinstance(value, Mapping):
         made = {
-            _hidden(name, known_only, depth - 1): HIDDEN
+            _hidden(name, known_only, depth - 1, longest): HIDDEN
             if not known_only and isinstance(one, str | bytes) and is_secret_name(name)
-            else _hidden(one, known_only, depth - 1)
+            else _hidden(one, known_only, depth - 1, longest)
             for name, one in value.items()
         }
         same = len(made) == len(value) and all(name in value and made[name] is value[name] for name in made)
         return value if same else made
     if isinstance(value, list | tuple | set | frozenset):
-        parts = [_hidden(one, known_only, depth - 1) for one in value]
+        parts = [_hidden(one, known_only, depth - 1, longest) for one in value]
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)

@@ -23,7 +23,12 @@ from mcp.shared.message import SessionMessage
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.models.setup.bodies import ResponseTooLargeError
+from flink_agents.models.setup.bodies import (
+    ResponseTooLargeError,
+    TooManyObjectsError,
+    most_objects,
+    objects_in,
+)
 
 _log = bounded_logger("flink_agents.mcp")
 
@@ -118,7 +123,7 @@ async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[byt
     """Yield lines; each byte is looked at once, however long a line is.
 
     Raises:
-        ResponseTooLargeError: A line has more bytes than ``limit``.
+        ResponseTooLargeError: A line has more bytes than ``limit``, or too many objects of JSON.
     """
     begun = bytearray()
     while chunk := await stream.read(_CHUNK):
@@ -127,6 +132,8 @@ async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[byt
             if len(begun) + len(line) > limit:
                 raise ResponseTooLargeError(limit)
             begun += line
+            if objects_in(begun) > most_objects(limit):
+                raise TooManyObjectsError(limit)
             yield bytes(begun)
             begun.clear()
         if len(begun) + len(rest) > limit:

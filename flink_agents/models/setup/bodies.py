@@ -1,5 +1,7 @@
 """Bounds how much of an answer is read over HTTP: what is decompressed counts, and nothing is read behind it.
 
+Objects of JSON count, too: libraries take microseconds for each, during which no other key gets a turn.
+
 The clients of providers and of MCP keep a whole answer in memory before they look at it. A hook of the client
 counts while the answer is read.
 """
@@ -22,6 +24,38 @@ class ResponseTooLargeError(Exception):
     def __init__(self, limit: int) -> None:
         super().__init__(f"the answer has more than {limit} bytes, which is the limit (response_limit)")
         self.limit = limit
+
+
+_BYTES_FOR_AN_OBJECT = 500
+"""Bytes of the limit for which an answer may have one object of JSON."""
+
+_FEWEST_OBJECTS = 1000
+"""Objects that an answer may have, however small the limit is."""
+
+
+class TooManyObjectsError(ResponseTooLargeError):
+    """An answer has more objects of JSON than may be read: making each of them takes the libraries long."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.args = (
+            f"the answer has more than {most_objects(limit)} objects of JSON, the most for a limit of {limit}"
+            " bytes (response_limit)",
+        )
+
+
+def most_objects(limit: int) -> int:
+    """Return how many objects of JSON an answer may have.
+
+    Args:
+        limit: Bytes that it may have.
+    """
+    return max(_FEWEST_OBJECTS, limit // _BYTES_FOR_AN_OBJECT)
+
+
+def objects_in(part: bytes | bytearray) -> int:
+    """Return how many objects of JSON begin in a part of an answer, without those of JSON inside strings."""
+    return part.count(b"{") - part.count(b'{\\"')
 
 
 class NestedEncodingError(Exception):
@@ -50,21 +84,36 @@ def _check_codings(response: Any) -> None:
 
 
 class _Counter:
-    """Counts the bytes of an answer; those of a stream of events anew for each event."""
+    """Counts bytes and objects of an answer; those of a stream of events anew for each event."""
 
     def __init__(self, limit: int, of_events: bool) -> None:
         self._limit = limit
         self._of_events = of_events
         self._bytes = 0
+        self._objects = 0
 
     def add(self, chunk: bytes) -> None:
-        self._bytes += len(chunk)
-        if self._of_events:
-            end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"))
-            if end >= 0:
-                self._bytes = len(chunk) - end
+        if self._of_events and (ends := _ends_of_events(chunk)):
+            # What lies between the two is smaller than the piece.
+            self._check(chunk[: ends[0]])
+            self._bytes = self._objects = 0
+            chunk = chunk[ends[-1] :]
+        self._check(chunk)
+
+    def _check(self, part: bytes) -> None:
+        self._bytes += len(part)
+        self._objects += objects_in(part)
         if self._bytes > self._limit:
             raise ResponseTooLargeError(self._limit)
+        if self._objects > most_objects(self._limit):
+            raise TooManyObjectsError(self._limit)
+
+
+def _ends_of_events(chunk: bytes) -> list[int]:
+    """Return where the first and the last event end that end in a piece."""
+    marks = (b"\n\n", b"\r\n\r\n")
+    found = [at for mark in marks for at in (chunk.find(mark), chunk.rfind(mark)) if at >= 0]
+    return [min(found), max(found)] if found else []
 
 
 class BodyLimit:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
+from pydantic import ValidationError
+
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.durable import RetryableError
 
@@ -16,6 +18,9 @@ _AGAIN_STATUS = frozenset({408, 409, 425, 429})
 
 _NOT_IMPLEMENTED = 501
 
+_MOST_MISTAKES = 100
+"""How many mistakes of an answer are told one by one."""
+
 
 def may_succeed_again(status: int) -> bool:
     """True if the same request may succeed after an answer with this status of HTTP."""
@@ -24,6 +29,9 @@ def may_succeed_again(status: int) -> bool:
 
 def text_of(error: BaseException) -> str:
     """Return what an exception says, as text that can be encoded, even if its ``__str__`` fails."""
+    if isinstance(error, ValidationError) and error.error_count() > _MOST_MISTAKES:
+        # The library has a kilobyte to say of each.
+        return f"{error.error_count()} validation errors for {error.title}"
     try:
         text = str(error)
     except Exception as failed:

@@ -19,6 +19,12 @@ from flink_agents.runtime.serde.typenames import error_name
 MOST = 200
 """The largest number of exceptions to check: causes, contexts and members together."""
 
+LONGEST = 200_000
+"""Characters of a message, an argument or an attribute that are kept: a service may answer with megabytes."""
+
+_MOST_MISTAKES = 100
+"""How many mistakes of a ``ValidationError`` are kept: each has a kilobyte to say."""
+
 _FIELDS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: ("strerror", "filename", "filename2"),
     UnicodeError: ("reason", "object"),
@@ -90,25 +96,32 @@ def _clean(error: BaseException, replaced: dict[int, BaseException]) -> BaseExce
     try:
         _change(error)
         error = _group(error, replaced)
-        shown = redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
+        shown = _is_long(error) or redaction.shows(_text(error)) or redaction.shows(_text(error, repr))
     except BaseException:
         # Foreign classes run their own code here, and it may raise anything.
         shown = True
     return _in_place_of(error) if shown else error
 
 
+def _is_long(error: BaseException) -> bool:
+    """Return True if the message of an exception is too long, and not made of what can be cut."""
+    if isinstance(error, ValidationError):
+        return error.error_count() > _MOST_MISTAKES
+    return len(_text(error)) > 10 * LONGEST
+
+
 def _change(error: BaseException) -> None:
-    args = redaction.hidden(error.args)
+    args = redaction.hidden(error.args, longest=LONGEST)
     if args is not error.args:
         error.args = args
     attributes: dict[str, Any] = object.__getattribute__(error, "__dict__")
     for name, value in list(attributes.items()):
-        new = redaction.hidden(value)
+        new = redaction.hidden(value, longest=LONGEST)
         if new is not value:
             attributes[name] = new
     for name in (name for kind, names in _FIELDS.items() if isinstance(error, kind) for name in names):
         value = getattr(error, name, None)
-        new = redaction.hidden(value)
+        new = redaction.hidden(value, longest=LONGEST)
         if new is not value:
             setattr(error, name, new)
 
@@ -135,7 +148,7 @@ def _in_place_of(error: BaseException) -> BaseException:
     kind = error_name(type(error))
     return _as(
         RecordedFailureError(
-            redaction.hide(_text(error)),
+            redaction.hidden(_text(error), longest=LONGEST),
             error_type=kind,
             expected="an exception whose message holds no secret, or whose message can be changed",
             found=kind,
@@ -147,7 +160,7 @@ def _in_place_of(error: BaseException) -> BaseException:
 
 def _validation(error: ValidationError) -> ValidationError:
     details: list[InitErrorDetails] = []
-    for one in error.errors(include_url=False):
+    for one in error.errors(include_url=False)[:_MOST_MISTAKES]:
         message = redaction.hide(one["msg"]).replace("{", "{{").replace("}", "}}")
         kind: Any = PydanticCustomError(one["type"], message)  # pyright: ignore[reportArgumentType]
         shown = redaction.hidden(one["input"])

@@ -14,14 +14,14 @@ from urllib.parse import quote, quote_plus
 
 import httpx
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_ai.exceptions import ModelHTTPError
 
 from flink_agents import redaction
 from flink_agents.api.errors import AgentsError, RecordedFailureError
 from flink_agents.runtime.serde import exceptions
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.serde.redacted import redacted
+from flink_agents.runtime.serde.redacted import LONGEST, redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_traceback
 from tests.suite.tables import each
 
@@ -198,6 +198,56 @@ def test_an_exception_without_secrets_is_the_same_object() -> None:
     assert redacted(error) is error
     assert error.args is args
     assert error.__cause__ is cause
+
+
+class Foreign(Exception):
+    """An error of a provider's library, with the answer."""
+
+    def __init__(self, message: str, body: Any) -> None:
+        super().__init__(message)
+        self.message, self.body = message, body
+
+    def __str__(self) -> str:
+        return f"it answered {self.body!r:.50}"
+
+
+def mistaken(number: int) -> ValidationError:
+    try:
+        TypeAdapter(list[int]).validate_python(["x"] * number)
+    except ValidationError as error:
+        return error
+    raise AssertionError
+
+
+LONG = "x" * (LONGEST - 8) + SECRET + "y" * 3_000_000
+LONG_ERRORS: list[tuple[str, Callable[[], BaseException]]] = [
+    ("message", lambda: ValueError(LONG)),
+    ("bytes", lambda: ValueError(LONG.encode())),
+    ("nested", lambda: ValueError({"error": [{"message": LONG}]})),
+    ("attributes", lambda: Foreign(LONG, {"message": LONG})),
+    ("computed", lambda: Computed(LONG)),
+    ("slots", lambda: Slotted(LONG)),
+    ("cause", lambda: caused(LONG)),
+    ("field", lambda: OSError(5, LONG)),
+    ("mistakes", lambda: mistaken(50_000)),
+    ("group", lambda: ExceptionGroup("all", [ValueError(LONG), mistaken(50_000)])),
+]
+
+
+@each(("name", "make"), LONG_ERRORS)
+def test_an_exception_with_megabytes_is_cut(name: str, make: Callable[[], BaseException]) -> None:
+    error = redacted(make())
+    whole = "".join(traceback.format_exception(error)) + repr(error) + str(vars(error)) + repr(error.args)
+    assert len(whole) < 12 * LONGEST
+    assert pieces(whole) == []
+    # Not even the piece in front of the cut.
+    assert not any(SECRET[:size] + "..." in whole for size in range(4, len(SECRET)))
+    assert name in ("computed", "slots", "group") or type(error) is type(make())
+
+
+def test_an_exception_with_kilobytes_is_kept() -> None:
+    kept = ValueError("x" * LONGEST, b"y" * LONGEST)
+    assert redacted(kept).args == ("x" * LONGEST, b"y" * LONGEST)
 
 
 def test_a_chain_that_leads_in_a_circle_ends() -> None:
