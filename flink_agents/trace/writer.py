@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from flink_agents.api.common.logs import bounded_logger
+from flink_agents.trace.queued_sink import QueuedSink
 from flink_agents.trace.records import TraceRecord
 
 _log = bounded_logger("flink_agents.trace")
@@ -42,7 +44,8 @@ class TraceWriter:
     """Queues records, and writes them to sinks in its own thread.
 
     Args:
-        sinks: The sinks, by name. One that fails does not keep records from the others.
+        sinks: The sinks, by name. If there are several, each has a thread of its own: one that fails or hangs
+            keeps no records from the others.
         most: How many records the queue holds; what comes beyond that is dropped.
         on_drop: Told how many records were dropped. For any thread.
 
@@ -54,7 +57,12 @@ class TraceWriter:
     def __init__(
         self, sinks: dict[str, TraceSink], most: int = 10_000, on_drop: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._sinks = sinks
+        self._queued = {
+            name: QueuedSink(name, sink, most, partial(self._failed, name))
+            for name, sink in sinks.items()
+            if len(sinks) > 1
+        }
+        self._sinks: Mapping[str, TraceSink] = self._queued or sinks
         self._most = most
         self._on_drop = on_drop
         self._queue: deque[Pending] = deque()
@@ -65,6 +73,7 @@ class TraceWriter:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._counting = threading.Lock()
         self.dropped = 0
         self.look: Callable[[], None] = lambda: None
 
@@ -80,8 +89,11 @@ class TraceWriter:
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until everything queued was handed to the sinks; returns False if that took too long."""
         self._wanted.set()
+        until = time.monotonic() + seconds
         with self._written:
-            return self._written.wait_for(lambda: not self._queue and not self._busy, seconds)
+            if not self._written.wait_for(lambda: not self._queue and not self._busy, seconds):
+                return False
+        return all(sink.flush(max(0.0, until - time.monotonic())) for sink in self._queued.values())
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write what is queued and close the sinks, in bounded time."""
@@ -109,6 +121,8 @@ class TraceWriter:
                 self._write(self._batch())
             with self._written:
                 self._written.notify_all()
+        for queued in self._queued.values():
+            queued.end()
         for name, sink in self._sinks.items():
             try:
                 sink.close()
@@ -136,8 +150,15 @@ class TraceWriter:
             self._busy = False
             self._written.notify_all()
 
+    def _failed(self, name: str, number: int, error: BaseException) -> None:
+        if number:
+            self._drop(number, name, repr(error))
+        else:
+            self._tell(name, f"closing failed: {error!r}")
+
     def _drop(self, number: int, what: str, why: str) -> None:
-        self.dropped += number
+        with self._counting:
+            self.dropped += number
         self._on_drop(number)
         self._tell(what, why)
 

@@ -77,6 +77,11 @@ PARTS = (
         *("-m", "not minicluster", *HARNESSES),
         condition="crash",
     ),
+    Part(
+        "trace",
+        "an hour of trace at 2,000 runs/s stays within its bounds",
+        ("-m", "tests.trace.hour", "--json"),
+    ),
     _programs("programs", "random programs recover from a crash anywhere", 3000),
     _programs("programs-waits", "the same with pauses, signals, approvals, delayed events", 1000, "--waits"),
     _programs("programs-overtake", "the same if inputs overtake suspended runs", 500, "--overtake"),

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic_ai import Agent as ModelAgent
+from pydantic_ai.capabilities import Instrumentation
+from pydantic_ai.models.instrumented import InstrumentationSettings
+from typer.testing import CliRunner
 
+from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext
 from flink_agents.api.errors import TraceError
+from flink_agents.cli.main import app
+from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
+from flink_agents.testing.models import ScriptedModel, ToolCall
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.otel import OtelSink, span_of
 from flink_agents.trace.sinks.otel_histograms import DURATION, TOKENS, GenAiHistograms
 from tests.suite.tables import each
 from tests.trace.collectors import Collector, Histogram, attributes_of, collector
-from tests.trace.test_trace_facts import asking
+from tests.trace.test_trace_facts import asked, asking
 from tests.trace.test_trace_records import PLAIN
 from tests.trace.test_trace_sinks import record
 
@@ -180,3 +192,78 @@ def test_each_task_attempt_is_a_series_of_its_own() -> None:
             harness.push_all(["c"])
     assert sorted(one.count for one in of(got, DURATION)) == [1, 2]
     assert len({one.instance for one in got.histograms()}) == 2
+
+
+def test_each_segment_of_a_suspended_run_is_a_span_with_a_link() -> None:
+    async def wait(event: Any, ctx: RunnerContext) -> OutputEvent:
+        first = await ctx.wait_for_signal("paid")
+        return OutputEvent(output=[first, await ctx.wait_for_signal("sent")])
+
+    waiting = Agent(name="waiting").add_action("wait", [InputEvent], wait)
+    with collector() as got:
+        config = OTEL | {"trace.otlp-endpoint": got.address}
+        with OperatorHarness(waiting, lambda value: "k", config=config, **PLAIN) as harness:
+            harness.push_all(["a"])
+            assert harness.signal("k", "paid", 1) == []
+            assert harness.signal("k", "sent", 2) == [[1, 2]]
+    runs = [one for one in got.spans() if one.name == "invoke_agent waiting"]
+    (whole,) = [one for one in runs if not one.links]
+    segments = [one for one in runs if one.links]
+    assert len(segments) == 2 == len({one.span_id for one in segments})
+    for one in segments:
+        assert [link.span_id for link in one.links] == [whole.span_id]
+        assert one.parent_span_id == whole.span_id and one.trace_id == whole.trace_id
+    # Each span is there once: the segments that were replayed are none.
+    assert len({one.span_id for one in got.spans()}) == len(got.spans())
+
+
+EXPORTER = InMemorySpanExporter()
+PROVIDER = TracerProvider(shutdown_on_exit=False)
+PROVIDER.add_span_processor(SimpleSpanProcessor(EXPORTER))
+
+
+def price(item: str) -> int:
+    """Price an item."""
+    return len(item)
+
+
+clerk = ModelAgent(
+    # For two runs: a replay asks nothing.
+    ScriptedModel([ToolCall("price", {"item": "tea"}), "three"] * 2),
+    name="clerk",
+    tools=[price],
+    capabilities=[
+        FlinkDurability(),
+        Instrumentation(settings=InstrumentationSettings(tracer_provider=PROVIDER)),
+    ],
+)
+
+
+async def ask_clerk(event: Any, ctx: RunnerContext) -> OutputEvent:
+    return OutputEvent(output=(await clerk.run(event.input)).output)
+
+
+def test_a_replay_repeats_no_span_of_a_whole_agent() -> None:
+    """Pydantic AI has spans of its own if somebody turns them on."""
+    told: list[list[str]] = []
+    for replay in (False, True):
+        EXPORTER.clear()
+        agent = Agent(name="asking").add_action("ask", [InputEvent], ask_clerk)
+        with OperatorHarness(
+            agent, lambda value: "k", forced_replay=replay, forced_restart=False, crash=None
+        ) as harness:
+            assert harness.push_all(["which?"]) == ["three"]
+        told.append(sorted(span.name for span in EXPORTER.get_finished_spans()))
+    assert told[0] == told[1] and len(told[0]) >= 4
+
+
+def test_recorded_traces_are_sent_to_a_collector(tmp_path: Path) -> None:
+    asked(tmp_path, "calls")
+    with collector() as got:
+        result = CliRunner().invoke(
+            app, ["trace", "--key", "k", "--path", str(tmp_path), "--otlp", got.address]
+        )
+    assert (result.exit_code, "sent 1 run(s)" in result.output) == (0, True)
+    assert {span.name for span in got.spans()} == {"invoke_agent asking", "action ask", "chat scripted"}
+    # The job has counted its requests when it made them.
+    assert got.histograms() == []

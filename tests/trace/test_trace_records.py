@@ -122,8 +122,17 @@ def test_the_records_of_a_run_are_a_tree(tmp_path: Path) -> None:
 def test_content_is_redacted_and_only_at_its_level(tmp_path: Path) -> None:
     (call,) = [one for one in traced(tmp_path / "a", [7], {"trace.level": "content"}) if one.kind == "call"]
     assert "7" in call.attributes["request"] and "paid" in call.attributes["result"]
+    # A field that is named like a secret.
+    assert "sk-not-to-be-seen" not in str(call.attributes) and "api_key" in call.attributes["result"]
     (call,) = [one for one in traced(tmp_path / "b", [7]) if one.kind == "call"]
     assert not {"request", "result"} & call.attributes.keys()
+
+
+def test_content_is_cut_at_its_limit(tmp_path: Path) -> None:
+    options = {"trace.level": "content", "trace.max-content": 20}
+    (call,) = [one for one in traced(tmp_path, [10**60], options) if one.kind == "call"]
+    for name in ("request", "result"):
+        assert 16 <= len(call.attributes[name]) < 60, call.attributes[name]
 
 
 def test_a_suspended_run_says_what_ends_it(tmp_path: Path) -> None:

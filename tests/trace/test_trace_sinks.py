@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import os
 import re
 import socket
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,14 @@ from flink_agents.api.settings.tracing import TRACE_SINKS
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.recording.assembly import check_trace_options
+from flink_agents.trace.recording.recorder import TraceRecorder
 from flink_agents.trace.records import TraceRecord, span_id
 from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.log import MARK, LogSink
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
+from tests.trace.hour import an_hour
 from tests.trace.test_trace_records import PLAIN, paying
 
 pytestmark = pytest.mark.own_conditions
@@ -101,6 +106,62 @@ def test_a_sink_that_hangs_blocks_nobody() -> None:
     go_on.set()
     writer.close(60)
     assert len(sink.records) == 4
+
+
+def test_a_sink_that_hangs_keeps_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """As a Kafka broker that is down: each write takes seconds before it fails."""
+    go_on = threading.Event()
+
+    class Down(Keeping):
+        def write(self, records: Any) -> None:
+            assert go_on.wait(60)
+            raise TimeoutError("no broker")
+
+    kept = Keeping()
+    writer = TraceWriter({"kafka": Down(), "jsonl": kept}, most=50)
+    for number in range(200):
+        writer.put(lambda number=number: record(number))
+        if number % 10 == 9:
+            writer.flush(0)
+            wait_until(lambda number=number: len(kept.records) == number + 1)
+    assert [one.sequence_number for one in kept.records] == list(range(200))
+    assert 100 <= writer.dropped < 200
+    go_on.set()
+    writer.close(60)
+    assert writer.dropped == 200
+    told = [one.getMessage() for one in caplog.records if "are dropped (kafka)" in one.getMessage()]
+    assert len(told) == 1
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    for _ in range(6000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise TimeoutError("the condition does not hold")
+
+
+def test_a_disk_that_is_full_costs_records_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel itself refuses to write to /dev/full, until there is room again."""
+    full, opened = [True], os.open
+    monkeypatch.setattr(
+        "flink_agents.trace.sinks.jsonl.os.open",
+        lambda path, *rest: opened("/dev/full", os.O_WRONLY) if full[0] else opened(path, *rest),
+    )
+    options = {"trace.level": "runs", "trace.directory": str(tmp_path)}
+    with OperatorHarness(paying(), config=options, **PLAIN) as harness:
+        assert len(harness.push_all([1, 2])) == 2
+        (recorder,) = harness.observers
+        assert isinstance(recorder, TraceRecorder) and recorder.writer.flush(60)
+        before = recorder.writer.dropped
+        full[0] = False
+        assert len(harness.push_all([3])) == 1
+        assert recorder.writer.flush(60) and recorder.writer.dropped == before == 4
+    assert [one.sequence_number for one in read_files(tmp_path)] == [2, 2]
+    assert len([one for one in caplog.records if "No space left" in one.getMessage()]) == 1
 
 
 def test_a_job_goes_on_if_its_disk_is_full(tmp_path: Path) -> None:
@@ -185,3 +246,11 @@ def test_options_without_a_meaning_are_rejected(options: dict[str, Any], error: 
     else:
         with pytest.raises(error):
             check_trace_options(config)
+
+
+def test_a_minute_of_trace_stays_within_its_bounds(tmp_path: Path) -> None:
+    """``scripts/nightly trace`` does the same with an hour."""
+    result = an_hour(tmp_path, seconds=4, rate=500)
+    # 2 MB of records are no measure of memory.
+    assert [one for one in result.broken() if "grows" not in one] == []
+    assert result.runs == 2000 and result.written + result.burst_dropped == result.given

@@ -72,6 +72,11 @@ class TraceRecorder(RunObserver):
         """What takes the records."""
         return self._writer
 
+    @property
+    def known(self) -> int:
+        """How many runs it keeps something of: those that have not ended."""
+        return len(self._segments)
+
     # -- runs -------------------------------------------------------------------------
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:

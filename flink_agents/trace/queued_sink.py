@@ -1,0 +1,93 @@
+"""Gives a sink a thread and a queue of its own, so that one that is slow keeps no records from the others."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from flink_agents.trace.records import TraceRecord
+
+if TYPE_CHECKING:
+    from flink_agents.trace.writer import TraceSink
+
+
+class QueuedSink:
+    """A sink that takes records at once, and writes them later.
+
+    Args:
+        name: Its name, for its thread.
+        sink: What writes them.
+        most: How many records can wait.
+        on_error: Told how many records the sink did not write, and why. Called by the thread of the sink.
+    """
+
+    def __init__(
+        self, name: str, sink: TraceSink, most: int, on_error: Callable[[int, BaseException], None]
+    ) -> None:
+        self._name = name
+        self._sink = sink
+        self._most = most
+        self._on_error = on_error
+        self._changed = threading.Condition()
+        self._batches: deque[Sequence[TraceRecord]] = deque()
+        self._waiting = 0
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Queue ``records``.
+
+        Raises:
+            BufferError: Too many records wait.
+        """
+        with self._changed:
+            if self._waiting and self._waiting + len(records) > self._most:
+                raise BufferError("the queue of the sink is full")
+            self._batches.append(records)
+            self._waiting += len(records)
+            self._changed.notify_all()
+        if self._thread is None:
+            # A daemon: a sink that hangs must not keep the process.
+            name = f"flink-agents-trace-{self._name}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until the sink has got all records; returns False if that took too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, seconds)
+
+    def end(self) -> None:
+        """Close the sink as soon as it has got all records. Does not wait."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until the sink is closed, for which :meth:`end` was called."""
+        self.end()
+        if self._thread is None:
+            self._sink.close()
+        else:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                self._sink.write(batch)
+            except Exception as error:
+                self._on_error(len(batch), error)
+            with self._changed:
+                self._waiting -= len(batch)
+                self._changed.notify_all()
+        try:
+            self._sink.close()
+        except Exception as error:
+            self._on_error(0, error)
+
+    def _next(self) -> Sequence[TraceRecord]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._closing)
+            return self._batches.popleft() if self._batches else ()
