@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from flink_agents.trace.records import TraceRecord
-
-if TYPE_CHECKING:
-    from flink_agents.trace.writer import TraceSink
+from flink_agents.trace.target import TraceSink
 
 
 class QueuedSink:

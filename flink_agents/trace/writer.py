@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.trace.queued_sink import QueuedSink
 from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.target import TraceSink
 
 _log = bounded_logger("flink_agents.trace")
 
@@ -26,18 +26,6 @@ LOOK_SECONDS = 5.0
 
 Pending = Callable[[], TraceRecord]
 """Makes a record: what can be done later is not done by the thread of the run."""
-
-
-class TraceSink(Protocol):
-    """Takes records. All methods are called by one thread, and may block and raise."""
-
-    def write(self, records: Sequence[TraceRecord]) -> None:
-        """Write ``records``; what it raises counts all of them as dropped."""
-        ...
-
-    def close(self) -> None:
-        """Write what is left, and let go of everything."""
-        ...
 
 
 class TraceWriter:

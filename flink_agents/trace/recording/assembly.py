@@ -10,8 +10,8 @@ from flink_agents.api.errors.trace import TraceOptionError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.tracing import TRACE_SINKS, TraceLevel
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
-from flink_agents.trace.target import TraceTarget
-from flink_agents.trace.writer import TraceSink, TraceWriter
+from flink_agents.trace.target import TraceSink, TraceTarget
+from flink_agents.trace.writer import TraceWriter
 
 _log = bounded_logger("flink_agents.trace")
 
