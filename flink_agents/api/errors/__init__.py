@@ -175,7 +175,11 @@ from flink_agents.api.errors.jobs import (
     ClusterError as ClusterError,
     ClusterStartError as ClusterStartError,
     ClusterUnavailableError as ClusterUnavailableError,
+    EnvelopeError as EnvelopeError,
     JobFailedError as JobFailedError,
+    KafkaConnectorError as KafkaConnectorError,
+    KafkaStreamError as KafkaStreamError,
+    KafkaValueError as KafkaValueError,
     MissingTimestampsError as MissingTimestampsError,
     ModuleNotOnWorkersError as ModuleNotOnWorkersError,
     OutputsNotReadyError as OutputsNotReadyError,
@@ -186,29 +190,24 @@ from flink_agents.api.errors.jobs import (
     UnpicklableOutputError as UnpicklableOutputError,
     UnshippableCodeError as UnshippableCodeError,
 )
-from flink_agents.api.errors.kafka import (
-    EnvelopeError as EnvelopeError,
-    KafkaConnectorError as KafkaConnectorError,
-    KafkaStreamError as KafkaStreamError,
-    KafkaValueError as KafkaValueError,
-)
-from flink_agents.api.errors.mcp import (
+from flink_agents.api.errors.models import (
+    AgentNotDurableError as AgentNotDurableError,
+    ApprovalUnavailableError as ApprovalUnavailableError,
+    DocumentError as DocumentError,
+    EmbeddingMismatchError as EmbeddingMismatchError,
+    HistoryError as HistoryError,
     MCPError as MCPError,
     MCPOutcomeUnknownError as MCPOutcomeUnknownError,
     MCPRequestError as MCPRequestError,
     MCPResultError as MCPResultError,
     MCPServerUnavailableError as MCPServerUnavailableError,
-)
-from flink_agents.api.errors.models import (
-    AgentNotDurableError as AgentNotDurableError,
-    ApprovalUnavailableError as ApprovalUnavailableError,
-    HistoryError as HistoryError,
     MessageOriginError as MessageOriginError,
     ModelError as ModelError,
     ModelOutputError as ModelOutputError,
     ModelRefusedError as ModelRefusedError,
     ModelRequestError as ModelRequestError,
     NestedChatsError as NestedChatsError,
+    RetrievalError as RetrievalError,
     SkillError as SkillError,
     ToolError as ToolError,
     ToolOutcomeUnknownError as ToolOutcomeUnknownError,
@@ -216,6 +215,10 @@ from flink_agents.api.errors.models import (
     ToolRetriesExceededError as ToolRetriesExceededError,
     UrlContentError as UrlContentError,
     UsageLimitExceededError as UsageLimitExceededError,
+    VectorFilterError as VectorFilterError,
+    VectorStoreFormatError as VectorStoreFormatError,
+    VectorStoreInUseError as VectorStoreInUseError,
+    VectorStoreUnavailableError as VectorStoreUnavailableError,
 )
 from flink_agents.api.errors.resume import (
     CannotResumeError as CannotResumeError,
@@ -232,15 +235,6 @@ from flink_agents.api.errors.resume import (
     OutputsExpiredError as OutputsExpiredError,
     ResumeError as ResumeError,
     SourceNotResumableError as SourceNotResumableError,
-)
-from flink_agents.api.errors.retrieval import (
-    DocumentError as DocumentError,
-    EmbeddingMismatchError as EmbeddingMismatchError,
-    RetrievalError as RetrievalError,
-    VectorFilterError as VectorFilterError,
-    VectorStoreFormatError as VectorStoreFormatError,
-    VectorStoreInUseError as VectorStoreInUseError,
-    VectorStoreUnavailableError as VectorStoreUnavailableError,
 )
 from flink_agents.api.errors.runs import (
     ActionFailedError as ActionFailedError,

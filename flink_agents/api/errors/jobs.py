@@ -1,4 +1,4 @@
-"""Exceptions of jobs that ran and failed, and of Flink clusters; the tree is in ``errors``."""
+"""Exceptions of jobs that ran and failed, of Flink clusters and Kafka streams; the tree is in ``errors``."""
 
 from __future__ import annotations
 
@@ -93,3 +93,27 @@ class SavepointFailedError(ClusterError):
     """Flink did not complete a savepoint; the job was not stopped."""
 
     code = "FA2105"
+
+
+class KafkaStreamError(AgentsError):
+    """A Kafka source or sink cannot be made as it is declared."""
+
+    code = "FA7100"
+
+
+class KafkaConnectorError(KafkaStreamError):
+    """Flink's Kafka connector is not there, cannot be fetched, or is not the one that is needed."""
+
+    code = "FA7101"
+
+
+class KafkaValueError(KafkaStreamError, ValueError):
+    """A record of Kafka does not have the declared type, or a value cannot be written as a record."""
+
+    code = "FA7102"
+
+
+class EnvelopeError(AgentsError, ValueError):
+    """A line is no envelope of a message between jobs, or a value cannot be written into one."""
+
+    code = "FA7200"

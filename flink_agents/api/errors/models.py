@@ -1,4 +1,4 @@
-"""Errors of chat models and of the tools that they call. The tree is in ``errors``."""
+"""Errors of chat models, tools, MCP servers, embeddings and vector stores; the tree is in ``errors``."""
 
 from __future__ import annotations
 
@@ -99,3 +99,75 @@ class SkillError(AgentsError):
     """Skills are not there, cannot be read, or are not as skills should be."""
 
     code = "FA9400"
+
+
+class MCPError(AgentsError):
+    """An MCP server did not do what it was asked for."""
+
+    code = "FA9200"
+
+
+class MCPServerUnavailableError(MCPError):
+    """An MCP server could not be started or reached, or gave no answer, in all attempts."""
+
+    code = "FA9201"
+
+
+class MCPRequestError(MCPError):
+    """An MCP server answered that it does not do it."""
+
+    code = "FA9202"
+
+
+class MCPOutcomeUnknownError(MCPError, ToolOutcomeUnknownError):
+    """The connection was lost, or time ran out, while a tool of an MCP server was called."""
+
+    code = "FA9203"
+
+
+class MCPResultError(MCPError):
+    """An MCP server answered something that cannot be used here."""
+
+    code = "FA9204"
+
+
+class RetrievalError(AgentsError):
+    """An embedding model, a vector store or a long-term memory cannot execute a request."""
+
+    code = "FA9300"
+
+
+class EmbeddingMismatchError(RetrievalError):
+    """Vectors do not fit: of another dimension, or made by another model than those of the collection."""
+
+    code = "FA9301"
+
+
+class DocumentError(RetrievalError):
+    """A document has an id, a text, metadata or an embedding that a vector store cannot keep."""
+
+    code = "FA9302"
+
+
+class VectorFilterError(RetrievalError):
+    """A filter of documents is no filter."""
+
+    code = "FA9303"
+
+
+class VectorStoreUnavailableError(RetrievalError):
+    """A vector store cannot be reached or written at present."""
+
+    code = "FA9304"
+
+
+class VectorStoreFormatError(RetrievalError):
+    """The content of a vector store is corrupt, of something else, or of a newer version of this package."""
+
+    code = "FA9305"
+
+
+class VectorStoreInUseError(RetrievalError):
+    """A vector store is used from more hosts, or processes, than it serves."""
+
+    code = "FA9306"

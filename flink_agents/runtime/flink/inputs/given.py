@@ -1,18 +1,22 @@
-"""Checks the parts that you give to a job: streams, tables and key selectors.
+"""The parts that you give to a job: checks streams, tables and key selectors, and reads lists.
 
 Without these checks, a wrong part would raise somewhere in PyFlink, or fail the job at its first record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyflink.datastream import DataStream
+from pyflink.common import WatermarkStrategy
+from pyflink.datastream import DataStream, StreamExecutionEnvironment
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
 from flink_agents.api.common.places import caller_place, describe
 from flink_agents.api.environment import AgentStream
 from flink_agents.api.errors import JobDefinitionError
+from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 
 _MAX_SHOWN = 200
 _OTHER_CALLERS = 1
@@ -94,3 +98,33 @@ def _fix_of_stream(called: str, value: Any) -> str:
             return "call env.from_list(values, key_selector): it resumes from a checkpoint"
         return "make a stream of it: env.stream_env.from_collection([...])"
     return "make a stream of it: of a table by env.table_env.to_data_stream(table), and map its rows"
+
+
+class _Lookup:
+    """Returns the record of an index."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = [pickle.dumps(record) for record in records]
+
+    def __call__(self, index: int) -> Any:
+        return pickle.loads(self._records[index])
+
+
+def list_source(env: StreamExecutionEnvironment, records: Sequence[Any], check: bool) -> DataStream:
+    """Return a bounded stream of ``records``, in order, that resumes from its position in a checkpoint.
+
+    PyFlink's ``from_collection`` starts over after a failure; a number sequence does not.
+
+    Args:
+        env: PyFlink's environment.
+        records: The records.
+        check: True if workers compare the modules of the records' classes.
+    """
+    last = max(len(records) - 1, 0)
+    numbers = env.from_source(
+        NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), "list"
+    ).set_parallelism(1)
+    if not records:
+        numbers = numbers.filter(lambda number: False).set_parallelism(1)
+    uses = {type(record) for record in records} if check else ()
+    return numbers.map(ShippedFunction(_Lookup(records), uses)).set_parallelism(1)
