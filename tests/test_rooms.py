@@ -144,6 +144,33 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     assert wrong == []
 
 
+LOADED_BY_NAME = {
+    "api.agents.built_in_actions",
+    "api.environment",
+    "api.models.output_types",
+    "api.resources.providers",
+    "api.settings.stores",
+    "api.settings.tracing",
+}
+"""Modules that name modules of layers above them: providers, stores and others that load when a job uses them."""
+
+
+def test_few_modules_name_what_is_above_them() -> None:
+    """An import by string counts: nothing else reaches a layer above by a name."""
+    found: set[str] = set()
+    for file, tree in trees().items():
+        name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        for text in texts:
+            named = (
+                re.fullmatch(r"(flink_agents(?:\.\w+)+)(?::\w+)?", text) if isinstance(text, str) else None
+            )
+            layer, other = layer_of(name), layer_of(named[1]) if named else None
+            if layer and other and other not in LAYERS[layer] | {layer}:
+                found.add(name.removeprefix("flink_agents."))
+    assert found == LOADED_BY_NAME
+
+
 def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
     """Else a layer would reach others through it."""
     free = {"sqlite_files", "redaction", "kafka_clients"}
@@ -231,3 +258,26 @@ def _reached(name: str, arrows: dict[str, set[str]]) -> set[str]:
 
 def test_circles_of_imports_do_not_grow() -> None:
     assert [(first, size) for first, size in circles() if size > CIRCLES.get(first, 1)] == []
+
+
+def test_each_question_about_the_core_has_a_place_that_exists() -> None:
+    """Each row of "Where to look" names modules, and what is in one of them."""
+    text = (ROOT / "docs" / "design" / "core.md").read_text("utf-8")
+    rows = re.findall(r"^\| .*\? \| (.*) \|$", text[text.index("## Where to look") :], re.MULTILINE)
+    assert len(rows) >= 10
+    missing: list[str] = []
+    for row in rows:
+        quoted = re.findall(r"`([^`]+)`", row)
+        homes = (ROOT / "flink_agents" / "runtime", ROOT / "flink_agents")
+        files = [
+            home / one for one in quoted if one.endswith(".py") for home in homes if (home / one).exists()
+        ]
+        code = "".join(file.read_text("utf-8") for file in files)
+        missing += quoted[: not files]
+        missing += [
+            one for one in quoted if one.endswith(".py") and not any(str(f).endswith(one) for f in files)
+        ]
+        missing += [
+            part for one in quoted if not one.endswith(".py") for part in one.split(".") if part not in code
+        ]
+    assert missing == []
