@@ -152,7 +152,7 @@ LOADED_BY_NAME = {
     "api.settings.stores",
     "api.settings.tracing",
 }
-"""Modules that name modules of layers above them: providers, stores and others that load when a job uses them."""
+"""Modules that name what is above them, such as providers and stores, which load when a job uses them."""
 
 
 def test_few_modules_name_what_is_above_them() -> None:
