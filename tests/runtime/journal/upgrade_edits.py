@@ -67,6 +67,22 @@ class LaterNeeds(Event):
     more: int
 
 
+class StepMore(Event):
+    """``Step`` with a field that has a default."""
+
+    EVENT_TYPE = "Step"
+    phase: str
+    more: int = 1
+
+
+class StepNeeds(Event):
+    """``Step`` with a field that has none."""
+
+    EVENT_TYPE = "Step"
+    phase: str
+    more: int
+
+
 def charge(phase: str) -> str:
     CALLS.append(f"charge {phase}")
     return f"charged {phase}"
@@ -215,8 +231,8 @@ EDITS: dict[str, dict[str, Any]] = {
     "change what an action does with results": {"ending": "new"},
     "add an action": {"adds": True},
     "rename a resource and its uses": {"tool": "cost"},
-    "add a field with a default to an event class": {"later": LaterMore},
-    "add a field without a default to an event class": {"later": LaterNeeds},
+    "add a field with a default to an event class": {"later": LaterMore, "step": StepMore},
+    "add a field without a default to an event class": {"later": LaterNeeds, "step": StepNeeds},
     "rename the event class that actions of a run exchange": {"step": StepAgain},
     "rename the event class of delayed events": {"later": LaterAgain},
     "remove the event class that actions of a run exchange": {"step": StepAgain, "gone": "Step"},
