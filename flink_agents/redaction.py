@@ -54,6 +54,9 @@ _BEARER = re.compile(r"(?i)\b(bearer\s+)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}")
 _USER_INFO = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]+@")
 
 
+_LONGEST_SECRET = 4096
+"""Characters behind a cut that are searched for the rest of a secret."""
+
 _SHORTEST_LINE = 60
 """Characters of a line of base64, at least."""
 
@@ -270,6 +273,14 @@ def hide_cut(text: str, start: bool = False, end: bool = False) -> str:
             if start and hidden.startswith(form[-size:]):
                 hidden = HIDDEN + hidden[size:]
     return hidden
+
+
+def hide_beyond(text: object, longest: int) -> str:
+    """Return the first ``longest`` characters of a string without secrets; the rest is not even searched."""
+    whole = str(text)
+    # A secret at the cut is whole in a longer part.
+    part = whole[: longest + _LONGEST_SECRET]
+    return hide_cut(part, end=len(part) < len(whole))[:longest]
 
 
 def holds(text: str) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, field_validator
 from pydantic_core import to_json, to_jsonable_python
 
 from flink_agents.api.events import Event
@@ -58,6 +59,27 @@ class ApprovalResponse(BaseModel):
     arguments: dict[str, Any] | None = None
     reason: str | None = None
     by: str | None = None
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_finite_numbers(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Check that no argument holds NaN or an infinite number: JSON has none, and a person meant none."""
+        if not _is_finite(arguments):
+            raise ValueError("numbers must be finite")
+        return arguments
+
+
+def _is_finite(value: Any) -> bool:
+    """Return True if all numbers in a value are finite, at any depth."""
+    seen, ahead = set[int](), [value]
+    while ahead:
+        one: Any = ahead.pop()
+        if isinstance(one, float | Decimal) and not math.isfinite(one):
+            return False
+        if isinstance(one, Mapping | list | tuple | set | frozenset) and id(one) not in seen:
+            seen.add(id(one))
+            ahead += one.values() if isinstance(one, Mapping) else one
+    return True
 
 
 @dataclass(frozen=True)

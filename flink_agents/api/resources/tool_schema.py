@@ -116,7 +116,9 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
         fields[f"parameter{number}"] = (parameter.annotation, described)
     try:
-        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        # A payment of NaN is none, whether a model or a person asks for it.
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        return create_model(name, __config__=config, **fields)
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
 

@@ -292,7 +292,7 @@ class ModelRequests:
         )
 
     def _hidden(self, text: object) -> str:
-        return self._secrets.hide(text)[:_MOST_CHARACTERS]
+        return self._secrets.hide(text, _MOST_CHARACTERS)
 
 
 _MOST_TOKENS = 2**53

@@ -13,7 +13,7 @@ from fastmcp.exceptions import (
 from pydantic_ai.mcp import MCPError as PydanticMCPError
 
 from flink_agents.models.setup.failures import may_succeed_again, seconds_of, text_of
-from flink_agents.redaction import hide
+from flink_agents.redaction import hide_beyond
 
 
 class Kind(Enum):
@@ -144,11 +144,11 @@ def failure_of(
     """
     is_call = key is not None if of_call is None else of_call
     leaf = _leaf(error)
-    text = hide(f"{type(leaf).__name__}: {text_of(leaf)}")[:_MOST_CHARACTERS]
+    text = hide_beyond(f"{type(leaf).__name__}: {text_of(leaf)}", _MOST_CHARACTERS)
     if http.too_large is not None:
         return Failure(Kind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
     if isinstance(leaf, ToolError):
-        return Failure(Kind.REFUSED, hide(text_of(leaf))[:_MOST_CHARACTERS])
+        return Failure(Kind.REFUSED, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
     if isinstance(leaf, McpError):
         return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
     if isinstance(leaf, PydanticMCPError):
@@ -168,7 +168,7 @@ def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, i
     if message == _NO_SESSION:
         return Failure(Kind.NOT_DONE, message)
     unknown = code in _CONNECTION_CODES or (is_call and _may_have_begun(code))
-    return Failure(Kind.UNKNOWN if unknown else Kind.REFUSED, hide(message)[:_MOST_CHARACTERS])
+    return Failure(Kind.UNKNOWN if unknown else Kind.REFUSED, hide_beyond(message, _MOST_CHARACTERS))
 
 
 def _may_have_begun(code: int) -> bool:

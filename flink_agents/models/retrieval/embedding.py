@@ -290,7 +290,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
         raise RetrievalError(
             f"{what} cannot be made",
             expected="'provider:model', as pydantic-ai names it, with what its provider needs",
-            found=secrets.hide(error)[:500],
+            found=secrets.hide(error, 500),
             fix="correct its name, or give base_url and api_key in the description",
         ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)

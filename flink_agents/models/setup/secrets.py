@@ -96,9 +96,9 @@ class Secrets:
         """Return True if a secret stands in ``text``."""
         return redaction.shows(str(text))
 
-    def hide(self, text: object) -> str:
-        """Return ``text`` with three asterisks in place of each secret."""
-        return redaction.hide(text)
+    def hide(self, text: object, longest: int | None = None) -> str:
+        """Return ``text``, or its first ``longest`` characters, with asterisks in place of each secret."""
+        return redaction.hide(text) if longest is None else redaction.hide_beyond(text, longest)
 
 
 def know_models(models: Iterable[Any]) -> None:

@@ -28,7 +28,7 @@ def text_of(error: BaseException) -> str:
     """Return the message of an exception, shortened and without secrets; says so if it has none."""
     try:
         # Before it is cut: a piece of a secret would not be found.
-        return redaction.hide(str.__str__(str(error)))[:MAX_TEXT]
+        return redaction.hide_beyond(str.__str__(str(error)), MAX_TEXT)
     except BaseException as raised:
         # Foreign classes run their own code here.
         return f"<{type(error).__qualname__}: str raised {type(raised).__name__}>"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, Tool, action, tool
 from flink_agents.api.errors import (
@@ -22,6 +23,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events.approvals import ApprovalDeniedEvent, ApprovalRequest, Decision
 from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 Make = Callable[..., OperatorHarness]
 
@@ -195,6 +197,34 @@ def test_a_second_answer_is_a_stray(agent_harness: Make) -> None:
     assert harness.deny(request) == []
     assert [str(one.reason) for one in harness.unmatched_signals] == ["duplicate"]
     assert len(harness.approval_outcomes) == 1
+
+
+NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), Decimal("NaN"), "NaN", "Infinity", "-inf", "1e999"]
+
+
+@each("number", NO_NUMBERS)
+@each("agent", [Pays, PaysByTool])
+def test_no_answer_brings_a_number_that_is_none(agent: type[Agent], number: Any) -> None:
+    """Not by the console or the command line, and not by a record that somebody wrote."""
+    changed = {"input": {"order": "kettle", "amount": number}} if agent is Pays else {"amount": number}
+    if agent is Pays and isinstance(number, str):
+        return  # The type of an input is its author's, and may have such numbers.
+    with OperatorHarness(agent) as harness:
+        harness.push(KETTLE)
+        [request] = harness.approvals
+        if isinstance(number, str):
+            assert harness.approve(request, changed) == []
+        else:
+            with pytest.raises(ValidationError, match="numbers must be finite"):
+                request.approve(changed)
+        signal = request.approve()
+        said = {**signal.value, "arguments": changed}
+        assert harness.signal(signal.key, signal.name, said, wait=signal.wait) == []
+        assert {str(one.reason) for one in harness.unmatched_signals} == {"invalid"}
+        assert effects == []
+        assert harness.approve(request) == ["kettle: paid 40"]
+    assert effects == [("kettle", 40)]
+    effects.clear()
 
 
 def test_an_answer_to_the_request_of_another_job_does_not_fit(agent_harness: Make) -> None:

@@ -312,6 +312,20 @@ def test_no_logger_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
     assert "Computed: it said ***" in caplog.text
 
 
+def test_the_first_characters_of_a_long_string_show_no_piece_of_a_secret() -> None:
+    for before in range(90, 120):
+        for form in FORMS.values():
+            text = "-" * before + form(SECRET) + "-" * 10_000
+            shown = redaction.hide_beyond(text, 110)
+            assert pieces(shown) == [] and SECRET[:6] not in shown, shown
+            assert len(shown) == 110
+    assert redaction.hide_beyond("short", 110) == "short"
+    assert redaction.hide_beyond(SECRET, 110) == "***"
+    # Secrets that were hidden move the end of the searched part to the front.
+    shown = redaction.hide_beyond(SECRET * 5000, 110)
+    assert set(shown) == {"*"}
+
+
 def test_what_was_cut_shows_no_piece_of_a_secret() -> None:
     text = f"{SECRET} middle {SECRET}"
     for cut in range(4, len(SECRET)):
