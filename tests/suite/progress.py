@@ -161,9 +161,9 @@ class Progress:
 
     def pytest_sessionfinish(self) -> None:
         """Store which tests failed, and how long each file took for the estimate of the next run."""
-        if self._config.cache:
+        if getattr(self._config, "cache", None):
             self._config.cache.set(FAILED, list(dict.fromkeys(self._failed)))
-        if self._config.cache and self._estimate.done == self._estimate.total:
+        if getattr(self._config, "cache", None) and self._estimate.done == self._estimate.total:
             kept = self._config.cache.get(CACHE, {})
             measured = {file: round(seconds, 3) for file, seconds in self._estimate.seconds.items()}
             self._config.cache.set(CACHE, kept | measured)

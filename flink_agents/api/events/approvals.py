@@ -76,9 +76,10 @@ def _is_finite(value: Any) -> bool:
         one: Any = ahead.pop()
         if isinstance(one, float | Decimal) and not math.isfinite(one):
             return False
-        if isinstance(one, Mapping | list | tuple | set | frozenset) and id(one) not in seen:
-            seen.add(id(one))
-            ahead += one.values() if isinstance(one, Mapping) else one
+        if isinstance(one, Mapping | list | tuple | set | frozenset):
+            parts = cast("Iterable[Any]", one.values() if isinstance(one, Mapping) else one)
+            ahead += parts if id(cast("Any", one)) not in seen else ()
+            seen.add(id(cast("Any", one)))
     return True
 
 
