@@ -45,7 +45,7 @@ def _copy(argument: Any) -> Any:
 
 
 class Agent:
-    """Base of agents. See the module's text.
+    """The base class of agents: derive a class from it, or add actions to an instance.
 
     Attributes:
         agent_name: Name of the agent; scopes its memory and names its operator, so it must

@@ -78,7 +78,7 @@ class Terms:
 
 
 class Conversation:
-    """See the module.
+    """A conversation with a chat model, from its messages to its output.
 
     Args:
         ctx: The context of the action.

@@ -10,7 +10,7 @@ _NOTHING = ChatUsage()
 
 
 class UsageCounter:
-    """See the module.
+    """Counts the requests, tokens and tool calls of a conversation, and ends it at its limits.
 
     Args:
         limits: What the conversation may use.

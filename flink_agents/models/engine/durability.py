@@ -59,7 +59,6 @@ from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
-from flink_agents.models.engine.given import own_messages
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -68,6 +67,7 @@ from flink_agents.models.engine.model_calls import (
     policy_of,
 )
 from flink_agents.models.engine.model_loop import on_model_loop
+from flink_agents.models.engine.own_messages import own_messages
 from flink_agents.models.engine.server_failures import ServerFailedError, reaching_servers, unavailable
 from flink_agents.models.engine.tool_calls import (
     call_tool,

@@ -42,7 +42,7 @@ class Opened:
 
 
 class Connection:
-    """See the module. It is made on the agent loop.
+    """Connects to an MCP server. It is made on the agent loop.
 
     Args:
         name: Name of the server.

@@ -41,7 +41,7 @@ class RequestFailedError(Exception):
 
 
 class MCPRequests:
-    """See the module. All of it runs on the agent loop.
+    """Sends requests to an MCP server. All of it runs on the agent loop.
 
     Args:
         name: Name of the server.

@@ -77,7 +77,7 @@ class ChromaOptions(BaseModel):
 
 
 class ChromaVectorStore(VectorStore):
-    """See the module.
+    """Stores documents in a Chroma database.
 
     Args:
         options: As :class:`ChromaOptions` describes them.

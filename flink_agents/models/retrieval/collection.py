@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class StoreCollection(Collection):
-    """See the module.
+    """A collection of a vector store, as one action uses it.
 
     Args:
         store: Name of the vector store.

@@ -40,7 +40,7 @@ INSTRUCTION = (
 
 
 class StoredMemory(LongTermMemory):
-    """See the module.
+    """The long-term memory of one scope and subject, as one action uses it.
 
     Args:
         ctx: The context of the action.

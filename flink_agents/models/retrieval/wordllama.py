@@ -54,7 +54,7 @@ def _load() -> _Weights:
 
 
 class WordLlamaEmbeddingModel(EmbeddingModel):
-    """See the module.
+    """Embeds texts offline, with weights that a wheel brings.
 
     Args:
         model_name: Which model; the wheel has one.

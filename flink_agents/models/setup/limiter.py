@@ -15,7 +15,7 @@ from flink_agents.api.common.policies import RateLimit
 
 
 class RequestLimiter:
-    """See the module. It belongs to the loop on which it is made.
+    """Limits the requests to a service. It belongs to the loop on which it is made.
 
     Args:
         max_concurrency: How many requests may be under way, or None.

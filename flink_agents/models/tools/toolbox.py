@@ -68,7 +68,7 @@ def _tool_of(one: Any) -> ModelTool:
 
 
 class Toolbox:
-    """See the module.
+    """Finds and calls the tools of a conversation, and counts their failures.
 
     Args:
         ctx: The context of the action.

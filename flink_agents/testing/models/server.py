@@ -55,7 +55,7 @@ Answering = Callable[[ServedRequest], Reply]
 
 
 class ModelServer:
-    """See the module.
+    """A local server with OpenAI's interface.
 
     Args:
         answers: Replies to use one after the other, each once; or a function that is

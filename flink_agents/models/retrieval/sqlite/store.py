@@ -71,7 +71,7 @@ class _Collection(NamedTuple):
 
 
 class SQLiteVectorStore(VectorStore):
-    """See the module.
+    """Stores documents in an SQLite file that several processes of one host may write.
 
     Args:
         options: As :class:`SQLiteOptions` describes them.
