@@ -32,8 +32,8 @@ class TraceRecord:
     """One execution record. All times are in seconds since the epoch, all durations in seconds.
 
     Attributes:
-        kind: What it is about: ``run``, ``action``, ``call``, ``event``, or ``agent``: one that an action
-            called.
+        kind: What it is about: ``run``, ``action``, ``call``, ``attempt`` of a call, ``event``, or ``agent``:
+            one that an action called.
         name: Name of the agent, the action, the function of the call, or the type of the event.
         outcome: ``started``, ``running``, ``waiting``, ``ok``, ``failed``, ``suspended``, ``completed``,
             ``dead-lettered`` or ``ignored``. The first three are of runs that have not ended.

@@ -9,7 +9,7 @@ from typing import Any
 
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
-from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
+from flink_agents.trace.records import RUNNING, STARTED, WAITING, TraceRecord
 
 UNFINISHED = ("running", "waiting", "suspended", "failed")
 
@@ -165,13 +165,16 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
     yield from _going_on(run)
     failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
     if failed:
-        yield f"{failed[-1].kind.capitalize()} {failed[-1].name} failed {len(failed)} time(s)."
+        kind = "Durable call" if failed[-1].kind in ("call", "attempt") else failed[-1].kind.capitalize()
+        yield f"{kind} {failed[-1].name} failed {len(failed)} time(s)."
         yield from _error(failed[-1])
 
 
 def _going_on(run: RunTrace) -> Iterator[str]:
     """Say what a run was last seen to do."""
     last = run.last
+    if last.outcome == STARTED:
+        yield "What it does is recorded when it has done that for 5 seconds: ask again then."
     if last.outcome not in (RUNNING, WAITING):
         return
     attributes = last.attributes

@@ -14,7 +14,7 @@ from flink_agents.trace.records import TraceRecord
 FINAL = ("completed", "dead-lettered")
 """The outcomes that end a run, whatever comes later."""
 
-NO_CALLS = ("run", "action", "event", "memory", "wait", "commit")
+NO_CALLS = ("run", "action", "event", "memory", "wait", "commit", "attempt")
 """The kinds of records that are no calls."""
 
 MOST_TEXT = 500

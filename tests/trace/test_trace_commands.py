@@ -103,7 +103,7 @@ def test_why_names_an_attempt_that_failed_and_what_is_behind_it(tmp_path: Path) 
     for words in (
         "Run run1",
         "has not ended",
-        "Call charge failed 1 time",
+        "Durable call charge failed 1 time",
         "OSError: gone at job.py:7",
         "2 further",
     ):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, UsageLimits
+from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RetryPolicy, RunnerContext, UsageLimits
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.testing import OperatorHarness
@@ -153,3 +153,40 @@ def test_runs_that_do_not_end_are_recorded_once(
     assert found.status == status
     assert words in "\n".join(why([found], "k"))
     assert sum(one.is_end for one in found.records) == 0
+
+
+class Busy:
+    """A service that takes the third request."""
+
+    asked = 0
+
+
+async def busy(text: str) -> str:
+    Busy.asked += 1
+    if Busy.asked < 3:
+        raise ConnectionError(f"429 Too Many Requests, number {Busy.asked}")
+    return text
+
+
+async def ask_busy(event: Any, ctx: RunnerContext) -> OutputEvent:
+    policy = RetryPolicy(max_attempts=5, initial_interval=0.01)
+    return OutputEvent(output=await ctx.durable_execute_async(busy, event.input, retry=policy))
+
+
+def test_an_attempt_of_a_call_that_failed_says_why(tmp_path: Path) -> None:
+    Busy.asked = 0
+    agent = Agent(name="asking").add_action("ask", [InputEvent], ask_busy)
+    options = {"trace.level": "calls", "trace.directory": str(tmp_path)}
+    with OperatorHarness(agent, lambda value: "k", config=options, **PLAIN) as harness:
+        assert harness.push_all(["x"]) == ["x"]
+    found = list(records_in(tmp_path))
+    (call,) = [one for one in found if one.kind == "call"]
+    attempts = [one for one in found if one.kind == "attempt"]
+    assert [(one.attributes["attempt"], one.outcome) for one in attempts] == [(1, "failed"), (2, "failed")]
+    assert {one.parent_id for one in attempts} == {call.span_id} and call.attributes["attempt"] == 3
+    assert "number 2" in attempts[-1].attributes["message"] and len({one.id for one in attempts}) == 2
+    # Before the call has ended, it is the answer to why the key does not continue.
+    unfinished = by_run([one for one in found if one.kind in ("attempt",) or one.outcome == "started"])
+    told = "\n".join(why(unfinished.values(), "k"))
+    assert "Durable call" in told and "failed 2 time(s)" in told and "429 Too Many Requests" in told
+    assert "ask again" in told

@@ -171,6 +171,11 @@ class RunObserver:
     def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
         """Note that a durable call is made: ``again`` where a replay found no record of it."""
 
+    def call_attempt_failed(
+        self, run: ObservedRun, action: str, function: str, attempt: int, error: BaseException
+    ) -> None:
+        """Note that the ``attempt``-th attempt of a durable call raised, and that another one follows."""
+
     def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
         """Note that a durable call is to be made for the ``attempt``-th time."""
 

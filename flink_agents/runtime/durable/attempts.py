@@ -253,7 +253,9 @@ class CallAttempts(Wait):
         following = next_trial(policy, trial, error, f"{self.step.path}\x00{self._call.index}")
         if following is not None:
             state, action = self.step.run.state, self.step.action.name
-            self._observers.call_retried(state, action, self._callable.identity, self.number + 1)
+            name = self._callable.identity
+            self._observers.call_attempt_failed(state, action, name, self.number, error)
+            self._observers.call_retried(state, action, name, self.number + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
                 self.step.action.where,

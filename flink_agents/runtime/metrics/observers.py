@@ -61,6 +61,7 @@ class Observers:
         self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _nobody
         self.call_begun = dispatch("call_begun") or _nobody
+        self.call_attempt_failed = dispatch("call_attempt_failed") or _nobody
         self.call_retried = dispatch("call_retried") or _nobody
         self.call_recorded = dispatch("call_recorded") or _nobody
         self.call_content = dispatch("call_content")

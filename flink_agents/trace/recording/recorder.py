@@ -261,6 +261,17 @@ class TraceRecorder(RunObserver):
             segment.calls[what] += 1
             segment.executed += 1
 
+    def call_attempt_failed(
+        self, run: ObservedRun, action: str, function: str, attempt: int, error: BaseException
+    ) -> None:
+        """Record an attempt of a durable call that another one follows: it says why the call takes long."""
+        segment = self._segments.get(run)
+        opened = segment.open.get((action, function)) if segment is not None else None
+        if opened and self._wants(action, _CALLS):
+            call = "call", action, function, opened[0][0]
+            told = {"action": action, "attempt": attempt, **told_of(error)}
+            self._put(run, "attempt", function, "failed", (*call, "attempt", attempt), call, told)
+
     def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
         """Note a further attempt of a durable call."""
         segment = self._segments.get(run)

@@ -60,7 +60,8 @@ def _calls(view: View, agent: str) -> list[dict[str, Any]]:
     rows = view.index.ask(
         "SELECT kind, name, sum(number) AS number, sum(seconds) / sum(number) AS mean, "
         "sum(CASE WHEN outcome = 'failed' THEN number ELSE 0 END) AS failed FROM counts "
-        "WHERE agent = ? AND kind NOT IN ('run', 'event') GROUP BY kind, name ORDER BY number DESC LIMIT 30",
+        "WHERE agent = ? AND kind NOT IN ('run', 'event', 'attempt') "
+        "GROUP BY kind, name ORDER BY number DESC LIMIT 30",
         [agent],
     )
     return [dict(row) for row in rows]
