@@ -8,6 +8,7 @@ can have: as it is, escaped for JSON, Python or a URL, and in base64.
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import json
 import logging
@@ -355,6 +356,8 @@ def arm() -> None:
         known.armed = True
         known.look_at_variables()
         logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
+        # A logger sets what is given as ``extra`` after the factory.
+        setattr(logging.Logger, "makeRecord", _with_extras(logging.Logger.makeRecord))  # noqa: B010
 
 
 def _records(made: Any) -> Any:
@@ -365,6 +368,22 @@ def _records(made: Any) -> Any:
         return record
 
     return record_of
+
+
+_OF_EVERY_RECORD = frozenset(logging.makeLogRecord({}).__dict__)
+"""Attributes of a record that no ``extra`` can set."""
+
+
+def _with_extras(made: Any) -> Any:
+    @functools.wraps(made)
+    def make_record(*args: Any, **named: Any) -> logging.LogRecord:
+        record: logging.LogRecord = made(*args, **named)
+        if known.pattern is not None:
+            for name in record.__dict__.keys() - _OF_EVERY_RECORD:
+                record.__dict__[name] = hidden(record.__dict__[name])
+        return record
+
+    return make_record
 
 
 def _clean(record: logging.LogRecord) -> None:

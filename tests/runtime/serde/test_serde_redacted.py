@@ -326,6 +326,41 @@ def test_the_first_characters_of_a_long_string_show_no_piece_of_a_secret() -> No
     assert set(shown) == {"*"}
 
 
+class Later(logging.Logger):
+    """A logger of another library, of a class of its own."""
+
+
+@each(
+    "log",
+    [logging.getLogger("somebody.else"), Later("later"), logging.LoggerAdapter(Later("x"), {"a": SECRET})],
+)
+def test_no_field_of_a_log_record_shows_a_secret(log: Any) -> None:
+    seen: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = seen.append  # type: ignore[method-assign]
+    logger = getattr(log, "logger", log)
+    logger.addHandler(handler)
+    kept = object()
+    try:
+        said = {
+            "body": f"it said {SECRET}",
+            "headers": {"x-api-key": "abcdefgh1"},
+            "some": [SECRET],
+            "kept": kept,
+        }
+        log.warning("sent", extra=said)
+    finally:
+        logger.removeHandler(handler)
+    [record] = seen
+    assert pieces(str(vars(record))) == []
+    assert "abcdefgh1" not in str(vars(record))
+    if log is logger:
+        assert vars(record)["body"] == "it said ***"
+        assert vars(record)["kept"] is kept
+        # What the caller gave is the caller's.
+        assert said["some"] == [SECRET]
+
+
 def test_what_was_cut_shows_no_piece_of_a_secret() -> None:
     text = f"{SECRET} middle {SECRET}"
     for cut in range(4, len(SECRET)):
