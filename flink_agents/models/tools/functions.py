@@ -132,7 +132,7 @@ class FunctionTool:
             returned = self._tool(**given, **arguments)
             if inspect.isawaitable(returned):
                 returned = await _within(policy.timeout, returned)
-            return _described(self.name, returned, policy.result_limit)
+            return _described(self._tool, self.name, returned, policy.result_limit)
         except (ModelRetry, ToolFailed) as told:
             return _told(told)
         except OutcomeUnknown as unknown:
@@ -148,7 +148,7 @@ def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any
 
     async def call_async(given: dict[str, Any]) -> Described:
         try:
-            return _described(tool.name, await tool(**given), limit)
+            return _described(tool, tool.name, await tool(**given), limit)
         except (ModelRetry, ToolFailed) as told:
             return _told(told)
         except OutcomeUnknown as unknown:
@@ -156,7 +156,7 @@ def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any
 
     def call(given: dict[str, Any]) -> Described:
         try:
-            return _described(tool.name, tool(**given), limit)
+            return _described(tool, tool.name, tool(**given), limit)
         except (ModelRetry, ToolFailed) as told:
             return _told(told)
         except OutcomeUnknown as unknown:
@@ -207,7 +207,7 @@ def _told(told: ModelRetry | ToolFailed) -> Described:
     return {"retry" if isinstance(told, ModelRetry) else "failed": redaction.hide(told.message)}
 
 
-def _described(name: str, value: Any, limit: int) -> Described:
+def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
     """The outcome of a call that returned ``value``.
 
     Raises:
@@ -222,6 +222,9 @@ def _described(name: str, value: Any, limit: int) -> Described:
             found=f"{type(value).__qualname__}: {error}"[:500],
             fix="return what the model shall read",
         ) from None
+    if kind == "retry" and tool.settings.idempotent is False:
+        # A model that is told of an invalid call makes another one.
+        return {"success": f"The call was made; do not repeat it. {content.partition('. ')[0]}."}
     return {kind: content}
 
 
