@@ -175,9 +175,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``ReActAgent``, which is built on the rest, and ``AgentsExecutionEnvironment``.
+    """Import ``ReActAgent`` and ``AgentsExecutionEnvironment`` at their first use.
 
-    Who names the latter makes a job, whose JVM has to find this Python.
+    A job that uses the latter starts a JVM, which has to find this Python.
 
     PyFlink's JVM may be started by a line of the job that knows nothing of this package.
     """

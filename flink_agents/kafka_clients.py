@@ -1,4 +1,4 @@
-"""What kafka-python leaves to its users when a client closes."""
+"""Closes kafka-python clients completely, which the library leaves to its users."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def close_producer(producer: Any, seconds: float) -> None:
 
     Args:
         producer: The producer.
-        seconds: How long records that were not acknowledged may take.
+        seconds: Time limit for records that are not acknowledged yet.
 
     Raises:
         KafkaTimeoutError: Records were dropped.

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 SHORTEST = 6
-"""A shorter value occurs in strings by accident, and is not much of a secret."""
+"""A shorter value occurs in strings by accident, and is hardly a secret."""
 
 SHORTEST_VARIABLE = 12
 """The minimum length of a variable's value that is hidden because of the variable's name."""
@@ -29,7 +29,7 @@ SHORTEST_VARIABLE = 12
 HIDDEN = "***"
 
 _DEEPEST = 12
-"""How deep lists and dicts are searched."""
+"""Maximum depth of the search in lists and dicts."""
 
 _NAMED_ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 
@@ -59,7 +59,7 @@ _LONGEST_SECRET = 4096
 """Characters behind a cut that are searched for the rest of a secret."""
 
 _SHORTEST_LINE = 60
-"""Characters of a line of base64, at least."""
+"""Minimum number of characters in a line of base64."""
 
 
 class _Known:
@@ -82,7 +82,7 @@ class _Known:
                 self._compile()
 
     def look_at_variables(self) -> None:
-        """Add the values of environment variables whose names say that they are secrets."""
+        """Add the values of environment variables whose names mark them as secrets."""
         with self._lock:
             found = {value for name, value in os.environ.items() if _is_secret_variable(name, value)}
             if found != self._variables:
@@ -166,7 +166,7 @@ def forms_of(secret: str) -> set[str]:
 
 
 def _base64_of(data: bytes) -> set[str]:
-    """Return what is certain of a secret in base64, whatever stands before it and follows."""
+    """Return the parts of a secret's base64 form that do not depend on the characters around it."""
     found: set[str] = set()
     if len(data) >= SHORTEST + 2:
         for before in range(3):
@@ -184,7 +184,7 @@ def _pattern_of_lines(coded: str) -> str:
 
 
 def _parts_of_lines(coded: str) -> list[str]:
-    """Return parts of a string in base64, of which one is whole when it is broken into lines."""
+    """Return parts of a base64 string, of which at least one is complete if it is broken into lines."""
     number = min(len(coded) // _SHORTEST_LINE + 2, len(coded) // SHORTEST)
     size = -(-len(coded) // number)
     return [coded[at : at + size] for at in range(0, len(coded), size)]
@@ -205,7 +205,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def know_headers(headers: Any) -> None:
-    """Hide the values of headers such as ``Authorization`` in strings; ignores what is not a mapping."""
+    """Hide the values of headers such as ``Authorization`` in strings; ignore other types than mappings."""
     try:
         items = list(headers.items())
     except BaseException:  # Whatever foreign objects raise.
@@ -227,7 +227,7 @@ def forget_all() -> None:
 
 
 def look_at_variables() -> None:
-    """Check again which environment variables hold secrets."""
+    """Check again which environment variables contain secrets."""
     known.look_at_variables()
 
 

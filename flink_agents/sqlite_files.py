@@ -69,7 +69,7 @@ class FileKind(Generic[E]):
 
         Args:
             path: The file; its directories are created.
-            busy_seconds: How long to wait for other processes that create the file.
+            busy_seconds: Time to wait for other processes that create the file.
 
         Raises:
             Exception: The result of ``format_error`` or ``unavailable_error``.
@@ -98,7 +98,7 @@ class FileKind(Generic[E]):
         return self.unavailable_error(
             f"the {self.name} {path} cannot be used: {text}",
             found=type(error).__name__,
-            fix="look at the disk's free space, the file's permissions, and who else writes to it",
+            fix="check the disk's free space, the file's permissions, and other processes that write to it",
         )
 
     def corrupt(self, path: Path, found: str) -> E:
@@ -136,7 +136,7 @@ class FileKind(Generic[E]):
             return True
         if application_id != self.application_id:
             raise self.format_error(
-                f"the file {path} is a database of something else",
+                f"the file {path} is a database of another program",
                 found=f"application id {application_id}, {tables} tables",
                 fix="configure another path",
             )
@@ -180,8 +180,8 @@ def begin(connection: sqlite3.Connection, busy_seconds: float, usual_seconds: fl
 
     Args:
         connection: A connection outside of transactions.
-        busy_seconds: How long to wait for other writers.
-        usual_seconds: How long other statements of the connection wait.
+        busy_seconds: Time to wait for other writers.
+        usual_seconds: Time that other statements of the connection wait.
     """
     deadline = time.monotonic() + busy_seconds
     connection.execute("PRAGMA busy_timeout=0")
@@ -202,7 +202,7 @@ def _make_private(path: Path) -> None:
     """Create an empty file that only its owner can read, with its directories, unless it exists.
 
     Every process that connects to the file calls this first, so no connection is open when it is closed;
-    :func:`_check_header` says what that would do.
+    :func:`_check_header` describes the consequences.
     """
     with _making:
         for directory in [each for each in reversed(path.parents) if not each.exists()]:

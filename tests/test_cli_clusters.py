@@ -46,7 +46,7 @@ def test_a_savepoint_that_is_not_there_is_named_at_once(savepoints: Path, as_url
     ):
         with pytest.raises(SubmissionError) as caught:
             check_savepoint(wrong.as_uri() if as_url else str(wrong), LOCAL)
-        assert f"no savepoint at {wrong}" in str(caught.value)
+        assert f"no savepoint was found at {wrong}" in str(caught.value)
         assert text in (caught.value.fix or "")
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_savepoint_is_refused_before_the_job_is_submitted(tmp_path: Path
     words = ["run", str(script), "--cluster", "http://localhost:1", "--savepoint", str(tmp_path / "none")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
-    assert "there is no savepoint at" in result.output
+    assert "no savepoint was found at" in result.output
 
 
 def test_a_savepoint_is_named_as_flink_prints_it(savepoints: Path) -> None:

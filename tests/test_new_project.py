@@ -40,7 +40,7 @@ def test_a_name_that_serves_no_module_is_refused(name: str) -> None:
 def test_a_keyword_is_named_as_one() -> None:
     with pytest.raises(SetupError) as caught:
         names_of("class")
-    assert caught.value.expected == "a name that is no keyword of Python"
+    assert caught.value.expected == "a name that is not a keyword of Python"
     assert caught.value.fix == "flink-agents new class-agent"
 
 
@@ -76,7 +76,7 @@ def test_the_project_is_complete_and_clean(tmp_path: Path) -> None:
 def test_what_is_there_stays(tmp_path: Path) -> None:
     write_project(tmp_path / "reviews")
     (tmp_path / "reviews" / "reviews.py").write_text("# mine\n")
-    with pytest.raises(SetupError, match="already, which stays as it is"):
+    with pytest.raises(SetupError, match="already exists. It was not changed"):
         write_project(tmp_path / "reviews")
     assert (tmp_path / "reviews" / "reviews.py").read_text() == "# mine\n"
 

@@ -91,7 +91,7 @@ def test_a_process_that_ends_as_it_starts_is_reported_with_its_log(
     log.parent.mkdir()
     log.write_text("Error: Could not reserve enough space\n")
     monkeypatch.setattr(StandaloneCluster, "_launch", lambda *_: None)
-    with pytest.raises(ClusterStartError, match="JobManager ended as it started") as raised:
+    with pytest.raises(ClusterStartError, match="JobManager ended during its start") as raised:
         cluster.start()
     assert "Could not reserve enough space" in str(raised.value)
 

@@ -1,8 +1,8 @@
 """The protocol of the stores that keep the records of durable execution, and the data in them.
 
-A store holds *journals*. A journal belongs to one key of one job; its records are appended and
-never changed. Each record belongs to a run, which has a sequence number. What records mean is
-no matter of the store: it keeps bytes, in order, and rejects appends of an owner that was replaced.
+A store holds *journals*. A journal belongs to one key of one job; its records are appended and never changed.
+Each record belongs to a run, which has a sequence number. A store does not interpret records: it keeps bytes,
+in order, and rejects appends of an owner that was replaced.
 
 One store object serves one subtask: :meth:`ActionStateStore.open` first, then, before it reads a
 journal, :meth:`~ActionStateStore.rebuild`, then the rest. All methods are called on one asyncio
@@ -28,31 +28,31 @@ from flink_agents.api.errors import (
 )
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
-"""The most bytes of ``Record.data`` that a store takes, unless it is configured otherwise."""
+"""Default limit of ``Record.data`` in bytes."""
 
 MAX_MARKER_BYTES = 200
-"""The most bytes of a recovery marker: one is kept in the state of every key."""
+"""Limit of a recovery marker in bytes: the state of each key holds one."""
 
 REMOVALS = 100_000
-"""Of how many journals a store in a file remembers, at least, that all their records were pruned."""
+"""Minimum number of fully pruned journals that a store in a file remembers."""
 
 NOTHING_PRUNED = -1
-"""What :meth:`ActionStateStore.pruned_through` says where nothing was pruned."""
+"""Result of :meth:`ActionStateStore.pruned_through` if no run was pruned."""
 
 
 PLANS = "\x00plans"
-"""Journal id of what plans cover; no job has it."""
+"""Journal id of stored plans; no job has it."""
 
 ORIGIN = "\x00copy of "
-"""Prefix of the name under which a store notes that it has a copy of another one; no fingerprint has it."""
+"""Prefix of the plan name that marks a copy of another store; no fingerprint starts with it."""
 
 
 class JournalKey(NamedTuple):
-    """Names a journal.
+    """The name of a journal.
 
     Attributes:
         journal_id: Identity of the job whose journals these are.
-        key: Canonical text of the key. Any text, with NUL and lone surrogates, of any length.
+        key: Canonical text of the key. Any string of any length, including NUL and lone surrogates.
     """
 
     journal_id: str
@@ -60,31 +60,31 @@ class JournalKey(NamedTuple):
 
 
 class RecordKind(IntEnum):
-    """The kind of a record; every store keeps it as one byte."""
+    """The kind of a record; each store keeps it as one byte."""
 
     RUN = 1
-    """A run begins: what its input is."""
+    """A run starts; the record identifies its input."""
     INTENT = 2
-    """A call is about to be made that a reconciler can ask about."""
+    """A call with a reconciler is about to be made."""
     CALL = 3
     """A call has an outcome."""
     ACTION = 4
-    """An action has ended: its memory updates and events."""
+    """An action has ended; the record holds its memory updates and events."""
     RERUN = 5
-    """What the same step of the run recorded before is void."""
+    """Earlier records of the same step of the run are void."""
     WAIT = 6
-    """A wait of an action has ended that is no call: a timer fired, a limit or a client was there."""
+    """A wait of an action has ended: a timer, a limit or a client, not a call."""
 
 
 class Record(NamedTuple):
     """One record of a journal.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of record.
         seq: Sequence number of the run, from 0, below 2**63.
-        step: The action run inside the run; any text.
-        index: Number of the call inside the action run; any 64-bit number.
-        data: The content, which means nothing to the store.
+        step: The execution of an action within the run; any string.
+        index: Number of the call within that execution; any 64-bit integer.
+        data: The content, which the store does not interpret.
     """
 
     kind: RecordKind
@@ -96,14 +96,14 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Owner:
-    """One attempt of one subtask, as the one who may append; each attempt makes its own by :meth:`create`.
+    """One attempt of one subtask, which may append records; each attempt creates its own by :meth:`create`.
 
     Attributes:
         job_id: Flink's id of the job; the same for all attempts.
-        group: Job identifier and agent. Owners of a group exclude each other.
+        group: Job identifier and agent. Only one job at a time can own a group.
         subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
-        token: Random; what distinguishes this attempt from all others.
+        token: Random id of this attempt.
     """
 
     job_id: str
@@ -114,11 +114,11 @@ class Owner:
 
     @classmethod
     def create(cls, job_id: str, group: str, subtask: int = 0, parallelism: int = 1) -> Owner:
-        """Return an owner with a token of its own."""
+        """Return an owner with a new token."""
         return cls(job_id, group, subtask, parallelism, secrets.token_hex(16))
 
     def outranks(self, other: Owner) -> bool:
-        """Tell whether ``other`` may not append any more once this owner has opened a store."""
+        """Return True if ``other`` must not append any more once this owner has opened a store."""
         return self.group == other.group and (
             self.job_id != other.job_id
             or self.parallelism != other.parallelism
@@ -131,12 +131,12 @@ class JournalInfo:
     """Facts about a journal that a store knows without reading its records.
 
     Attributes:
-        journal: Which one.
-        runs: Number of sequence numbers that have records.
+        journal: The name of the journal.
+        runs: Number of runs with records.
         records: Number of records.
         data_bytes: Sum of the lengths of their data.
-        first_seq: The least sequence number that has records; None where there are none.
-        last_seq: The greatest one.
+        first_seq: The lowest sequence number with records; None if there are none.
+        last_seq: The highest sequence number with records.
         pruned_through: See :meth:`ActionStateStore.pruned_through`.
     """
 
@@ -154,12 +154,12 @@ class StoreStats:
     """Totals of a store.
 
     Attributes:
-        journals: Number of journals, with those that are known although all their records were pruned.
+        journals: Number of known journals, including those whose records were all pruned.
         records: Number of records.
         data_bytes: Sum of the lengths of their data.
-        stored_bytes: What the store takes where it is; None where it cannot say.
-        owners: All who may append at present.
-        details: What else this kind of store can say, by name.
+        stored_bytes: Bytes of storage; None if unknown.
+        owners: All current owners.
+        details: Further facts of this kind of store, by name.
     """
 
     journals: int
@@ -173,48 +173,50 @@ class StoreStats:
 class ActionStateStore(ABC):
     """Journals of durable execution, as one subtask sees them. See the module for the order of calls.
 
-    Any method but :meth:`open` raises :class:`StoreClosedError` where the store is not open, and
-    :class:`StoreUnavailableError` or :class:`StoreFormatError` where the store fails.
+    Each method except :meth:`open` raises :class:`StoreClosedError` if the store is not open, and
+    :class:`StoreUnavailableError` or :class:`StoreFormatError` if the store fails.
     """
 
     @property
     @abstractmethod
     def store_id(self) -> str:
-        """A UUID of the file, topic or whatever holds the records; it stays with it.
+        """UUID of the file, topic or other storage of the records; it never changes.
 
         Keyed state keeps it, so that a restore against another store is rejected.
         """
 
     @property
     def max_record_bytes(self) -> int:
-        """The most bytes of ``Record.data`` that :meth:`append` takes."""
+        """Limit of ``Record.data`` in :meth:`append`, in bytes."""
         return MAX_RECORD_BYTES
 
     @abstractmethod
     async def open(self, owner: Owner | None) -> None:
-        """Make the store usable, and ``owner`` the one who may append.
+        """Open the store, with ``owner`` as the only one that may append.
 
-        From then on, each owner that ``owner`` outranks (:meth:`Owner.outranks`) is rejected, in other
-        processes as well, and at the very append: no check may lie before the write.
+        From then on, the store rejects appends of each owner that ``owner`` outranks
+        (:meth:`Owner.outranks`), also of other processes. The append itself must check this: a check before
+        the write is not enough.
 
-        A live job holds a lease on its group. Another job waits for its end, in bounded time: a
-        lease that is renewed meanwhile is rejected, one that is not renewed runs out. Attempts of
-        the same job do not wait for it. This lease decides who waits, never who may append.
+        A running job holds a lease on its group. Another job waits, in bounded time: if the lease is renewed
+        meanwhile, the other job is rejected; otherwise the lease expires. Attempts of the same job do not
+        wait. The lease decides who waits, never who may append.
 
         Args:
-            owner: Who appends. None opens the store to look at it and to prune, without fencing an owner.
+            owner: The owner that appends. None opens the store to read and to prune, without fencing an
+                owner.
 
         Raises:
-            JobIdentifierInUseError: Another job that lives has the same group.
-            StoreFormatError: This is no store, or one of a newer version.
-            StoreUnavailableError: It cannot be reached.
+            JobIdentifierInUseError: Another running job has the same group.
+            StoreFormatError: This is not a store, or a newer version wrote it.
+            StoreUnavailableError: The store cannot be reached.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was appended, in bounded time, and give the lease back.
+        """Finish pending appends, in bounded time, and release the lease.
 
-        Each append that waits returns or raises. Another call does nothing.
+        Each pending append returns or raises. A second call does nothing.
         """
 
     @abstractmethod
@@ -222,20 +224,19 @@ class ActionStateStore(ABC):
         """Append ``records`` and return when they are durable: all of them or none.
 
         Records of a journal are stored in the order of the calls. A cancelled call continues in the
-        background; whether its records are stored, :meth:`read` tells after the next append of
-        the same journal.
+        background; after the next append of the same journal, :meth:`read` shows if its records are stored.
 
         Raises:
             FencedOwnerError: Another owner took over. Nothing was stored.
-            RecordTooLargeError: One of them is too large. Nothing was stored.
-            RecordsPrunedError: One of them belongs to a run that was pruned. Nothing was stored.
+            RecordTooLargeError: A record is too large. Nothing was stored.
+            RecordsPrunedError: A record belongs to a pruned run. Nothing was stored.
             StoreUnavailableError: The store cannot be written. Nothing was stored.
-            AppendOutcomeUnknownError: They may be stored or not. The attempt must fail, and nothing
-                may be appended in their place; the store takes no more appends.
+            AppendOutcomeUnknownError: It is unknown if they are stored. The attempt must fail, and nothing
+                may be appended in their place; the store rejects further appends.
         """
 
     async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        """Return all records of a run, in the order of their append; empty where nothing was recorded.
+        """Return all records of a run, in the order of their append; empty if it has none.
 
         It sees every append that has returned.
 
@@ -251,9 +252,9 @@ class ActionStateStore(ABC):
         """Return all records of some runs, by sequence number and then in the order of their append.
 
         Args:
-            journal: Where to look.
-            from_seq: The first run; None for the first that is kept.
-            to_seq: The last run, included; None for the last there is.
+            journal: The journal.
+            from_seq: The first run; None for the first remaining run.
+            to_seq: The last run, included; None for the latest run.
 
         Raises:
             RecordsPrunedError: ``from_seq`` was pruned.
@@ -261,15 +262,15 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """Remove the records of all runs up to ``through_seq``; those are *pruned* from then on.
+        """Remove the records of all runs up to ``through_seq``: these runs are *pruned* from then on.
 
-        What was pruned before stays pruned. A journal in which nothing was recorded stays unknown.
+        Pruned runs stay pruned. A journal without records stays unknown.
 
-        The runtime prunes what no checkpoint can ask for that Flink retains. So a store need not remember
-        for ever what was pruned, which would let it grow with each key that was ever seen: a journal
-        without records may become unknown again, as before its first record. The last ones of which all
-        was pruned (:data:`REMOVALS` of them in a file, fewer where each start reads them) should be
-        remembered, so that a restore from a savepoint of before is rejected by name.
+        The runtime prunes records that no retained checkpoint of Flink needs. So a store need not remember
+        pruned journals for ever, which would make it grow with each key that was ever seen: a journal without
+        records may become unknown again, as before its first record. A store should remember the latest fully
+        pruned journals, so that a restore from an older savepoint raises an error: :data:`REMOVALS` of them
+        in a file, fewer if each start reads them.
 
         Raises:
             FencedOwnerError: Another owner took over.
@@ -279,8 +280,8 @@ class ActionStateStore(ABC):
     async def forget(self, journal_id: str) -> None:
         """Remove all journals of ``journal_id``; from then on they are unknown, as before their first record.
 
-        Nothing checks that no job needs them. Who forgets owns the group that appends to them, so that
-        no job does so meanwhile or, being late, afterwards.
+        Nothing checks that no job needs them. The caller must own the group that appends to them, so that no
+        job appends meanwhile or later.
 
         Raises:
             FencedOwnerError: Another owner took over. Nothing was removed.
@@ -289,17 +290,17 @@ class ActionStateStore(ABC):
 
     @abstractmethod
     async def pruned_through(self, journal: JournalKey) -> int:
-        """Return the last run that was pruned; :data:`NOTHING_PRUNED` if none."""
+        """Return the last pruned run; :data:`NOTHING_PRUNED` if there is none."""
 
     @abstractmethod
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        """Tell whether something was recorded for ``journal`` before this owner opened the store.
+        """Return False if no record of ``journal`` was stored before this owner opened the store.
 
-        Also where all of it was pruned, as long as the store remembers that.
+        Pruned records count as long as the store remembers them.
 
-        Cheap and without any I/O: Flink's thread asks it for every event. True may be wrong, and is
-        where :meth:`rebuild` has not looked yet; False never is. Always True where the store was
-        opened without an owner. For the arguments see :meth:`rebuild`.
+        It is cheap and does no I/O: Flink's thread calls it for every event. True may be wrong, and is the
+        result if :meth:`rebuild` has not read the journal yet; False is always right. Always True if the
+        store was opened without an owner. For the arguments see :meth:`rebuild`.
         """
 
     @abstractmethod
@@ -308,26 +309,26 @@ class ActionStateStore(ABC):
     ) -> None:
         """Prepare to read the records of ``journal`` after ``marker``.
 
-        A marker only narrows what is read. Called for each journal that may have records, and cheap
-        where an earlier call read as much.
+        A marker only narrows the range to read. The runtime calls it for each journal that may have records;
+        it is cheap if an earlier call read the same range.
 
         Args:
-            journal: Which one; None for all of them.
-            marker: What :meth:`recovery_marker` gave, out of the state of the key, of this attempt
-                or an earlier one; None where state has none, for all that was ever recorded.
-            pending: Whether inputs of the key wait in state. Of one without, all that matters was
-                recorded behind the checkpoint, and so behind each marker that this subtask wrote.
+            journal: The journal; None for all of them.
+            marker: A result of :meth:`recovery_marker` from the key's state, of this attempt or an earlier
+                one; None if state has none, for all records.
+            pending: True if inputs of the key wait in state. For a key without them, all relevant records
+                come after the checkpoint, and so after each marker that this subtask wrote.
 
         Raises:
-            StoreMismatchError: The marker is of another store.
-            RecordsPrunedError: Records of a key with inputs that wait were removed from outside.
+            StoreMismatchError: The marker belongs to another store.
+            RecordsPrunedError: Records of a key with waiting inputs were removed from outside.
         """
 
     @abstractmethod
     def recovery_marker(self, journal: JournalKey) -> bytes:
-        """Return a position at or before which no record of ``journal`` lies that is appended from now on.
+        """Return a position before all records of ``journal`` that are appended from now on.
 
-        Opaque, at most :data:`MAX_MARKER_BYTES` bytes; kept in Flink's state.
+        It is opaque, has at most :data:`MAX_MARKER_BYTES` bytes, and is kept in Flink's state.
         """
 
     @abstractmethod
@@ -337,9 +338,9 @@ class ActionStateStore(ABC):
         """Return journals in the order of ``journal_id`` and key, each as UTF-8 bytes.
 
         Args:
-            journal_id: Only those of this job.
-            after: Only those behind this one: the last one of the page before.
-            limit: The most to return, at least 1.
+            journal_id: Return only journals of this job.
+            after: Return only journals after this one: the last one of the previous page.
+            limit: Maximum number of results, at least 1.
         """
 
     @abstractmethod
@@ -347,9 +348,9 @@ class ActionStateStore(ABC):
         """Return the totals, which may take time in proportion to the store's size."""
 
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
-        """Keep ``data`` with a fingerprint, for all jobs; what is there already stays as it is.
+        """Store ``data`` under a fingerprint, for all jobs; existing data stays as it is.
 
-        It gets a journal of its own, unless the store has a place that costs less.
+        By default it gets a journal of its own; a store may have a cheaper place.
 
         Raises:
             FencedOwnerError: Another owner took over.
@@ -359,12 +360,12 @@ class ActionStateStore(ABC):
             await self.append(journal, [Record(RecordKind.RUN, 0, "", 0, data)])
 
     async def recall_plan(self, fingerprint: str) -> bytes | None:
-        """Tell what :meth:`remember_plan` was given; None where it was not given anything."""
+        """Return the data of :meth:`remember_plan` for a fingerprint; None if there is none."""
         records = await self.read(JournalKey(PLANS, fingerprint), 0)
         return records[0].data if records else None
 
     async def plans(self) -> dict[str, bytes]:
-        """Return everything that :meth:`remember_plan` was given, by fingerprint."""
+        """Return all data of :meth:`remember_plan`, by fingerprint."""
         found: dict[str, bytes] = {}
         after: JournalKey | None = None
         while page := await self.journals(PLANS, after):
@@ -375,18 +376,18 @@ class ActionStateStore(ABC):
         return found
 
     async def remember_origin(self, store_id: str) -> None:
-        """Note that this store has a copy of all journals of another one.
+        """Record that this store has a copy of all journals of another store.
 
         State that names the other store can then be restored with this one.
         """
         await self.remember_plan(ORIGIN + store_id, b"copied")
 
     async def origins(self) -> frozenset[str]:
-        """Return the ids that :meth:`remember_origin` was given."""
+        """Return the ids that were passed to :meth:`remember_origin`."""
         return origins_in(await self.plans())
 
     def metrics(self) -> Mapping[str, int]:
-        """Return the store's measurements by name, which the runtime shows in the group ``store``."""
+        """Return the store's metrics by name, which the runtime shows in the group ``store``."""
         return {}
 
 
@@ -397,24 +398,24 @@ def origins_in(names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def encode_text(text: str) -> bytes:
-    """Return ``text`` as bytes, whatever is in it; the order of journals is that of these bytes."""
+    """Return any string as bytes; journals are ordered by these bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode_text(data: bytes) -> str:
-    """Return the text that :func:`encode_text` was given."""
+    """Return the string that :func:`encode_text` encoded."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def check_records(records: Sequence[Record], limit: int) -> None:
-    """Refuse records that no store takes.
+    """Check that records fit in a store.
 
     Args:
-        records: What is to be appended.
-        limit: The most bytes of data of one record.
+        records: The records.
+        limit: Limit of a record's data in bytes.
 
     Raises:
-        RecordTooLargeError: One of them has more.
+        RecordTooLargeError: A record exceeds the limit.
         ValueError: A number is out of range.
     """
     for kind, seq, step, index, data in records:
@@ -430,36 +431,36 @@ def check_records(records: Sequence[Record], limit: int) -> None:
 
 
 def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsPrunedError:
-    """Return the error that says that run ``seq`` was pruned."""
+    """Return the error about a pruned run ``seq``."""
     return RecordsPrunedError(
-        f"run {seq} of key {journal.key[:200]!r} was pruned, so nobody can tell what it did",
+        f"run {seq} of key {journal.key[:200]!r} was pruned, so its effects are unknown",
         expected=f"a sequence number above {pruned_through}",
         found=f"{seq}, journal {journal.journal_id!r}",
-        fix="on a cluster, restore from a later checkpoint; a local job without a name begins anew each "
-        "time: name it, env.execute('orders'), so that it resumes, or give it another job-identifier",
+        fix="on a cluster, restore from a later checkpoint; a local job without a name starts over each "
+        "time: name it, env.execute('orders'), so that it resumes, or choose another job-identifier",
     )
 
 
 def stale_error(owner: Owner) -> FencedOwnerError:
-    """Return the error that says that ``owner`` may not append any more."""
+    """Return the error about an ``owner`` that may no longer append."""
     return FencedOwnerError(
-        f"another attempt took over {owner.group!r}; this one may not record anything any more",
+        f"another attempt took over {owner.group!r}; this one can no longer record anything",
         found=f"job {owner.job_id}, subtask {owner.subtask} of {owner.parallelism}",
-        fix="none is needed where the job restarted; otherwise stop the job that should not run",
+        fix="if the job restarted, do nothing; otherwise stop the job that should not run",
     )
 
 
 def in_use_error(owner: Owner, holder: str) -> JobIdentifierInUseError:
-    """Return the error that says that job ``holder`` lives and has the group of ``owner``."""
+    """Return the error about another running job ``holder`` with the group of ``owner``."""
     return JobIdentifierInUseError(
         f"another job is running as {owner.group!r}",
         expected="one job for each job identifier",
         found=f"job {holder} is alive; this is job {owner.job_id}",
-        fix="stop one of them, or give them different values of the option job-identifier; a job that starts "
+        fix="stop one of them, or set different values of the option job-identifier; a job that starts "
         "from the other one's state needs the option action-state.on-job-change: fork as well",
     )
 
 
 def closed_error(reason: str = "the store is not open") -> StoreClosedError:
-    """Return the error that says that the store cannot be used."""
+    """Return the error about a store that is not open."""
     return StoreClosedError(reason, fix="call open() first, and nothing after close()")

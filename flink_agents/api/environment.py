@@ -25,9 +25,9 @@ class AgentStream(ABC):
         """Return the outputs as a PyFlink ``DataStream``.
 
         Args:
-            output_type: Python type or PyFlink ``TypeInformation`` of the values, which are then plain ones
-                where the agent was applied with ``lineage=True``, too. Default: what the agent declares,
-                else pickled Python objects.
+            output_type: Python type or PyFlink ``TypeInformation`` of the values, which are then plain values
+                even if the agent was applied with ``lineage=True``. Default: the agent's declared type,
+                otherwise pickled Python objects.
         """
 
     @abstractmethod
@@ -35,15 +35,15 @@ class AgentStream(ABC):
         """Return the outputs as a PyFlink ``Table``.
 
         Args:
-            schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping
-                of names to Python types). Default: what the agent declares.
-            rowtime: Name of a further column with the event time of each output, which carries the
-                watermarks of the stream, for windows in SQL. The agent is applied with
-                ``EventTime.hold_watermarks()``. Default: no such column.
+            schema: Column names and types (a pydantic model, a ``DataTypes.ROW`` or a mapping of names to
+                Python types). Default: the columns that the agent declares.
+            rowtime: Name of an extra column with the event time of each output and the watermarks of the
+                stream, for windows in SQL. The agent is applied with ``EventTime.hold_watermarks()``.
+                Default: no such column.
 
         Raises:
-            UnsupportedTableError: No columns are known, the environment has no tables, or the outputs have no
-                event time.
+            UnsupportedTableError: The columns are unknown, the environment has no tables, or the outputs have
+                no event time.
         """
 
     @abstractmethod
@@ -64,7 +64,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def unmatched_signals(self) -> Any:
-        """Return the signals that no run took, as a ``DataStream`` of ``UnmatchedSignal``.
+        """Return the signals that no run received, as a ``DataStream`` of ``UnmatchedSignal``.
 
         Raises:
             UnknownSideOutputError: The agent has no signals, and none of its actions waits.
@@ -72,9 +72,10 @@ class AgentStream(ABC):
 
     @abstractmethod
     def approvals(self) -> Any:
-        """Return what its actions ask people, as a ``DataStream`` of requests and of how these ended.
+        """Return the approval requests of its actions and their outcomes, as a ``DataStream``.
 
-        It has an :class:`ApprovalRequest` for each, and an :class:`ApprovalOutcome` of the same id later.
+        For each request it has an :class:`ApprovalRequest`, and later an :class:`ApprovalOutcome` with the
+        same id.
 
         Raises:
             UnknownSideOutputError: None of its actions waits.
@@ -82,7 +83,7 @@ class AgentStream(ABC):
 
     @abstractmethod
     def late_outputs(self) -> Any:
-        """Return the outputs of runs that were not held for, as a ``DataStream``.
+        """Return the outputs of runs that took longer than ``max_hold``, as a ``DataStream``.
 
         Raises:
             UnknownSideOutputError: The agent was not applied with ``late="side"``.
@@ -94,18 +95,18 @@ class AgentInput(ABC):
 
     @abstractmethod
     def with_signals(self, signals: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
-        """Return the same stream, with signals for runs that wait.
+        """Return the same stream, with signals for waiting runs.
 
-        A stream of signals that is silent does not hold event time back, and is no end of a bounded input.
-        State is the same with and without signals, so that they can be added to a job and taken away.
+        A silent stream of signals does not hold back event time or the end of a bounded input. State is the
+        same with and without signals, so you can add them to a job and remove them.
 
         Args:
             signals: A PyFlink ``DataStream`` of :class:`Signal`.
-            key_selector: Gives the key of a signal, of the type that the keys of the stream have. Default:
+            key_selector: Returns the key of a signal, with the type of the stream's keys. Default:
                 ``Signal.key``.
 
         Raises:
-            JobDefinitionError: One of them is something else.
+            JobDefinitionError: An argument has another type.
         """
 
     @abstractmethod
@@ -128,16 +129,16 @@ class AgentInput(ABC):
             name: Name of the agent in this job. Default: its own.
             parallelism: Number of subtasks. Default: the environment's.
             max_parallelism: Number of key groups. Default: the environment's.
-            event_time: Whether outputs keep the timestamps of their inputs and watermarks wait
-                for them. Default: ``EventTime.ignore()``.
-            observers: Who is told what runs do: instances of ``RunObserver``, which are pickled so that each
-                subtask has a copy, or classes or functions without arguments that make one in each subtask.
-            lineage: Whether outputs, side outputs too, leave as ``TracedOutput``: the value with the run that
-                put it out and the message that began the run. A Kafka sink writes that into headers.
+            event_time: If outputs keep the timestamps of their inputs, and watermarks wait for them. Default:
+                ``EventTime.ignore()``.
+            observers: Observers of runs: instances of ``RunObserver``, of which each subtask gets a pickled
+                copy, or classes or functions without arguments that create one in each subtask.
+            lineage: True if outputs and side outputs are ``TracedOutput``: the value with the run that
+                emitted it and the message that started the run. A Kafka sink writes these into headers.
 
         Raises:
-            ObserverError: One of ``observers`` gives no observer, or cannot be pickled.
-            AgentDefinitionError: The agent cannot work; the text names file and line.
+            ObserverError: One of ``observers`` is not an observer, or cannot be pickled.
+            AgentDefinitionError: The agent is invalid; the message names file and line.
             AgentCycleError: The stream comes from the same agent.
             DuplicateAgentError: Another agent of the job has that name.
         """
@@ -161,12 +162,12 @@ class AgentsExecutionEnvironment(ABC):
 
         Args:
             env: A ``StreamExecutionEnvironment``. Default: a new one, in thread mode.
-            t_env: A ``StreamTableEnvironment`` on it. Default: made when tables are used.
+            t_env: A ``StreamTableEnvironment`` on it. Default: created when tables are used.
             config: Options by key (see ``AgentOptions``).
 
         Raises:
-            SetupError: This machine or process cannot run the job; the text says the fix.
-            OptionError: An option is unknown or does not fit.
+            SetupError: This machine or process cannot run the job; the message has the fix.
+            OptionError: An option is unknown, or its value is invalid.
         """
         return importlib.import_module(_IMPLEMENTATION).create(env, t_env, config)
 
@@ -187,10 +188,12 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def from_datastream(self, stream: Any, key_selector: Callable[[Any], Any] | None = None) -> AgentInput:
-        """Return a PyFlink ``DataStream``; ``key_selector`` gives the key of a record.
+        """Return a PyFlink ``DataStream`` as inputs of an agent.
+
+        ``key_selector`` returns the key of a record.
 
         Raises:
-            JobDefinitionError: One of them is something else, or the stream is keyed already.
+            JobDefinitionError: An argument has another type, or the stream is keyed already.
         """
 
     @abstractmethod
@@ -204,34 +207,34 @@ class AgentsExecutionEnvironment(ABC):
     ) -> AgentInput:
         """Return the rows of a PyFlink ``Table`` as inputs.
 
-        Where a column of the table carries watermarks, its time is the event time of the inputs, and the
-        watermarks are theirs. Dates and times of SQL are those of Python: ``TIMESTAMP`` is a ``datetime``
-        without zone, ``TIMESTAMP_LTZ`` one in UTC, both to the microsecond.
+        If a column of the table has watermarks, inputs have its time as their event time, and its watermarks.
+        Dates and times of SQL become those of Python: ``TIMESTAMP`` is a ``datetime`` without zone,
+        ``TIMESTAMP_LTZ`` one in UTC, both to the microsecond.
 
         Args:
             table: The table.
-            key_selector: Gives the key of an input, or names the column that is the key.
-            value: What a row becomes: a pydantic model, a dataclass, any other type that pydantic makes of
-                the columns. Default: a ``Row`` with names.
-            changes: What becomes of updates and deletes. ``"fail"``: the table has none. ``"latest"``: each
-                row as it is after an insert or update; deletes are dropped. ``"all"``: each change, as a
+            key_selector: Returns the key of an input, or is the name of the key column.
+            value: Type of the inputs: a pydantic model, a dataclass, or another type that pydantic can create
+                from the columns. Default: a ``Row`` with names.
+            changes: Policy for updates and deletes. ``"fail"``: the table has none. ``"latest"``: each row as
+                it is after an insert or update; deletes are dropped. ``"all"``: each change, as a
                 ``TableChange``.
 
         Raises:
-            UnsupportedTableError: The table has updates or deletes, and the policy refuses them; several of
-                its columns carry watermarks; or there is no such policy.
-            JobDefinitionError: There is no table, or no key selector.
+            UnsupportedTableError: The table has updates or deletes, and the policy rejects them; several of
+                its columns have watermarks; or the policy is unknown.
+            JobDefinitionError: The table or the key selector has another type.
         """
 
     @abstractmethod
     def from_list(
         self, records: Iterable[Any], key_selector: Callable[[Any], Any] | None = None
     ) -> AgentInput:
-        """Return records that are at hand, as a bounded stream."""
+        """Return records in memory as a bounded stream."""
 
     @abstractmethod
     def load_yaml(self, *paths: str | Path) -> AgentsExecutionEnvironment:
-        """Make the agents of YAML files known to ``apply`` by name."""
+        """Load the agents of YAML files, so that ``apply`` accepts their names."""
 
     @abstractmethod
     def collect(self, stream: Any) -> list[Any]:
@@ -239,13 +242,13 @@ class AgentsExecutionEnvironment(ABC):
 
     @abstractmethod
     def add_check(self, check: Callable[[], None]) -> None:
-        """Have a function called before ``execute()`` runs the job; it raises where the job cannot work."""
+        """Add a function for ``execute()`` to call first; it raises if the job cannot work."""
 
     @abstractmethod
     def execute(self, job_name: str | None = None) -> Any:
-        """Run the job to its end, fill the lists, return PyFlink's result.
+        """Run the job to its end, fill the lists, and return PyFlink's result.
 
         Raises:
-            JobFailedError: The job failed; the text starts with the user's own line.
+            JobFailedError: The job failed; the message starts with your own line.
             DeadLettersNotReadError: A policy writes dead letters that nothing reads.
         """

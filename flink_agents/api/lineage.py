@@ -1,8 +1,8 @@
-"""Where an output comes from: the run that put it out, and the message that began that run.
+"""The origin of an output: the run that emitted it, and the message that started that run.
 
 An agent that is applied with ``lineage=True`` emits each value inside a :class:`TracedOutput`. A sink can
-write what it says beside the value, and a source in another job can read it again, so that the way of an
-event can be followed over jobs.
+write the origin next to the value, and a source in another job can read it, so that you can follow an event
+across jobs.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-"""A context of W3C Trace Context: version, trace, span and flags."""
+"""A ``traceparent`` of W3C Trace Context: version, trace, span and flags."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLineage:
-    """The origin of one output of an agent. A repeated run gives its outputs the same one.
+    """The origin of one output of an agent. It is the same if the run is repeated.
 
     Attributes:
         id: Id of the output: ``run_id``, a dash, and its number among the outputs of the run, from 0.
-        run_id: Id of the input event that began the run, 24 hexadecimal digits.
+        run_id: Id of the input event that started the run, 24 hexadecimal digits.
         agent: Name of the agent in its job.
         key: Canonical text of the key.
         sequence_number: Number of the run within the key.
-        parent: Id of the message that was the input: its ``message_id``. None where it had none. Of a run
-            that a delayed event began, the ``run_id`` of the run that sent it.
-        traceparent: Span of the run in W3C Trace Context, for whoever traces what follows from the output.
+        parent: Id of the input message: its ``message_id``, or None without one. If a delayed event started
+            the run, the ``run_id`` of the run that sent it.
+        traceparent: Span of the run in W3C Trace Context, as the parent of downstream spans.
     """
 
     id: str
@@ -45,7 +45,7 @@ class TracedOutput:
 
     Attributes:
         value: The output of the agent.
-        lineage: Where it comes from.
+        lineage: Its origin.
     """
 
     value: Any
@@ -53,22 +53,22 @@ class TracedOutput:
 
     @property
     def message_id(self) -> str:
-        """The id that outputs of a next agent name as their parent."""
+        """The id that a downstream agent's outputs have as their parent."""
         return self.lineage.id
 
     @property
     def traceparent(self) -> str | None:
-        """The span that runs of a next agent continue."""
+        """The span that a downstream agent's runs continue."""
         return self.lineage.traceparent
 
 
 def message_id_of(record: object) -> str | None:
-    """Return the id of an input: its attribute ``message_id``, where it has one that is a text."""
+    """Return the id of an input: its attribute ``message_id``, if that is a string."""
     found = getattr(record, "message_id", None)
     return found if isinstance(found, str) else None
 
 
 def traceparent_of(record: object) -> str | None:
-    """Return the trace context that an input continues: its attribute ``traceparent``, if that is valid."""
+    """Return the trace context of an input: its attribute ``traceparent``, if that is valid."""
     found = getattr(record, "traceparent", None)
     return found if isinstance(found, str) and _TRACEPARENT.fullmatch(found) else None

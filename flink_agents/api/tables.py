@@ -1,4 +1,4 @@
-"""What a change of a table is to an agent, and the policies for tables that change."""
+"""Changes of a table as inputs of an agent, and the policies for tables that change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 
 OnChange = Literal["fail", "latest", "all"]
-"""What becomes of updates and deletes of a table; ``from_table`` says what each means."""
+"""Policy for updates and deletes of a table; see ``from_table``."""
 
 ON_CHANGE: tuple[OnChange, ...] = ("fail", "latest", "all")
 
@@ -17,12 +17,12 @@ ChangeKind = Literal["insert", "update-before", "update-after", "delete"]
 
 @dataclass(frozen=True)  # with slots, TableChange[int](...) would fail
 class TableChange(Generic[T]):
-    """One change of a table, as ``from_table(..., changes="all")`` gives it.
+    """One change of a table, an input of ``from_table(..., changes="all")``.
 
     Attributes:
-        kind: ``insert``; ``update-before`` with the row that is replaced, where the table tells it;
-            ``update-after`` with the row that takes its place; ``delete``.
-        value: The row, or what is made of it.
+        kind: ``insert``; ``update-before`` with the replaced row, if the table has it; ``update-after`` with
+            its replacement; ``delete``.
+        value: The row, or the object created from it.
     """
 
     kind: ChangeKind

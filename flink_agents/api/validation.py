@@ -1,4 +1,4 @@
-"""Validation: one agent works, another one judges, and people look at a sample of it.
+"""Validation: one agent works, another one judges, and people review a sample.
 
 ::
 
@@ -8,9 +8,8 @@
         attempts = 3
         sample = 0.01
 
-The validator accepts the worker's output, rejects it, or sends it back for another attempt. What is
-sampled goes to a side output with all that both agents did; what a person thinks of it comes back as an input
-of the same key.
+The validator accepts the worker's output, rejects it, or sends it back for another attempt. Sampled runs go
+to a side output with all steps of both agents; a person's review comes back as an input of the same key.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ REVIEW_TAG = "review"
 """Name of the side output that carries :class:`ReviewSample` records."""
 
 VERDICTS = "verdicts"
-"""Path in short-term memory at which :class:`ValidatedAgent` keeps what people said."""
+"""Path in short-term memory at which :class:`ValidatedAgent` stores reviews."""
 
 MOST_VERDICTS = 20
-"""How many of them it keeps for a key."""
+"""Maximum number of reviews that it stores for a key."""
 
 
 class _Record(BaseModel):
@@ -47,11 +46,11 @@ class _Record(BaseModel):
 
 
 class Verdict(_Record):
-    """What a validator says of an output.
+    """A validator's verdict about an output.
 
     Attributes:
         decision: ``accept``, ``reject``, or ``again`` for another attempt.
-        reason: Why; for whoever works on it, or looks at it later.
+        reason: The reason, for the next attempt and for later readers.
     """
 
     decision: Literal["accept", "reject", "retry"]
@@ -59,29 +58,29 @@ class Verdict(_Record):
 
     @classmethod
     def accept(cls, reason: str = "") -> Verdict:
-        """The output is good, and leaves the agent."""
+        """Return a verdict that accepts the output, which leaves the agent."""
         return cls(decision="accept", reason=reason)
 
     @classmethod
     def reject(cls, reason: str) -> Verdict:
-        """The output is no good, and another attempt would not help."""
+        """Return a verdict that rejects the output: another attempt would not help."""
         return cls(decision="reject", reason=reason)
 
     @classmethod
     def retry(cls, reason: str) -> Verdict:
-        """The worker gets it back with the reason, as long as there are attempts."""
+        """Return a verdict that sends the output back with the reason, if attempts are left."""
         return cls(decision="retry", reason=reason)
 
 
 class HumanReview(_Record):
-    """What a person says of a sample: an input of the key that the sample belongs to.
+    """A person's review of a sample: an input of the sample's key.
 
     Attributes:
-        key: That key, as in the sample.
+        key: The key of the sample.
         sequence_number: Number of the run within the key, as in the sample.
-        good: Whether the person agrees with the agent.
-        comment: What else there is to say.
-        reviewer: Who says it.
+        good: True if the person agrees with the agent.
+        comment: A comment.
+        reviewer: Name of the person.
         output: The expected output, or None.
     """
 
@@ -94,14 +93,14 @@ class HumanReview(_Record):
 
 
 class Draft(_Record):
-    """What a validator judges: the input of its ``InputEvent``.
+    """The output to judge: the input of a validator's ``InputEvent``.
 
     Attributes:
-        input: The input that the worker had.
-        output: Its output.
+        input: The worker's input.
+        output: The worker's output.
         attempt: Number of the attempt, from 1.
-        reasons: Why the attempts before were sent back, oldest first.
-        verdicts: What people said of the key so far, oldest first.
+        reasons: The reasons why earlier attempts were sent back, oldest first.
+        verdicts: Earlier reviews of the key, oldest first.
     """
 
     input: Any
@@ -112,12 +111,12 @@ class Draft(_Record):
 
 
 class RevisionRequest(AgentCallEvent):
-    """What a worker gets for another attempt.
+    """A request for another attempt of a worker.
 
     Attributes:
         input: The input.
         output: Its last output.
-        reasons: Why each attempt was sent back, oldest first.
+        reasons: The reason for each attempt that was sent back, oldest first.
     """
 
     input: Any
@@ -126,12 +125,12 @@ class RevisionRequest(AgentCallEvent):
 
 
 class Attempt(_Record):
-    """One attempt of a worker, and what the validator said of it.
+    """One attempt of a worker, and the validator's verdict.
 
     Attributes:
         output: The output of the worker.
-        verdict: What the validator said.
-        transcript: What both did, in order; only in a sample.
+        verdict: The verdict of the validator.
+        transcript: The steps of both, in order; only in a sample.
     """
 
     output: Any
@@ -140,11 +139,11 @@ class Attempt(_Record):
 
 
 class Rejected(_Record):
-    """An input without a good output.
+    """An input without an accepted output.
 
     Attributes:
         input: The input.
-        reason: Why the last attempt was not accepted.
+        reason: The reason why the last attempt was not accepted.
         attempts: All attempts, oldest first.
     """
 
@@ -154,7 +153,7 @@ class Rejected(_Record):
 
 
 class ReviewSample(_Record):
-    """A run for a person to look at.
+    """A run for a person to review.
 
     Attributes:
         agent: Name of the agent.
@@ -162,7 +161,7 @@ class ReviewSample(_Record):
         sequence_number: Its number within the key.
         run_id: Id of its input event.
         input: The input.
-        accepted: Whether its output left the agent.
+        accepted: True if its output left the agent.
         attempts: All attempts with their transcripts, oldest first.
     """
 
@@ -176,10 +175,10 @@ class ReviewSample(_Record):
 
 
 class HumanReviewEvent(Event):
-    """A person has looked at a run of the key.
+    """A person has reviewed a run of the key.
 
     Attributes:
-        verdict: What the person said.
+        verdict: The person's review.
     """
 
     verdict: HumanReview
@@ -189,12 +188,13 @@ class ValidatedAgent(Agent):
     """Emits a worker's output once a validator accepts it.
 
     Attributes:
-        worker: The agent that works: an instance, or a class without required arguments. It emits one
-            value for an input. If the validator sends something back, it takes ``RevisionRequest``, too.
-        validator: The agent that judges: it takes a ``Draft`` as input, and emits one ``Verdict``.
-        attempts: How many attempts there are for an input. The last one that is sent back is rejected.
-        sample: Share of the runs, from 0 to 1, that go to the side output ``review``. Which ones follows from
-            the agent's name, key and sequence number alone.
+        worker: The agent that works: an instance, or a class without required arguments. It emits one value
+            for an input. If the validator sends outputs back, it handles ``RevisionRequest``, too.
+        validator: The agent that judges: its input is a ``Draft``, and it emits one ``Verdict``.
+        attempts: Maximum number of attempts for an input. If the last one is sent back, the input is
+            rejected.
+        sample: Share of the runs, from 0 to 1, that go to the side output ``review``. The choice depends only
+            on the agent's name, key and sequence number.
     """
 
     worker: ClassVar[Agent | type[Agent] | None] = None
@@ -207,7 +207,7 @@ class ValidatedAgent(Agent):
         super().__init__(name)
         if self.worker is None or self.validator is None or self.attempts < 1 or not 0 <= self.sample <= 1:
             raise AgentDefinitionError(
-                f"{type(self).__name__} cannot validate anything",
+                f"{type(self).__name__} is not a valid ValidatedAgent",
                 expected="a worker, a validator, 1 attempt or more, and a sample from 0 to 1",
                 found=f"worker={self.worker!r}, validator={self.validator!r}, attempts={self.attempts}, "
                 f"sample={self.sample}",
@@ -216,7 +216,7 @@ class ValidatedAgent(Agent):
 
     @action(InputEvent)
     async def validate(self, event: InputEvent, ctx: RunnerContext) -> Any:
-        """Let the worker try as often as it may; or hand on what a person said."""
+        """Let the worker try up to ``attempts`` times; or emit a person's review."""
         if isinstance(event.input, HumanReview):
             return HumanReviewEvent(verdict=event.input)
         sampled = self.sample > 0 and is_sampled(ctx, self.sample)
@@ -237,7 +237,7 @@ class ValidatedAgent(Agent):
 
     @action(HumanReviewEvent)
     def reviewed(self, event: HumanReviewEvent, ctx: RunnerContext) -> Any:
-        """Keep a person's review for the validator; override it to do something else."""
+        """Store a person's review for the validator; override it for another behaviour."""
         kept = [*ctx.short_term_memory.get(VERDICTS, []), event.verdict]
         ctx.short_term_memory.set(VERDICTS, kept[-MOST_VERDICTS:])
 
@@ -280,32 +280,32 @@ def _verdict_of(agent: Agent | type[Agent], validator: str, output: Any) -> Verd
     """Return the output of a validator as a verdict.
 
     Raises:
-        NoVerdictError: It is none.
+        NoVerdictError: It is not a verdict.
     """
     try:
         return Verdict.model_validate(output, from_attributes=True)
     except ValidationError as error:
         wrong = "; ".join(": ".join([*map(str, one["loc"]), one["msg"]]) for one in error.errors())
         raise NoVerdictError(
-            f"the validator {validator!r} put out what is no verdict",
+            f"the validator {validator!r} emitted a value that is not a Verdict",
             expected="one OutputEvent with a flink_agents.api.validation.Verdict",
             found=f"a value of {type(output).__qualname__} ({wrong})"[:500],
-            fix="put out Verdict.accept(), Verdict.reject(reason) or Verdict.retry(reason)",
+            fix="emit Verdict.accept(), Verdict.reject(reason) or Verdict.retry(reason)",
             where=_place_of(agent),
         ) from error
 
 
 def _place_of(agent: Agent | type[Agent]) -> str:
-    """Where the author wrote an agent."""
+    """Return the place of an agent in the author's code."""
     kind = agent if isinstance(agent, type) else type(agent)
     place = None if isinstance(agent, type) else agent.__dict__["__places__"].get("agent")
     return place or place_of_class(kind)
 
 
 def is_sampled(ctx: RunnerContext, share: float) -> bool:
-    """Whether the run of an action belongs to a share of all runs.
+    """Return True if the run of an action belongs to a random share of all runs.
 
-    It follows from the agent's name, the key and the sequence number: the same run is sampled again after a
+    The result depends on the agent's name, the key and the sequence number: the same runs are sampled after a
     restart, and in another job with the same inputs.
 
     Args:
@@ -318,10 +318,10 @@ def is_sampled(ctx: RunnerContext, share: float) -> bool:
 
 
 def key_or_verdict(key_selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A key selector for a stream of inputs that was united with one of human verdicts.
+    """Return a key selector for a union of a stream of inputs and a stream of reviews.
 
     Args:
-        key_selector: Gives the key of an input.
+        key_selector: Returns the key of an input.
     """
 
     def key_of(record: Any) -> Any:

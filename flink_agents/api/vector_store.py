@@ -1,10 +1,10 @@
-"""``VectorStore``: keeps documents with their embeddings, and finds those that are near to a vector.
+"""``VectorStore``: stores documents with their embeddings, and finds those that are near to a vector.
 
-What is built in, and what a third party brings, implements this class; the suite of
-``flink_agents.testing.vector_stores`` says what it must do. A distribution announces a store by an entry
-point of the group ``flink_agents.vector_stores``, which names a class, or a function, that takes the options
-of the description and returns a store. A class may have ``options_model``, a pydantic model of its options:
-they are checked then when the agent is compiled.
+Built-in stores and those of third parties implement this class; the suite of
+``flink_agents.testing.vector_stores`` specifies its behaviour. A distribution registers a store as an entry
+point of the group ``flink_agents.vector_stores``: a class or a function that gets the options of the
+description and returns a store. If a class has ``options_model``, a pydantic model of its options, they are
+checked when the agent is compiled.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any
 from flink_agents.api.errors import DocumentError, EmbeddingMismatchError
 
 Scalar = str | int | float | bool
-"""What metadata may hold."""
+"""Types of metadata values."""
 
 Metadata = Mapping[str, Scalar]
 
 Filter = Mapping[str, Any]
-"""Which documents are meant: ``{"year": 2024}``, ``{"year": {"$gte": 2020}}``, ``{"$or": [..., ...]}``."""
+"""A selection of documents: ``{"year": 2024}``, ``{"year": {"$gte": 2020}}``, ``{"$or": [..., ...]}``."""
 
 _LARGEST = 2**63
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text that a vector store keeps.
+    """A text in a vector store.
 
     Attributes:
         text: The text.
-        id: Its name within the collection. Empty: one is derived from the run that adds the document.
-        metadata: Texts, numbers and truth values by name; filters ask for them.
-        embedding: Its vector. None: an embedding model makes it, or it was not asked for.
+        id: Its id within the collection. If empty, it derives from the run that adds the document.
+        metadata: Strings, numbers and bools by name, for filters.
+        embedding: Its vector. None if an embedding model computes it, or if it was not requested.
     """
 
     text: str
@@ -59,12 +59,12 @@ class ScoredDocument(Document):
 
 @dataclass(frozen=True)
 class DocumentUpdate:
-    """What becomes of a document that is there; what is None stays as it is.
+    """A change of an existing document; fields that are None change nothing.
 
     Attributes:
         id: Its id.
         text: Its new text.
-        metadata: Its new metadata, in place of all that it had.
+        metadata: Its new metadata, which replaces the previous one.
         embedding: Its new vector.
     """
 
@@ -76,11 +76,11 @@ class DocumentUpdate:
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """What vectors have in common that can be compared.
+    """The common properties of vectors that can be compared.
 
     Attributes:
-        dimension: How many numbers a vector has.
-        model: The model that made them, ``provider:model``; empty if unknown.
+        dimension: Length of a vector.
+        model: The model that computed them, ``provider:model``; empty if unknown.
     """
 
     dimension: int
@@ -88,21 +88,21 @@ class VectorSpace:
 
 
 class VectorStore(ABC):
-    """Collections of documents. All methods block, and may be called from several threads at once.
+    """Collections of documents. All methods block, and several threads may call them at once.
 
-    A collection comes into being with the first document that is added to it. A collection that does not
-    exist is as one without documents. Filters and documents are checked before they come here.
+    Adding the first document creates a collection. A collection that does not exist behaves like an empty
+    one. Filters and documents are validated before these methods are called.
     """
 
     @abstractmethod
     def space(self, collection: str) -> VectorSpace | None:
-        """The space of a collection; None where it does not exist."""
+        """Return the space of a collection; None if it does not exist."""
 
     @abstractmethod
     def add(self, collection: str, space: VectorSpace, documents: Sequence[Document]) -> None:
-        """Keep documents with ids and embeddings; one that has the id of another takes its place.
+        """Add documents with ids and embeddings; a document replaces one with the same id.
 
-        The same call once more changes nothing.
+        A repeated call has no further effect.
 
         Raises:
             EmbeddingMismatchError: The collection has another space.
@@ -112,12 +112,12 @@ class VectorStore(ABC):
     def update(
         self, collection: str, space: VectorSpace | None, updates: Sequence[DocumentUpdate]
     ) -> list[str]:
-        """Change documents that are there; returns their ids.
+        """Change existing documents, and return their ids.
 
         Args:
             collection: Name of the collection.
-            space: The space of the embeddings; None where no update has one.
-            updates: What changes; ids that are not there are passed over.
+            space: The space of the embeddings; None if no update has one.
+            updates: The changes; unknown ids are ignored.
 
         Raises:
             EmbeddingMismatchError: The collection has another space.
@@ -125,9 +125,9 @@ class VectorStore(ABC):
 
     @abstractmethod
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        """Remove documents: those of ``ids``, and of these those that ``filter`` means.
+        """Remove the documents of ``ids`` that match ``filter``.
 
-        Without both, the collection is removed, and with it its space.
+        Without both, remove the collection and its space.
         """
 
     @abstractmethod
@@ -140,15 +140,15 @@ class VectorStore(ABC):
         offset: int = 0,
         embeddings: bool = False,
     ) -> list[Document]:
-        """Documents in the order of their ids, by code points.
+        """Return documents in the order of their ids, by code points.
 
         Args:
             collection: Name of the collection.
-            ids: Which ones; None for all.
-            filter: Which of these.
-            limit: How many, at most.
-            offset: How many of the first ones are left out.
-            embeddings: Whether the documents come with their embeddings.
+            ids: Ids of the documents; None for all.
+            filter: Filter of the documents.
+            limit: Maximum number of documents.
+            offset: Number of first documents to skip.
+            embeddings: True to include embeddings.
         """
 
     @abstractmethod
@@ -160,9 +160,9 @@ class VectorStore(ABC):
         k: int,
         filter: Filter | None = None,
     ) -> list[ScoredDocument]:
-        """The ``k`` documents that are nearest to a vector, the nearest first; without their embeddings.
+        """Return the ``k`` documents that are nearest to a vector, the nearest first, without embeddings.
 
-        Documents of equal score are in the order of their ids.
+        Documents with equal scores are ordered by id.
 
         Raises:
             EmbeddingMismatchError: The collection has another space.
@@ -170,22 +170,22 @@ class VectorStore(ABC):
 
     @abstractmethod
     def count(self, collection: str, filter: Filter | None = None) -> int:
-        """How many documents there are."""
+        """Return the number of documents."""
 
     @abstractmethod
     def collections(self) -> list[str]:
-        """The names of all collections, sorted."""
+        """Return the names of all collections, sorted."""
 
     # Not abstract: a store may have nothing to close.
     def close(self) -> None:  # noqa: B027
-        """Give back what the store holds; it may be used again behind that."""
+        """Release the store's resources; it may be used again later."""
 
 
 def check_space(collection: str, known: VectorSpace, asked: VectorSpace) -> None:
-    """Refuse vectors that cannot be compared with those of a collection.
+    """Check that vectors can be compared with those of a collection.
 
     Raises:
-        EmbeddingMismatchError: They have another dimension, or are of another model.
+        EmbeddingMismatchError: They have another dimension or model.
     """
     models = {known.model, asked.model} - {""}
     if known.dimension == asked.dimension and len(models) < 2:
@@ -204,13 +204,13 @@ def _described(space: VectorSpace) -> str:
 
 
 def check_document(document: Document | DocumentUpdate) -> None:
-    """Refuse a document that not every store could keep.
+    """Check that each store can hold a document.
 
     Raises:
-        DocumentError: Its id, text or metadata are none.
+        DocumentError: Its id, text or metadata is invalid.
     """
     if not document.id:
-        raise DocumentError("a document has no id", fix="give it one")
+        raise DocumentError("a document has no id", fix="set its id")
     _check_text("the id", document.id, document.id)
     if document.text is not None:
         _check_text("the text", document.text, document.id)
@@ -218,14 +218,14 @@ def check_document(document: Document | DocumentUpdate) -> None:
         check_field(name, value, document.id)
     if document.embedding is not None and not is_vector(document.embedding):
         raise DocumentError(
-            f"the embedding of document {document.id!r} has numbers that are none",
+            f"the embedding of document {document.id!r} has invalid numbers",
             expected="numbers that are finite as float32, below 3.4e38",
-            fix="look at the model that made it",
+            fix="check the model that computed it",
         )
 
 
 def is_vector(numbers: Sequence[float]) -> bool:
-    """True if all numbers are finite as float32, which is what stores keep."""
+    """Return True if all numbers are finite as float32, the format of stores."""
     try:
         packed = struct.pack(f"<{len(numbers)}f", *numbers)
     except (OverflowError, struct.error):
@@ -236,16 +236,16 @@ def is_vector(numbers: Sequence[float]) -> bool:
 def _check_text(what: str, text: object, name: str) -> None:
     if not isinstance(text, str):
         raise DocumentError(
-            f"{what} of document {name!r} is no text",
+            f"{what} of document {name!r} is not a string",
             expected="a str",
             found=type(text).__name__,
-            fix="make a text of it",
+            fix="convert it to a string",
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DocumentError(
-            f"{what} of document {name!r} cannot be written as UTF-8",
+            f"{what} of document {name!r} cannot be encoded as UTF-8",
             found=str(error),
             fix="decode the text with errors='replace'",
         ) from None
@@ -255,12 +255,12 @@ def check_field(name: object, value: object, document: str) -> None:
     """Reject an invalid entry of metadata.
 
     Raises:
-        DocumentError: Its name is empty or begins with a dollar sign, or its value is no scalar.
+        DocumentError: Its name is empty or starts with a dollar sign, or its value is not a scalar.
     """
     if not isinstance(name, str) or not name or name.startswith("$"):
         raise DocumentError(
-            f"metadata of document {document!r} has a name that is none",
-            expected="a text that does not begin with $",
+            f"metadata of document {document!r} has an invalid name",
+            expected="a non-empty string that does not start with $",
             found=repr(name),
             fix="rename it",
         )
@@ -269,15 +269,15 @@ def check_field(name: object, value: object, document: str) -> None:
         _check_text(f"the value of {name!r} in metadata", value, document)
     elif not is_scalar(value):
         raise DocumentError(
-            f"metadata of document {document!r} has a value at {name!r} that filters could not ask for",
-            expected="a text, a finite number below 2**63, or a truth value",
+            f"metadata of document {document!r} has a value at {name!r} that filters do not support",
+            expected="a string, a finite number below 2**63, or a bool",
             found=repr(value)[:200],
-            fix="leave it out, or write it as a text",
+            fix="remove it, or convert it to a string",
         )
 
 
 def is_scalar(value: object) -> bool:
-    """Whether metadata may hold ``value``."""
+    """Return True if ``value`` is a valid metadata value."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):

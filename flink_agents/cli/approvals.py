@@ -1,4 +1,4 @@
-"""``flink-agents signal`` and ``flink-agents approvals``: answers for runs that wait, by topics of Kafka."""
+"""``flink-agents signal`` and ``flink-agents approvals``: answers for waiting runs, through Kafka topics."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from flink_agents.connectors.kafka.desk import KafkaApprovals
 
 NOT_PENDING = 1
-"""Exit code if no such request is pending, or its answer is no answer to it."""
+"""Exit code if no such request is pending, or the answer is invalid for it."""
 
 OTHERWISE = 3
-"""Exit code of ``--wait`` if the request ended in another way than the answer says."""
+"""Exit code of ``--wait`` if the outcome of the request differs from the answer."""
 
 NO_OUTCOME = 4
-"""Exit code of ``--wait`` if the request is still pending after the time."""
+"""Exit code of ``--wait`` if the request is still pending after the timeout."""
 
 approvals_app = typer.Typer(help="List and answer requests for approval.", no_args_is_help=True)
 
 Servers = Annotated[
-    str, typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="How the brokers are reached.")
+    str, typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="Addresses of the brokers.")
 ]
 Options = Annotated[
     list[str] | None,
@@ -37,13 +37,15 @@ Options = Annotated[
 Requests = Annotated[str, typer.Option("--topic", help="The topic of requests.")]
 Signals = Annotated[str, typer.Option("--signals", help="The topic that the job reads signals from.")]
 Id = Annotated[str, typer.Argument(help="The id of the request, as 'list' prints it, with its quotes.")]
-By = Annotated[str | None, typer.Option("--by", help="Who decides.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the job has taken the answer, and say how.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds that --wait waits at most.")]
+By = Annotated[str | None, typer.Option("--by", help="Your name, for the record.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait until the job has processed the answer, and print the outcome.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Timeout of --wait, in seconds.")]
 LOCAL = "localhost:9092"
 
 MOST_FOREIGN = 5
-"""How many records that are no requests are named."""
+"""Maximum number of invalid records that are listed."""
 
 
 @prints_errors
@@ -54,21 +56,23 @@ def signal(
         str | None,
         typer.Option(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'."),
     ] = None,
-    value: Annotated[str, typer.Option("--value", metavar="JSON", help="What it says, as JSON.")] = "null",
+    value: Annotated[
+        str, typer.Option("--value", metavar="JSON", help="Value of the signal, as JSON.")
+    ] = "null",
     id: Annotated[
         str | None,
-        typer.Option("--id", help="Distinguishes it from others of its key: sent again, it counts once."),
+        typer.Option("--id", help="Id of the signal: if it is sent again, it counts once."),
     ] = None,
     wait: Annotated[
         str | None,
-        typer.Option("--wait", help="The id of the wait that it is for; stands for the key as well."),
+        typer.Option("--wait", help="The id of the wait, which includes the key."),
     ] = None,
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
 ) -> None:
-    """Send a signal to the runs of a key that wait for it, or will."""
+    """Send a signal to the runs of a key that wait for it, now or later."""
     if (key is None) == (wait is None):
-        raise typer.BadParameter("give either --key or --wait")
+        raise typer.BadParameter("pass either --key or --wait")
     from flink_agents.api.events.signals import Signal
 
     sent = Signal(name, _json(value, "--value"), None if key is None else _key(key), id, wait)
@@ -108,13 +112,13 @@ def approvals_approve(
     topic: Requests,
     signals: Signals,
     arguments: Annotated[
-        str | None, typer.Option("--arguments", help="Arguments that take the place of its own, as JSON.")
+        str | None, typer.Option("--arguments", help="Arguments that replace those of the request, as JSON.")
     ] = None,
     by: By = None,
     wait: Wait = False,
     timeout: Timeout = 60.0,
     new_arguments: Annotated[
-        bool, typer.Option("--new-arguments", help="Take arguments that the request does not show as well.")
+        bool, typer.Option("--new-arguments", help="Also accept arguments that the request does not show.")
     ] = False,
     bootstrap_servers: Servers = LOCAL,
     option: Options = None,
@@ -134,7 +138,9 @@ def approvals_deny(
     id: Id,
     topic: Requests,
     signals: Signals,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; a model that asked reads it.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="The reason, also for a model that asked.")
+    ] = None,
     by: By = None,
     wait: Wait = False,
     timeout: Timeout = 60.0,
@@ -149,7 +155,7 @@ def approvals_deny(
 def _answer(
     desk: KafkaApprovals, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
 ) -> None:
-    """Check an answer, send it, and wait for the outcome if ``seconds`` says how long."""
+    """Check an answer, send it, and wait for the outcome if ``seconds`` is set."""
     request = next((one for one in _pending(desk) if one.id == response.id), None)
     if request is None:
         _refuse(f"no request {response.id} is pending")
@@ -174,8 +180,8 @@ def _check_arguments(request: ApprovalRequest, response: ApprovalResponse, new_a
     if unknown and not new_arguments:
         known = ", ".join(map(repr, request.arguments)) or "no arguments"
         _refuse(
-            f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {known}; "
-            "for one that it takes and does not show, add --new-arguments"
+            f"{request.what} of {request.agent} has no argument {unknown[0]!r}, it has {known}; for one "
+            "that it accepts but does not show, add --new-arguments"
         )
 
 
@@ -184,18 +190,18 @@ def _is_same(earlier: ApprovalResponse, response: ApprovalResponse) -> bool:
 
 
 def _told(answer: ApprovalResponse) -> str:
-    """Say what an answer says."""
+    """Describe an answer in words."""
     by = "" if answer.by is None else f" by {answer.by}"
     changed = "" if answer.arguments is None else f" with {json.dumps(answer.arguments)}"
     return f"{'approved' if answer.approved else 'denied'}{by}{changed}"
 
 
 def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResponse, seconds: float) -> None:
-    """Wait until a request has ended, and exit with an error if that is not what the answer says."""
+    """Wait until a request has ended, and exit with an error if its outcome differs from the answer."""
     what = f"{request.what} of {request.agent}"
     ended = desk.outcome(request, seconds)
     if ended is None:
-        why = f"the job does not read {desk.signals_topic}, or the answer does not fit a wait"
+        why = f"the job does not read {desk.signals_topic}, or no wait accepts the answer"
         typer.echo(_plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
         raise typer.Exit(NO_OUTCOME)
     by = "" if ended.by is None else f" by {ended.by}"
@@ -206,7 +212,7 @@ def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResp
 
 
 def _pending(desk: KafkaApprovals) -> list[ApprovalRequest]:
-    """Return the pending requests, and say which records were none."""
+    """Return the pending requests, and print the records that are not requests."""
     found = desk.pending()
     for one in desk.foreign[:MOST_FOREIGN]:
         typer.echo(_plain(str(one)), err=True)
@@ -236,11 +242,11 @@ def _desk(
 
 def _json(text: str, option: str) -> Any:
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         read = json.loads(text, parse_constant=refuse)
-        # 1e999 is JSON, and becomes a number that is none.
+        # 1e999 is valid JSON, but becomes infinity.
         json.dumps(read, allow_nan=False)
         return read
     except (ValueError, RecursionError) as error:
@@ -248,7 +254,7 @@ def _json(text: str, option: str) -> Any:
 
 
 def _key(text: str) -> Any:
-    """The key that a text on the command line stands for: JSON, or else itself."""
+    """Return the key of a command line argument: its JSON value, or the string itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -260,7 +266,7 @@ def _time(milliseconds: int) -> str:
 
 
 def _for_a_shell(text: str) -> str:
-    """Return ``text`` as one word of a shell, whatever a key brought into it, in printable characters."""
+    """Return ``text`` as one word of a shell, in printable characters."""
     if text.isprintable():
         return shlex.quote(text)
     known = {"\\": "\\\\", "'": "\\'"}
@@ -269,5 +275,5 @@ def _for_a_shell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` without characters that a terminal would obey."""
+    """Return ``text`` without characters that a terminal would interpret."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -48,7 +48,7 @@ Directory = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="The cluster that 'cluster start --data DIR' started."),
 ]
-Job = Annotated[str | None, typer.Argument(help="Id or name of the job. Default: the only one that runs.")]
+Job = Annotated[str | None, typer.Argument(help="Id or name of the job. Default: the only running one.")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", "-D", help="An option of Flink, name=value; any number.")
 ]
@@ -58,12 +58,12 @@ Options = Annotated[
 @prints_errors
 def cluster_start(
     data: Data = None,
-    taskmanagers: Annotated[int, typer.Option(min=1, help="How many TaskManagers.")] = 1,
+    taskmanagers: Annotated[int, typer.Option(min=1, help="Number of TaskManagers.")] = 1,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="How many slots each of them has. Default: as before, else 4.")
+        int | None, typer.Option(min=1, help="Slots of each TaskManager. Default: as before, else 4.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of REST. Default: as before, else 8081.")
+        int | None, typer.Option(min=1, max=65535, help="REST port. Default: as before, else 8081.")
     ] = None,
     option: Options = None,
     as_json: Json = False,
@@ -77,7 +77,7 @@ def cluster_start(
 @cluster_app.command("stop")
 @prints_errors
 def cluster_stop(data: Data = None) -> None:
-    """Stop the cluster and its jobs. All files stay."""
+    """Stop the cluster and its jobs. All files are kept."""
     typer.echo("Flink is stopped" if _cluster(data).stop() else "no Flink runs here")
 
 
@@ -94,11 +94,11 @@ def cluster_status(data: Data = None, as_json: Json = False) -> None:
 @prints_errors
 def run(
     script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The job, a Python file.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script, behind --.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script, after --.")] = None,
     cluster: Address = None,
     data: Directory = None,
     savepoint: Annotated[
-        str | None, typer.Option(help="Begin with the state of this savepoint or checkpoint.")
+        str | None, typer.Option(help="Start with the state of this savepoint or checkpoint.")
     ] = None,
     py_files: Annotated[
         list[Path] | None,
@@ -111,30 +111,28 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end of the job.")] = False,
     skip_state: Annotated[
         bool,
-        typer.Option(
-            "--allow-non-restored-state", help="Leave state behind that the job has no operator for."
-        ),
+        typer.Option("--allow-non-restored-state", help="Ignore state without an operator in the job."),
     ] = False,
     outputs: Annotated[
-        bool, typer.Option("--outputs/--no-outputs", help="Show what TaskManagers print meanwhile.")
+        bool, typer.Option("--outputs/--no-outputs", help="Show the output of TaskManagers.")
     ] = True,
     local: Annotated[
         bool, typer.Option("--local", help="Run the job on this machine, without a cluster.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="With --local: start over, and move what is left aside.")
+        bool, typer.Option("--fresh", help="With --local: start over, and move old data aside.")
     ] = False,
     java_trace: Annotated[
-        bool, typer.Option("--java-trace", help="Print all that Flink says if the job fails.")
+        bool, typer.Option("--java-trace", help="Print Flink's whole message if the job fails.")
     ] = False,
 ) -> None:
     """Submit a job to a cluster and follow it, or run it on this machine.
 
-    What the job prints is shown, its state, and each restart with its reason. With --local, a job with a name
-    resumes where its last run stopped.
+    The command shows the job's output, its state, and each restart with its reason. With --local, a job with
+    a name resumes where its last run stopped.
     """
     if fresh and not local:
-        raise typer.BadParameter("--fresh goes with --local; on a cluster, leave --savepoint out.")
+        raise typer.BadParameter("--fresh goes with --local; on a cluster, omit --savepoint.")
     if local:
         given = {
             "--cluster": cluster,
@@ -174,7 +172,7 @@ def run(
             _say(error.java_trace)
         raise
     except KeyboardInterrupt:
-        _say("interrupted; a job that was submitted goes on: flink-agents stop")
+        _say("interrupted; a submitted job keeps running; stop it with: flink-agents stop")
         raise typer.Exit(INTERRUPTED) from None
     if state not in (None, "FINISHED"):
         raise typer.Exit(NOT_FINISHED)
@@ -188,7 +186,7 @@ def _run_here(
     options: dict[str, str],
     of_clusters: Mapping[str, object],
 ) -> None:
-    """Become the script, as ``python SCRIPT`` would: signals and exit codes are those of the script."""
+    """Replace this process by the script, so that signals and exit codes are the script's."""
     wrong = [name for name, value in of_clusters.items() if value]
     if wrong:
         raise typer.BadParameter(f"{', '.join(wrong)} and --local exclude each other.")
@@ -207,16 +205,16 @@ def stop(
         bool, typer.Option("--savepoint", hidden=True, help="As always: stop takes a savepoint.")
     ] = True,
     savepoint_dir: Annotated[
-        str | None, typer.Option(help="Where it goes, a directory or URL. Default: as the cluster is set.")
+        str | None, typer.Option(help="Directory or URL of the savepoint. Default: the cluster's setting.")
     ] = None,
     drain: Annotated[
-        bool, typer.Option("--drain", help="End windows first: for a job that is never resumed.")
+        bool, typer.Option("--drain", help="End windows first, for a job that you never resume.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Stop a job with a savepoint, and print how to resume it.
 
-    'run --savepoint PLACE' resumes it. If there can be no savepoint, the job runs on.
+    'run --savepoint PLACE' resumes it. If the savepoint fails, the job keeps running.
     """
     from flink_agents.runtime.flink.following import cluster_jobs
 
@@ -235,12 +233,12 @@ def cancel(
     job: Job = None,
     cluster: Address = None,
     data: Directory = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """End a job without a savepoint: its work since the last checkpoint is lost.
 
-    It says what is lost, and asks.
+    It lists what is lost, and asks for confirmation.
     """
     from flink_agents.runtime.flink.following import cluster_jobs
 
@@ -259,7 +257,7 @@ def cancel(
             _say("nothing was done")
             raise typer.Exit(NOT_CONFIRMED)
     cluster_jobs.cancel(rest, found)
-    # Until then the job took checkpoints, each of which can replace the one before.
+    # Until then the job took checkpoints, each of which can replace the previous one.
     kept = cluster_jobs.retained_checkpoint(rest, found)
     if as_json:
         place = None if kept is None else kept.place
@@ -279,7 +277,7 @@ def is_terminal() -> bool:
 
 
 def _lost(kept: RetainedCheckpoint | None) -> str:
-    """Say what of a job is lost when it is cancelled."""
+    """Describe the state that a cancelled job loses."""
     state = "memory, runs that wait for signals or approvals, delayed events and timers"
     if kept is None:
         return f"all of its state: {state}. No checkpoint stays"
@@ -305,9 +303,9 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
         status = _cluster(data).status()
         if status.address is None or not status.jobmanagers:
             raise ClusterUnavailableError(
-                f"no cluster of {data} runs",
+                f"no running cluster in {data}",
                 expected="a cluster that 'cluster start' with the same --data has started",
-                found="no directory" if not data.exists() else "a directory without a JobManager that runs",
+                found="no directory" if not data.exists() else "a directory without a running JobManager",
                 fix=f"flink-agents cluster start --data {data}",
             )
         return ClusterRest(status.address)
@@ -315,13 +313,13 @@ def _rest(address: str | None, data: Path | None = None) -> ClusterRest:
 
 
 def address_of(data: Path, address: str | None) -> str:
-    """Return the address of the cluster in a directory; no other address may be given."""
+    """Return the address of the cluster in a directory; no other address may be set."""
     return _rest(address, data).address
 
 
 def directory(text: str | None) -> str | None:
-    """Return a directory as the URL that Flink needs; a URL stays as it is."""
-    # Flink writes file:/directory, too. A scheme has two letters or more, unlike a drive of Windows.
+    """Return a directory as the URL that Flink needs; a URL is returned unchanged."""
+    # Flink prints file:/directory, too. A scheme has two letters or more, unlike a drive of Windows.
     if text is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return text
     return Path(text).absolute().as_uri()
@@ -385,7 +383,7 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         typer.echo(f"  TaskManagers  {status.registered}: processes {processes}")
         typer.echo(f"  slots         {status.free_slots} of {status.slots} free")
     elif status.jobmanagers or status.taskmanagers:
-        lost = "does not answer" if status.jobmanagers else "has died, and its jobs with it"
+        lost = "does not answer" if status.jobmanagers else "has crashed, with its jobs"
         typer.echo(f"  JobManager    {lost}: start it again with 'flink-agents cluster start'")
     for job in jobs:
         typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")

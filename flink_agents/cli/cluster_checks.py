@@ -1,7 +1,7 @@
-"""Checks of ``flink-agents doctor --cluster``: whether jobs of Python can follow one another on a cluster.
+"""Checks of ``flink-agents doctor --cluster``: if a cluster can run Python jobs one after another.
 
-All of it is asked of Flink's REST interface. That has the class path and the configuration of the
-JobManager; those of a TaskManager stand at the beginning of its log.
+All checks use Flink's REST interface. It returns the class path and the configuration of the JobManager;
+those of a TaskManager are at the start of its log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERNS_FIX = f"set {PARENT_FIRST}: {_PATTERNS} in config.yaml, on each machin
 _ONE_JOB = "each TaskManager process runs one Python job only"
 
 Ask = Callable[[str], Any]
-"""Gives the JSON answer, or the text of a log, of a path."""
+"""Returns the JSON answer, or the text of a log, for a path."""
 
 
 def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
@@ -40,7 +40,7 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
 
     Args:
         address: Of its REST interface, for example ``http://localhost:8081``.
-        ask: Asks that interface; by default by HTTP.
+        ask: Sends requests to that interface; by default over HTTP.
     """
     ask = ask or partial(_ask, address.rstrip("/"))
     try:
@@ -50,7 +50,7 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         configuration = {one["key"]: one["value"] for one in ask("/jobmanager/config")}
         class_path = ask("/jobmanager/environment")["classpath"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        fix = "start the cluster, or give the address of its REST interface: http://HOST:8081"
+        fix = "start the cluster, or pass the address of its REST interface: http://HOST:8081"
         return [CheckResult("cluster", "fail", f"{address}: {_reason(error)}", fix)]
     return [
         _version(version, len(managers), int(overview["slots-total"])),
@@ -103,14 +103,16 @@ def _manager_checks(manager: str, ask: Ask) -> list[CheckResult]:
         return [_unknown(where, _reason(error))]
     class_path = re.search(r"Classpath: (\S+)", log)
     if class_path is None:
-        return [_unknown(where, "its log does not begin with its class path")]
+        return [_unknown(where, "its log does not start with its class path")]
     lines = re.findall(r"Loading configuration property: (\S+), (.*)", log)
     configuration = {key: value.strip("'\" ") for key, value in lines}
     return [_jar(where, class_path[1]), _patterns(where, configuration)]
 
 
 def _unknown(where: str, why: str) -> CheckResult:
-    return CheckResult(where, "warn", f"not known: {why}", "see that it is set up as the JobManager is")
+    return CheckResult(
+        where, "warn", f"not known: {why}", "check that it has the same setup as the JobManager"
+    )
 
 
 def _ask(address: str, path: str) -> Any:

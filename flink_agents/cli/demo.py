@@ -1,4 +1,4 @@
-"""``flink-agents demo --ui``: the demo, and its runs in the browser."""
+"""``flink-agents demo --ui``: the demo, with its runs in the browser."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flink_agents.cli.ui import console_beside
 
 
 def demo_with_console(run: Callable[[], None], wait: Callable[[], object] | None = None) -> None:
-    """Run a job with a trace and the console beside it, which stays until it is interrupted.
+    """Run a job with a trace, and the console, which runs until it is interrupted.
 
     Args:
         run: Runs the job; it may exit.
-        wait: Returns when the console is wanted no more. Default: never, so an interrupt ends it.
+        wait: Returns when the console should end. Default: never, so an interrupt ends it.
     """
     with tempfile.TemporaryDirectory(prefix="flink-agents-demo-") as directory:
         os.environ[environment_name(AgentOptions.TRACE_LEVEL.key)] = "calls"
@@ -31,7 +31,7 @@ def demo_with_console(run: Callable[[], None], wait: Callable[[], object] | None
             try:
                 run()
             except SystemExit as ended:
-                # The runs of a demo that failed are what there is to look at.
+                # The runs of a failed demo are worth a look, too.
                 if ended.code:
                     typer.echo(f"the demo ended with {ended.code}", err=True)
             typer.echo(f"its runs are at {address}; stop the console with Ctrl-C")

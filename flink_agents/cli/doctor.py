@@ -1,4 +1,4 @@
-"""Checks of ``flink-agents doctor``: what this machine needs to run a job, and what fixes it.
+"""Checks of ``flink-agents doctor``: the requirements of a job on this machine, with fixes.
 
 Each check is a function without arguments that returns a :class:`CheckResult`. None of them
 starts Flink or uses the network.
@@ -33,20 +33,20 @@ REINSTALL = f"pip install --upgrade {DISTRIBUTION}"
 _PYTHONS = ((3, 11), (3, 12))
 _PYFLINK = "2.3"
 _RECOMMENDED_JAVA = 17
-# apache-beam 2.61, the newest that PyFlink 2.3 takes, wants 3.20.3 to 5.x without some of 4.x.
+# apache-beam 2.61, the newest for PyFlink 2.3, requires 3.20.3 to 5.x without some of 4.x.
 _PROTOBUF_LOWEST, _PROTOBUF_GOOD, _PROTOBUF_LIMIT = (3, 20), (4, 25), (6, 0)
-_SETUPTOOLS_LIMIT = 82  # the first without pkg_resources
+_SETUPTOOLS_LIMIT = 82  # the first version without pkg_resources
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The finding of one check.
+    """The result of one check.
 
     Attributes:
-        name: What was checked.
+        name: Name of the check.
         status: ``fail`` means that jobs cannot run, ``warn`` that some cannot.
-        found: What is there.
-        fix: The command or action that helps; empty when all is well.
+        found: The present state.
+        fix: A command or action that helps; empty if the check passed.
     """
 
     name: str
@@ -56,7 +56,7 @@ class CheckResult:
 
 
 def run_checks(checks: Iterable[Callable[[], CheckResult]] | None = None) -> list[CheckResult]:
-    """Run all checks, or the given ones, in their order; a check that raises has failed."""
+    """Run all checks, or the given ones, in their order; a check that raises fails."""
     return [_run(check) for check in (CHECKS if checks is None else checks)]
 
 
@@ -64,13 +64,13 @@ def _run(check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except Exception as error:
-        # The doctor is asked when things are broken; one broken check must not hide the others.
+        # The doctor runs when things are broken: one broken check must not hide the others.
         name = check.__name__.removeprefix("check_").replace("_", " ")
         return CheckResult(name, "fail", f"{type(error).__name__}: {error}", REINSTALL)
 
 
 def check_python() -> CheckResult:
-    """Check that this Python is one that PyFlink 2.3 has wheels for."""
+    """Check that PyFlink 2.3 has wheels for this Python."""
     lowest, highest = _PYTHONS
     found = f"{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]} ({sys.executable})"
     if lowest <= tuple(sys.version_info[:2]) <= highest:
@@ -79,9 +79,9 @@ def check_python() -> CheckResult:
 
 
 def check_java() -> CheckResult:
-    """Check that there is a Java that Flink can use, and name it."""
+    """Check that Flink can use an installed Java, and report it."""
     search = search_java()
-    passed_over = "; ".join(f"{item.source} passed over: {item.reason}" for item in search.rejected)
+    passed_over = "; ".join(f"{item.source} skipped: {item.reason}" for item in search.rejected)
     if search.runtime is None:
         return CheckResult("Java", "fail", passed_over or "none", INSTALL_JAVA)
     runtime = search.runtime
@@ -94,7 +94,7 @@ def check_java() -> CheckResult:
 
 
 def check_pyflink() -> CheckResult:
-    """Check that PyFlink is 2.3 and that its jars are of the same release."""
+    """Check that PyFlink is 2.3 and that its jars have the same release."""
     fix = f'pip install "apache-flink>={_PYFLINK},<2.4"'
     python, jars = _version("apache-flink"), _version("apache-flink-libraries")
     found = f"apache-flink {python or 'missing'}, apache-flink-libraries {jars or 'missing'}"
@@ -108,7 +108,7 @@ def check_pyflink() -> CheckResult:
 
 
 def check_pemja() -> CheckResult:
-    """Check what thread mode needs: pemja built for this Python, and a shared libpython."""
+    """Check the requirements of thread mode: pemja built for this Python, and a shared libpython."""
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
     if (version := _version("pemja")) is None:
         return CheckResult("pemja", "fail", "missing", "pip install --force-reinstall pemja")
@@ -129,13 +129,13 @@ def _pemja_files() -> list[str]:
 
 
 def check_protobuf() -> CheckResult:
-    """Check that protobuf is of a version that the generated code of PyFlink and Beam accepts."""
+    """Check that PyFlink's and Beam's generated code accepts the version of protobuf."""
     fix = 'pip install "protobuf>=4.25,<6"'
     version = _version("protobuf")
     if version is None or not _PROTOBUF_LOWEST <= _numbers(version) < _PROTOBUF_LIMIT:
         return CheckResult("protobuf", "fail", version or "missing", fix)
     if _numbers(version) < _PROTOBUF_GOOD:
-        return CheckResult("protobuf", "warn", f"{version}, which Beam may refuse", fix)
+        return CheckResult("protobuf", "warn", f"{version}, which Beam may reject", fix)
     return CheckResult("protobuf", "ok", version)
 
 
@@ -157,7 +157,7 @@ def check_conflicts() -> CheckResult:
 
 
 def check_loopback() -> CheckResult:
-    """Check that the driver and its JVM can talk over a loopback port."""
+    """Check that the driver and its JVM can connect over a loopback port."""
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -200,7 +200,7 @@ def check_temporary_directory() -> CheckResult:
 
 
 def check_kafka_connector() -> CheckResult:
-    """Check that Flink's Kafka connector is there or can be downloaded."""
+    """Check that Flink's Kafka connector is installed or can be downloaded."""
     name = "Kafka connector"
     try:
         jar = present_jar()
@@ -209,9 +209,9 @@ def check_kafka_connector() -> CheckResult:
     if jar is not None:
         return CheckResult(name, "ok", str(jar))
     if find_spec("jgo") is None:
-        fix = 'pip install "flink-agents-python[kafka]", if jobs read from Kafka or write to it'
-        return CheckResult(name, "ok", f"{CONNECTOR} is not here", fix)
-    return CheckResult(name, "ok", f"{CONNECTOR} will be fetched when a job needs it")
+        fix = 'pip install "flink-agents-python[kafka]", if jobs use Kafka'
+        return CheckResult(name, "ok", f"{CONNECTOR} is missing", fix)
+    return CheckResult(name, "ok", f"{CONNECTOR} will be downloaded when a job needs it")
 
 
 CHECKS: tuple[Callable[[], CheckResult], ...] = (
@@ -231,7 +231,7 @@ CHECKS: tuple[Callable[[], CheckResult], ...] = (
 
 
 def render_table(results: list[CheckResult]) -> str:
-    """Return the results as a table; the fix stands below each check that is not ok."""
+    """Return the results as a table, with a fix below each check that is not ok."""
     width = max((len(result.name) for result in results), default=0)
     lines: list[str] = []
     for result in results:
@@ -239,7 +239,7 @@ def render_table(results: list[CheckResult]) -> str:
         if result.fix:
             lines.append(f"{'':4}  {'':{width}}  fix: {result.fix}")
     failed = sum(result.status == "fail" for result in results)
-    lines.append(f"{failed} of {len(results)} checks failed" if failed else "all needed is there")
+    lines.append(f"{failed} of {len(results)} checks failed" if failed else "all requirements are met")
     return "\n".join(lines)
 
 

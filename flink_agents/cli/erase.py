@@ -1,4 +1,4 @@
-"""``flink-agents erase``: removes a key from a job, its journal and its traces, and says what remains."""
+"""``flink-agents erase``: removes a key from a job, its journal and its traces, and lists what remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flink_agents.ui.key_requests import KeyRequests
 
 OPEN_SECONDS = 3600.0
-"""A trace file that was changed so lately may still be written."""
+"""A trace file that was changed within this time may still be written."""
 
 
 @prints_errors
@@ -33,14 +33,14 @@ def erase(
     path: Annotated[Path | None, typer.Option("--path", help="Directory or file of trace records.")] = None,
     trace_topic: Topic = None,
     topic: Annotated[
-        list[str] | None, typer.Option(help="A topic that holds the key, to say how long; any number.")
+        list[str] | None, typer.Option(help="A topic that holds the key, to report for how long; any number.")
     ] = None,
     store: Annotated[str | None, typer.Option(help="The store of the journal.")] = None,
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job.")] = 60.0,
     yes: Yes = False,
 ) -> None:
-    """Remove the memory, journal and traces of a key, and say what remains where and until when.
+    """Remove the memory, journal and traces of a key, and list what remains where and until when.
 
     The key must have no unfinished run: end it first, with 'flink-agents runs end'. It can be repeated.
     """
@@ -48,10 +48,10 @@ def erase(
 
     if not any((signals, path, store, journal, trace_topic, topic)):
         raise typer.BadParameter(
-            "name what holds the key: --signals, --path, --store, --trace-topic, --topic"
+            "name a place of the key: --signals, --path, --store, --trace-topic, --topic"
         )
     if not yes:
-        typer.confirm(f"Remove what there is of key {key!r}?", abort=True)
+        typer.confirm(f"Remove all data of key {key!r}?", abort=True)
     rest = None if cluster is None else ClusterRest(cluster)
     code = 0
     if signals is not None:

@@ -1,4 +1,4 @@
-"""How commands end if something is wrong."""
+"""Error handling of commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ERROR_EXIT = 2
-"""Exit code of every error of this package; 1 is a check or demo that failed, or nothing found."""
+"""Exit code of all errors of this package; 1 is a failed check or demo, or nothing found."""
 
 
 def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command print an error of this package without a traceback and exit with 2."""
+    """Make a command print an error of this package without a traceback, and exit with 2."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,7 +33,7 @@ def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command reject jobs in modules that it imports for their definitions."""
+    """Make a command reject jobs in modules that it imports for their definitions."""
     name = command.__name__.replace("_", " ")
 
     @wraps(command)

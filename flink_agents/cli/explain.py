@@ -54,7 +54,7 @@ def entries() -> dict[str, Entry]:
 
 
 def index() -> str:
-    """Return the headings and entries of the index, in short: what ``docs/errors.md`` ends with."""
+    """Return the headings and entries of the index at the end of ``docs/errors.md``."""
     lines: list[str] = []
     known = entries()
     for line in entries_text().splitlines():

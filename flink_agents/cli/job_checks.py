@@ -1,4 +1,4 @@
-"""Checks of ``flink-agents doctor --cluster`` about its jobs: if they run, and can be recovered."""
+"""Checks of ``flink-agents doctor --cluster`` about its jobs: if they are running, and can be recovered."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from flink_agents.cli.doctor import CheckResult
 Ask = Callable[[str], Any]
 
 UNKNOWN = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What an answer that is missing, or of another form, leads to."""
+"""Errors if an answer is missing or has another form."""
 
 _DIRECTORIES = ("execution.checkpointing.dir", "state.checkpoints.dir")
 _NEVER = 10**15
-"""An interval in milliseconds beyond which there are no checkpoints."""
+"""An interval in milliseconds above which there are no checkpoints."""
 
 _SLOW = 30_000
-"""An interval in milliseconds beyond which repeated work and latency of exactly-once sinks are large."""
+"""An interval in milliseconds above which repeated work and the latency of exactly-once sinks are large."""
 
 
 def job_checks(ask: Ask, configuration: Mapping[str, str]) -> list[CheckResult]:
     """Check slots, and the jobs of a cluster that have not ended.
 
     Args:
-        ask: Asks Flink's REST interface.
-        configuration: That of the JobManager.
+        ask: Sends requests to Flink's REST interface.
+        configuration: Configuration of the JobManager.
     """
     found: list[CheckResult] = []
     try:
         overview = ask("/overview")
         if overview.get("slots-total") and overview.get("slots-available") == 0:
             fix = "start another TaskManager, or raise taskmanager.numberOfTaskSlots"
-            found.append(CheckResult("slots", "warn", "no slot is free: a further job would wait", fix))
+            found.append(CheckResult("slots", "warn", "no slot is free: another job would wait", fix))
         jobs = [job for job in ask("/jobs/overview")["jobs"] if job["state"] not in ("FINISHED", "CANCELED")]
     except UNKNOWN:
         return found
@@ -48,7 +48,7 @@ def _harmless(
     try:
         return list(check(ask, job, configuration))
     except UNKNOWN:
-        # A job that ends meanwhile, or another version of Flink: nothing is guessed.
+        # A job may end meanwhile, or Flink may have another version: nothing is guessed.
         return []
 
 
@@ -63,7 +63,7 @@ def _runs(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) ->
         ask(f"/jobs/{job['jid']}/exceptions?maxExceptions=1").get("exceptionHistory", {}).get("entries", [])
     )
     why = str(entries[0].get("stacktrace", "")).strip().partition("\n")[0][:200] if entries else "unknown"
-    fix = "correct what the exception says; flink-agents explain CODE, if it has a code"
+    fix = "fix the exception; if it has a code, see: flink-agents explain CODE"
     yield CheckResult(_name(job), "fail", f"{job['state'].lower()}; the last failure: {why}", fix)
 
 
@@ -79,7 +79,8 @@ def _recovers(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]
     if interval > _SLOW:
         fix = "set execution.checkpointing.interval to 1 to 10 seconds"
         found = (
-            f"every {interval / 1000:g} s: journals grow, and outputs of exactly-once sinks come that late"
+            f"every {interval / 1000:g} s: journals grow, and outputs of exactly-once sinks are delayed by "
+            "that time"
         )
         yield CheckResult(f"{_name(job)}, checkpoints", "warn", found, fix)
     place = next((configuration[name] for name in _DIRECTORIES if configuration.get(name)), "")
@@ -107,8 +108,8 @@ def _flows(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -
     for vertex in ask(f"/jobs/{job['jid']}").get("vertices", ()):
         told = ask(f"/jobs/{job['jid']}/vertices/{vertex['id']}/backpressure")
         if told.get("backpressureLevel") == "high":
-            fix = "look at what follows: flink-agents top; raise its parallelism, or run.max-in-flight"
-            found = f"{vertex['name']}: what it emits is not taken"
+            fix = "check downstream operators: flink-agents top; raise its parallelism, or run.max-in-flight"
+            found = f"{vertex['name']}: downstream operators do not keep up"
             yield CheckResult(f"{_name(job)}, backpressure", "warn", found, fix)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OWN = re.compile(r"(?:^|\.)flink_agents\.(?P<rest>.+)$")
 _AT_ONCE = 40
-"""How many metrics one request asks for: they stand in its address."""
+"""Maximum number of metrics per request: their names are part of its URL."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class AgentMetrics:
         if before is None or self.time <= before.time or name not in self.sums:
             return None
         grown = self.sums[name] - before.sums.get(name, 0.0)
-        # After a restart, counters begin anew.
+        # After a restart, counters start at zero.
         return max(0.0, grown) / (self.time - before.time)
 
     def total_per_second(self, ending: str, before: AgentMetrics | None) -> float | None:

@@ -1,4 +1,4 @@
-"""``flink-agents state``: look at what durable calls recorded, and remove it."""
+"""``flink-agents journal``: inspect the records of durable steps, and remove them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flink_agents.cli.journals import Place
 
 CELL = 60
-"""How many characters of a request or outcome a table shows; JSON has all."""
+"""Maximum number of characters of a request or outcome in a table; JSON has all."""
 
 NOTHING_FOUND = 1
 """Exit code if there is no such journal."""
@@ -28,17 +28,17 @@ NOT_CONFIRMED = 1
 journal_app = typer.Typer(help="Inspect and manage the journals of durable steps.", no_args_is_help=True)
 
 Store = Annotated[str | None, typer.Option("--store", help="Name of the store. Default: the option's.")]
-File = Annotated[str | None, typer.Option("--path", help="The same as --option path=FILE.")]
+File = Annotated[str | None, typer.Option("--path", help="Same as --option path=FILE.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of the store, name=value; any number of them."),
 ]
-Job = Annotated[str | None, typer.Option("--job", help="Only this job, by what 'list' shows of it.")]
+Job = Annotated[str | None, typer.Option("--job", help="Only this job, as 'list' shows it.")]
 Key = Annotated[str, typer.Argument(help="The key as JSON, an array for a tuple: order-1, 7, '[\"a\", 1]'.")]
 Raw = Annotated[bool, typer.Option("--raw", help="KEY is the canonical text that 'list --json' shows.")]
 Modules = Annotated[
     list[str] | None,
-    typer.Option("--module", "-m", help="Import this module and show values of its classes as such."),
+    typer.Option("--module", "-m", help="Import this module, and show values of its classes."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -47,7 +47,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @prints_errors
 def state_list(
     job: Job = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many journals to list.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of journals.")] = 100,
     store: Store = None,
     path: File = None,
     option: Options = None,
@@ -57,7 +57,7 @@ def state_list(
     place = _place(store, path, option)
     from flink_agents.cli import journals
 
-    # One more says whether there are more.
+    # One more shows if there are more.
     found = place.ask(lambda opened: journals.list_journals(opened, job, limit + 1))
     if as_json:
         return _print_json(found[:limit])
@@ -83,7 +83,7 @@ def state_show(
 ) -> None:
     """Show the journal of a key: its runs, their durable steps and results.
 
-    Values of classes are shown as data; no code is imported but the modules that --module names.
+    Values of classes are shown as data; only the modules in --module are imported.
     """
     place = _place(store, path, option)
     from flink_agents.cli import journals
@@ -107,7 +107,7 @@ def state_replay(
     run: Annotated[int, typer.Argument(min=0, help="Number of the run.")],
     agent: Annotated[str, typer.Option("--agent", help="module:Agent, file.py:Agent or agents.yaml:Name.")],
     until_call: Annotated[
-        int | None, typer.Option("--until-call", min=0, help="End after so many durable calls.")
+        int | None, typer.Option("--until-call", min=0, help="Stop after this number of durable steps.")
     ] = None,
     raw: Raw = False,
     job: Job = None,
@@ -137,7 +137,7 @@ def state_replay(
         typer.echo(_plain(f"output: {output!r}"))
     for name, value in replay.memory.items():
         typer.echo(_plain(f"memory: {name} = {value!r}"))
-    typer.echo(_plain(f"ended early: {replay.ended}" if replay.ended else "came to its end"))
+    typer.echo(_plain(f"ended early: {replay.ended}" if replay.ended else "completed"))
 
 
 @journal_app.command("prune")
@@ -152,7 +152,7 @@ def state_prune(
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Remove the records of a key's first runs. Older checkpoints cannot be restored then."""
+    """Remove the records of a key's first runs. Then older checkpoints cannot be restored."""
     place = _place(store, path, option)
     from flink_agents.cli import journals
 
@@ -173,7 +173,7 @@ def state_prune(
 def state_reset(
     job: Annotated[str, typer.Argument(help="The job's identifier, or what 'list' shows of it.")],
     yes: Annotated[
-        bool, typer.Option("--yes", help="Remove them; without it, only say what there is.")
+        bool, typer.Option("--yes", help="Remove them; without it, only print what exists.")
     ] = False,
     store: Store = None,
     path: File = None,
@@ -182,7 +182,8 @@ def state_reset(
 ) -> None:
     """Delete a job's journals. Replayed inputs then repeat their durable steps.
 
-    Refused while the job is alive. A checkpoint of the job can still be restored, and so repeats calls.
+    The command fails while the job is running. A checkpoint of the job can still be restored, which then
+    repeats steps.
     """
     import asyncio
 
@@ -273,7 +274,7 @@ def _place(store: str | None, path: str | None, options: Sequence[str] | None) -
 
 
 def _import_modules(names: Sequence[str]) -> None:
-    """Import modules of the user's choice, from where the user is as well, as `python -m` would."""
+    """Import modules for the user, also from the current directory, as `python -m` does."""
     for name in names:
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
@@ -311,7 +312,7 @@ def _print_journal(journal: dict[str, Any], first: bool) -> None:
 
 
 def _row(record: dict[str, Any]) -> list[Any]:
-    # What is no call has no number of a call.
+    # Other records have no call number.
     call = record["index"] if record["record"] in ("call", "intent") else None
     called = [record.get("function"), _short(record.get("request"))]
     ended = [record.get("attempts"), record.get("ended")]
@@ -330,11 +331,11 @@ def _outcome(record: dict[str, Any]) -> str | None:
         return _did(record)
     if "awaited" in record:
         return f"{record['awaited']} ended"
-    return "what the step recorded before is void" if record["record"] == "rerun" else None
+    return "earlier records of the step are void" if record["record"] == "rerun" else None
 
 
 def _did(record: dict[str, Any]) -> str:
-    """Return what an action did beside its calls."""
+    """Return the effects of an action besides its calls."""
     parts = [f"{record['calls']} calls"]
     for label, names in (
         ("emitted", [kind for kind, _ in record["events"]]),
@@ -368,5 +369,5 @@ def _cell(value: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` on one line, without characters that a terminal would obey or cannot show."""
+    """Return ``text`` on one line, without characters that a terminal would interpret or cannot show."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,7 +1,7 @@
 """Copies journals from one store into another, for example when a job moves from one machine to a cluster.
 
-The copy can be interrupted at any point and started again: it appends what is missing. The target notes
-that it is a copy only at the end, so no job can start from half of one.
+The copy can be interrupted at any point and started again: it appends missing records. The target is marked
+as a copy only at the end, so no job can start from an incomplete copy.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from flink_agents.api.errors import OptionError
 from flink_agents.cli.journals import Place, list_all
 
 PORTION_BYTES = 512 * 1024
-"""How many bytes one append takes, unless a single record has more."""
+"""Size of one append in bytes, unless a single record is larger."""
 
 
 @dataclass
 class Copied:
-    """What a copy did.
+    """The result of a copy.
 
     Attributes:
         source: Id of the store that was read.
         target: Id of the store that was written.
         journals: Number of journals in the source.
         records: Number of their records.
-        appended: How many of the records the target did not have yet.
+        appended: Number of records that the target did not have yet.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Copied:
 async def copy_journals(source: Place, target: Place) -> Copied:
     """Copy all journals of a store.
 
-    Each job is owned in both stores meanwhile, so that no attempt of it can append.
+    Meanwhile the copy owns each job in both stores, so that no attempt of the job can append.
 
     Raises:
         JobIdentifierInUseError: A job of one of the stores is running.
@@ -64,7 +64,7 @@ async def copy_journals(source: Place, target: Place) -> Copied:
         for group in sorted({info.journal.journal_id for info in journals}):
             await _opened(source, Owner.create(owner, group), stack)
             writers[group] = await _opened(target, Owner.create(owner, group), stack)
-        # Somebody has to own a group to note the plans, even if no journal is left.
+        # Storing the plans needs the owner of a group, even if no journal is left.
         notes = await _opened(target, Owner.create(owner, ORIGIN), stack)
         if notes.store_id == reader.store_id:
             raise OptionError(
@@ -73,7 +73,7 @@ async def copy_journals(source: Place, target: Place) -> Copied:
                 found=f"the store {reader.store_id} twice",
                 fix="name the target with --to and --to-option",
             )
-        # Once more: a job may have appended until it lost its group.
+        # Again: a job may have appended until it lost its group.
         journals = [info async for info in list_all(reader)]
         done = Copied(reader.store_id, notes.store_id)
         for info in journals:
@@ -93,7 +93,7 @@ async def _opened(place: Place, owner: Owner | None, stack: AsyncExitStack) -> A
 
 
 async def _copy(info: JournalInfo, source: ActionStateStore, target: ActionStateStore, done: Copied) -> None:
-    """Copy one journal, or what an interrupted copy left of it."""
+    """Copy one journal, or the part that an interrupted copy left."""
     journal = info.journal
     records = await source.scan(journal)
     known = [record for record in await target.scan(journal) if record.seq > info.pruned_through]

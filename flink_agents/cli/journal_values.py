@@ -1,8 +1,8 @@
 """The content of a journal's records, as plain data for people and for JSON.
 
-Everything can be shown, and nothing of it is executed: a value of a class is shown by the name of the
-class and its fields, and bytes that cannot be read at all by their number. Values of classes are made
-only where the reader has named the modules that have them.
+All content can be shown, and none of it is executed: a value of a class is shown as the name of the class and
+its fields, and unreadable bytes as their number. Objects of classes are created only if you name their
+modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flink_agents.runtime.state.keyed_state import OBJECT
 
 
 class Unreadable:
-    """Stands for a part of a value that cannot be made again."""
+    """Represents a part of a value that cannot be restored."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -55,7 +55,7 @@ class LenientCodec(ValueCodec):
         self.placeholders = 0
 
     def decode(self, data: bytes) -> Any:
-        """Read ``data``; only bytes that are no value at all are refused."""
+        """Read ``data``; raise an error only if the bytes are not a value at all."""
         if data[:1] != VERSION:
             return super().decode(data)
         try:
@@ -81,7 +81,7 @@ class LenientCodec(ValueCodec):
         if self._classes or not is_of_class(content):
             with suppress(Exception):
                 return _untagged(content)
-        # Of a class, the first part is its name; those behind it are numbers or its fields.
+        # For a class, the first part is its name; the parts after it are numbers or its fields.
         name, *parts = next(iter(content.values()))
         fields = next((part for part in parts if isinstance(part, dict | list | str)), parts)
         return self._placeholder(f"{name} {shorten(fields)}")
@@ -92,7 +92,7 @@ class LenientCodec(ValueCodec):
 
 
 def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]:
-    """Return the header of a run; of one without a header that can be read, what is known."""
+    """Return the header of a run; if it is unreadable, the known parts."""
     known: dict[str, Any] = {"begun": None, "plan": None, "input": None, "event": None}
     if header is None:
         return known
@@ -106,7 +106,7 @@ def describe_run(header: Record | None, classes: bool = False) -> dict[str, Any]
 
 
 def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
-    """Return a record that is no header."""
+    """Return a record that is not a header."""
     step, task = task_of(record.step)
     place: dict[str, Any] = {"step": step, "record": record.kind.name.lower(), "index": record.index}
     if task:
@@ -117,7 +117,7 @@ def describe_record(record: Record, classes: bool = False) -> dict[str, Any]:
     try:
         return {**place, **describe(LenientCodec(classes), record.data)}
     except Exception as error:
-        # A record of a newer version, or a corrupt one: the others are shown all the same.
+        # A record of a newer version, or a corrupt one: the others are still shown.
         text = error.message if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
         return {**place, "unreadable": text, "bytes": len(record.data)}
 
@@ -192,7 +192,7 @@ def _text(value: object) -> str:
 
 
 def time_text(milliseconds: int) -> str:
-    """Return a time of the wall clock, in UTC."""
+    """Return a wall-clock time in UTC."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):

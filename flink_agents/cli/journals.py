@@ -1,4 +1,4 @@
-"""The part of ``flink-agents state`` that reads journals from a store, and prunes them."""
+"""The part of ``flink-agents journal`` that reads journals from a store, and prunes them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from flink_agents.runtime.serde.keys import decode_key, encode_key
 T = TypeVar("T")
 
 PAGE = 1000
-"""How many journals are asked for at a time."""
+"""Number of journals per request."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The store that a command looks at.
+    """The store of a command.
 
     Attributes:
-        store: Its name; None for the one that the options name.
-        options: Its options, beside those that are configured.
+        store: Its name; None for the store in the options.
+        options: Its options, in addition to configured ones.
     """
 
     store: str | None
@@ -63,11 +63,11 @@ class Place:
         return asyncio.run(run())
 
     def make(self) -> ActionStateStore:
-        """Return the store, which is not open."""
+        """Return the store, not opened."""
         return open_store(*self._choice(Configuration.load()))
 
     def _choice(self, config: Configuration) -> tuple[str, dict[str, Any]]:
-        """Name and options of the store."""
+        """Return name and options of the store."""
         name: str | None = self.store or config.get(AgentOptions.STORE)
         given = config.below(f"{STORE_PREFIX}sqlite").keys() | self.options.keys()
         files = _local_files(config) if name in (None, "sqlite") and "path" not in given else []
@@ -81,10 +81,10 @@ class Place:
         by_itself = bool(files) or (LOCAL_FILE.exists() and name in (None, "sqlite"))
         if name is None and not by_itself and "path" not in self.options:
             raise OptionError(
-                "there is no store to look at",
+                "no store found",
                 expected=f"one of {', '.join(store_names())}",
                 found=f"neither an option nor {LOCAL_FILE}, nor the journal of a local job",
-                fix=f"give --store, or set the option {AgentOptions.STORE.key}",
+                fix=f"pass --store, or set the option {AgentOptions.STORE.key}",
             )
         name = name or "sqlite"
         default = {"path": str(files[0] if files else LOCAL_FILE)} if by_itself else {}
@@ -92,18 +92,18 @@ class Place:
 
 
 def _local_files(config: Configuration) -> list[Path]:
-    """Return the stores that local jobs have made by themselves in the current directory."""
+    """Return the stores that local jobs have created in the current directory."""
     state_dir = Path(config.get(AgentOptions.STATE_DIR) or STATE_DIR).expanduser()
     found = [file for file in sorted((state_dir / JOBS).glob("*/journal.sqlite")) if file.is_file()]
     return [LOCAL_FILE, *found] if LOCAL_FILE.exists() else found
 
 
 def key_text(key: str, raw: bool) -> str:
-    """Return the canonical text of a key that stands on the command line.
+    """Return the canonical text of a key on the command line.
 
     Args:
-        key: A JSON value; an array is a tuple. What is no JSON is a text.
-        raw: ``key`` is the canonical text.
+        key: A JSON value; an array is a tuple. Other input is a string.
+        raw: True if ``key`` is the canonical text.
     """
     if raw:
         return key
@@ -115,7 +115,7 @@ def key_text(key: str, raw: bool) -> str:
         return encode_key(_tuples(value))
     except KeyEncodingError as error:
         raise KeyEncodingError(
-            error.message, found=error.found, fix="give the key's canonical text, and --raw"
+            error.message, found=error.found, fix="pass the key's canonical text, and --raw"
         ) from None
 
 
@@ -160,7 +160,7 @@ async def list_journals(store: ActionStateStore, job: str | None, limit: int) ->
 async def show_key(
     store: ActionStateStore, text: str, job: str | None, run: int | None, classes: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the journals of a key, one for each job that has one; ``classes`` makes values of classes."""
+    """Return the journals of a key, one for each job that has one; ``classes`` creates objects of classes."""
     return [await _show(store, journal, run, classes) for journal in await _journals_of(store, text, job)]
 
 
@@ -183,7 +183,7 @@ async def _show(
 
 def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
-    # By step, in the order in which the steps recorded something first.
+    # By step, in the order of their first records.
     steps: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         if record.kind is not RecordKind.RUN:
@@ -214,7 +214,7 @@ async def prune_key(
                 "runs that are still to come cannot be pruned",
                 expected=f"--through at most {last}",
                 found=str(through),
-                fix="see the runs by: flink-agents journal list",
+                fix="list the runs: flink-agents journal list",
             )
         await store.prune(journal, through)
         pruned.append(
@@ -239,7 +239,7 @@ async def totals(store: ActionStateStore) -> dict[str, Any]:
         "bytes": stats.data_bytes,
         "stored": stats.stored_bytes,
         **stats.details,
-        # Without the tokens, by which stores tell owners apart.
+        # Without the tokens, with which stores distinguish owners.
         "owners": [
             {
                 "group": owner.group,
@@ -265,10 +265,10 @@ async def journals_of_job(store: ActionStateStore, job: str) -> list[dict[str, A
 
 
 async def forget_jobs(place: Place, jobs: Sequence[str]) -> None:
-    """Remove all journals of some jobs, each as the owner of the group of its name: no live one loses any.
+    """Remove all journals of some jobs, each as the owner of the job's group: no running job loses any.
 
     Raises:
-        JobIdentifierInUseError: One of the jobs is alive. Nothing was removed.
+        JobIdentifierInUseError: One of the jobs is running. Nothing was removed.
     """
     opened: list[ActionStateStore] = []
     try:
@@ -288,7 +288,7 @@ async def list_all(store: ActionStateStore, job: str | None = None) -> AsyncIter
     after: JournalKey | None = None
     while page := await store.journals(job, after, PAGE):
         for info in page:
-            # What the runtime keeps for itself, such as plans of agents, belongs to no job.
+            # The runtime's own journals, such as plans of agents, belong to no job.
             if not info.journal.journal_id.startswith("\x00"):
                 yield info
         after = page[-1].journal

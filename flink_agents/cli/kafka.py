@@ -19,7 +19,7 @@ NOT_RUNNING = 1
 """Exit code of ``status`` if no broker runs."""
 
 kafka_app = typer.Typer(
-    help="Run Kafka for development, manage topics, fetch its connector, and put dead letters back.",
+    help="Run Kafka for development, manage topics, download its connector, and redrive dead letters.",
     no_args_is_help=True,
 )
 kafka_app.add_typer(topic_app, name="topic")
@@ -45,7 +45,8 @@ def kafka_start(
         typer.Option(min=1, max=65535, help="Port for clients. Default: as before, else a free one."),
     ] = None,
     security: Annotated[
-        _Security | None, typer.Option(help="How clients are served. Default: as before, else PLAINTEXT.")
+        _Security | None,
+        typer.Option(help="Security of client connections. Default: as before, else PLAINTEXT."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +65,7 @@ def kafka_start(
 def kafka_connector() -> None:
     """Print the path of Flink's Kafka connector, and download it if it is missing.
 
-    For a cluster whose jobs are not to bring it: copy the file into Flink's lib, on each machine.
+    If jobs on a cluster should not ship it, copy the file into Flink's lib, on each machine.
     """
     from flink_agents.connectors.kafka.connector_jar import connector_jar
 
@@ -80,20 +81,20 @@ def kafka_redrive(
         typer.Option(
             "--bootstrap-servers",
             metavar="HOST:PORT|JSON",
-            help="How the brokers are reached: their addresses, or options of kafka-python as JSON.",
+            help="Addresses of the brokers, or options of kafka-python as JSON.",
         ),
     ],
     to: Annotated[
-        str | None, typer.Option("--to", help="Topic they go into. Default: the one each came from.")
+        str | None, typer.Option("--to", help="Target topic. Default: the topic that each letter came from.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
     error_type: Annotated[str | None, typer.Option(help="Only those with this class of error.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Read no more than so many.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of letters to read.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show them, and write nothing.")] = False,
 ) -> None:
     """Send dead letters back to the topic that a job reads, each once.
 
-    Letters that --agent and --error-type leave out, and those behind --limit, stay for the next time.
+    Letters that --agent and --error-type exclude, and those beyond --limit, stay for the next time.
     """
     from flink_agents.connectors.kafka.redrive import Letter, redrive
 
@@ -119,13 +120,13 @@ def kafka_redrive(
 
 
 def _tell_nobody(letter: Any, topic: str | None) -> None:
-    """Say nothing of single letters."""
+    """Ignore single letters."""
 
 
 @kafka_app.command("stop")
 @prints_errors
 def kafka_stop(data: Data = None) -> None:
-    """Stop the broker; its records stay."""
+    """Stop the broker; its records are kept."""
     typer.echo("Kafka is stopped" if _broker(data).stop() else "no Kafka runs here")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from flink_agents.cli.errors import prints_errors
 
-topic_app = typer.Typer(help="Make, list and describe topics.", no_args_is_help=True)
+topic_app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The topic.")]
 Client = Annotated[
@@ -19,8 +19,8 @@ Client = Annotated[
     typer.Option(
         "--bootstrap-servers",
         metavar="HOST:PORT|JSON",
-        help="How the brokers are reached: their addresses, or options of kafka-python as JSON. "
-        "Default: the broker that 'kafka start' started.",
+        help="Addresses of the brokers, or options of kafka-python as JSON. Default: the broker that "
+        "'kafka start' started.",
     ),
 ]
 Data = Annotated[
@@ -33,8 +33,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @prints_errors
 def topic_create(
     name: Name,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it has.")] = 1,
-    replication: Annotated[int, typer.Option(min=1, help="How many brokers have each of them.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
+    replication: Annotated[int, typer.Option(min=1, help="Number of replicas of each partition.")] = 1,
     config: Annotated[
         list[str] | None, typer.Option("--config", help="A setting of the topic, name=value; any number.")
     ] = None,
@@ -57,7 +57,7 @@ def topic_create(
         config=settings,
         **client_options(client, data),
     )
-    typer.echo(f"topic {name} is made" if made else f"topic {name} is there already")
+    typer.echo(f"created topic {name}" if made else f"topic {name} already exists")
 
 
 @topic_app.command("list")
@@ -93,10 +93,10 @@ def topic_describe(name: Name, client: Client = None, data: Data = None, as_json
 
 
 def client_options(client: str | None, data: Path | None = None) -> dict[str, Any]:
-    """Return the options of kafka-python that a command is given, or those of the broker for development.
+    """Return a command's options of kafka-python, or those of the broker for development.
 
     Raises:
-        KafkaStreamError: Neither is there.
+        KafkaStreamError: There are neither options nor a running broker.
     """
     if client is None:
         return _own_broker(data)
@@ -115,9 +115,9 @@ def _own_broker(data: Path | None) -> dict[str, Any]:
     broker = KafkaBroker(data or DEFAULT_DATA)
     if not broker.running:
         raise KafkaStreamError(
-            "no brokers are named, and no broker for development runs here",
-            expected="--bootstrap-servers HOST:PORT, or a broker that runs",
-            found=f"no broker of {broker.status().data}",
+            "no brokers are named, and no broker for development is running",
+            expected="--bootstrap-servers HOST:PORT, or a running broker",
+            found=f"no running broker in {broker.status().data}",
             fix="name the brokers with --bootstrap-servers, or start one: flink-agents kafka start",
         )
     return broker.client_options

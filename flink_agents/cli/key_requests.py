@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flink_agents.ui.key_requests import KeyRequests
 
 REJECTED_CODE = 1
-"""Exit code if the job rejects a request, or nobody confirms it."""
+"""Exit code if the job rejects a request, or you do not confirm it."""
 
 NO_ANSWER = 4
 """Exit code if the job has not answered in time."""
@@ -29,11 +29,11 @@ Address = Annotated[
         "--cluster", metavar="URL", help="REST address of the cluster, where the job's answer is read."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def requests_to(topic: str, client: str | None, rest: ClusterRest | None) -> KeyRequests:
-    """Return what sends requests to the brokers that ``--client`` names."""
+    """Return a sender of requests to the brokers in ``--client``."""
     from flink_agents.cli.kafka_topics import client_options
     from flink_agents.ui.key_requests import KeyRequests
 
@@ -41,7 +41,7 @@ def requests_to(topic: str, client: str | None, rest: ClusterRest | None) -> Key
 
 
 def key_value(text: str) -> Any:
-    """Return the key that a text on the command line stands for: JSON, or else itself."""
+    """Return the key of a command line argument: its JSON value, or the string itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -52,9 +52,9 @@ def key_value(text: str) -> Any:
 def runs_end(
     run: Annotated[str, typer.Argument(help="Id of the run, or its first digits if the trace has it.")],
     signals: Signals,
-    key: Annotated[str | None, typer.Option(help="Its key. Default: as the trace says.")] = None,
-    reason: Annotated[str, typer.Option(help="Why. The dead letter says it.")] = "",
-    by: Annotated[str | None, typer.Option(help="Who wants it.")] = None,
+    key: Annotated[str | None, typer.Option(help="Its key. Default: the key in the trace.")] = None,
+    reason: Annotated[str, typer.Option(help="The reason, for the dead letter.")] = "",
+    by: Annotated[str | None, typer.Option(help="Your name, for the record.")] = None,
     path: Files = None,
     trace_topic: Topic = None,
     client: Client = None,
@@ -64,7 +64,7 @@ def runs_end(
 ) -> None:
     """End one unfinished run as a dead letter. The key continues with its next input.
 
-    What the run has emitted before it was suspended stays. To try again, put the dead letter back.
+    Outputs from before the run was suspended stay. To try again, redrive the dead letter.
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
@@ -83,13 +83,13 @@ def runs_end(
 
 
 def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
-    """Print what a job answered, and exit with an error if that is not as wanted."""
+    """Print the answers of a job, and exit with an error if the outcome is not the wanted one."""
     from flink_agents.trace.telling import safe
 
     if not answers:
         typer.echo(f"the job has not answered within {seconds:g} s", err=True)
         raise typer.Exit(NO_ANSWER)
-    # An agent that has nothing of the key rejects what another one does.
+    # An agent without data of the key rejects a request that another one accepts.
     ranks = (*good, ACCEPTED)
     last = min(answers, key=lambda one: (_rank(one, ranks), one.get("known") is False))
     outcome = str(last.get("outcome"))
@@ -109,7 +109,7 @@ def _rank(answer: dict[str, Any], ranks: Sequence[str]) -> int:
 
 
 def _found(run: str, place: TracePlace) -> tuple[str, Any]:
-    """Return the whole id of a run, and its key, as the trace has them."""
+    """Return the whole id of a run, and its key, from the trace."""
     from flink_agents.api.errors import TraceNotFoundError
     from flink_agents.runtime.serde.keys import decode_key
 
@@ -118,7 +118,7 @@ def _found(run: str, place: TracePlace) -> tuple[str, Any]:
         raise TraceNotFoundError(
             f"the trace has {len(found) or 'no'} run(s) whose id begins with {run}",
             expected="one",
-            fix="give the whole id and --key KEY",
+            fix="pass the whole id and --key KEY",
         )
     ((name, key),) = found.items()
     return name, decode_key(key)

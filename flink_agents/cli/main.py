@@ -1,4 +1,4 @@
-"""Commands of ``flink-agents``. Each imports what it needs when it runs, so that all start fast."""
+"""Commands of ``flink-agents``. Each imports its modules when it runs, so that all start fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    # Plain help: the other one shows switches as options that take a value.
+    # Plain help: the other style shows switches as options with a value.
     rich_markup_mode=None,
     context_settings={"max_content_width": 110},
 )
@@ -71,7 +71,7 @@ def _version_and_exit(wanted: bool) -> None:
 def top(
     show_version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_version_and_exit, help="The same as 'version'."),
+        typer.Option("--version", is_eager=True, callback=_version_and_exit, help="Same as 'version'."),
     ] = False,
 ) -> None:
     """Durable AI agents on Apache Flink."""
@@ -141,7 +141,7 @@ def _run_demo(arguments: list[str]) -> None:
 
     script = example_script("review_analysis.py")
     sys.argv = [str(script), *arguments]
-    # As `python script.py` would: the example may import its neighbours.
+    # As `python script.py` does: the example may import modules next to it.
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
 
@@ -175,7 +175,7 @@ def plan_show(
     """Compile an agent and show its actions, events and resources."""
     if as_json and as_mermaid:
         raise typer.BadParameter("--json and --mermaid exclude each other.")
-    # As `python -m` would: the agent's module lies where the user is.
+    # As `python -m` does: the agent's module is in the current directory.
     sys.path.insert(0, str(Path.cwd()))
     from flink_agents.plan import load_target
     from flink_agents.plan.show import to_mermaid, to_text

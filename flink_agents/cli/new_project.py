@@ -14,15 +14,15 @@ from flink_agents.api.errors import SetupError
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
 
 TAKEN = frozenset({"agent", "job", "tests", "test", "conftest", "flink_agents", "pyflink"})
-"""Names of modules that would hide another one of the project, or of what it imports."""
+"""Names of modules that would hide another module of the project, or one of its imports."""
 
 
 @dataclass(frozen=True)
 class ProjectNames:
-    """What the templates call things.
+    """The names in the templates.
 
     Attributes:
-        name: The project, as its directory is called.
+        name: Name of the project and its directory.
         module: The module of the agent.
         agent: The class of the agent.
     """
@@ -39,13 +39,13 @@ def names_of(name: str) -> ProjectNames:
         name: Words of letters and digits, between hyphens or underscores, such as ``my-agent``.
 
     Raises:
-        SetupError: Python has no such name for a module, or has a module of that name already.
+        SetupError: The name is not valid for a module, or Python has a module of that name.
     """
     module = name.replace("-", "_")
     if keyword.iskeyword(module):
         raise SetupError(
             f"No module of Python can have the name {name!r}.",
-            expected="a name that is no keyword of Python",
+            expected="a name that is not a keyword of Python",
             found=name,
             fix=f"flink-agents new {name.lower()}-agent",
         )
@@ -67,23 +67,24 @@ def names_of(name: str) -> ProjectNames:
 
 
 def write_project(target: Path) -> list[Path]:
-    """Write a project into a directory, which it makes.
+    """Write a project into a new directory.
 
     Args:
         target: The directory. Its last part is the name of the project.
 
     Returns:
-        The files, in the order in which a reader wants to see them.
+        The files, in the order in which to read them.
 
     Raises:
-        SetupError: The directory has files already, its name serves no module, or it cannot be written.
+        SetupError: The directory has files already, its name is not valid for a module, or it cannot be
+            written.
     """
     names = names_of(target.resolve().name)
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise SetupError(
-                f"There is something at {target} already, which stays as it is.",
-                expected="a directory that is empty, or none",
+                f"{target} already exists. It was not changed.",
+                expected="an empty directory, or a new path",
                 found=str(target),
                 fix="choose another name, or remove the directory",
             )
@@ -102,7 +103,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _texts(names: ProjectNames) -> dict[str, str]:
-    """The text of each file, by its path in the project."""
+    """Return the text of each file, by its path in the project."""
     templates = {
         "README.md": "README.md.tmpl",
         f"{names.module}.py": "agent.py.tmpl",

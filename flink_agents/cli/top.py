@@ -77,7 +77,7 @@ def top(
 
 
 def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
-    """Return the metrics, or why there are none: the table outlasts a restart of the cluster."""
+    """Return the metrics, or the reason why there are none: the table survives a restart of the cluster."""
     from flink_agents.api.errors import AgentsError
     from flink_agents.cli.job_metrics import read_metrics
 
@@ -95,7 +95,7 @@ def _runs(place: TracePlace) -> list[RunTrace]:
     try:
         found = by_run(place.read()).values()
     except AgentsError:
-        # There is no trace yet, or the brokers are away.
+        # There is no trace yet, or the brokers are unreachable.
         return []
     return sorted((one for one in found if one.status in UNFINISHED), key=lambda one: one.begun)[:MOST_RUNS]
 
@@ -103,13 +103,13 @@ def _runs(place: TracePlace) -> list[RunTrace]:
 def screen(
     now: Sequence[AgentMetrics], before: Sequence[AgentMetrics], runs: Sequence[RunTrace], problem: str = ""
 ) -> Any:
-    """Return what is shown.
+    """Return the table of metrics and runs.
 
     Args:
         now: The metrics of each agent.
-        before: Those of the reading before.
+        before: The previous metrics.
         runs: Unfinished runs.
-        problem: Why the metrics are old; empty if they are not.
+        problem: The reason why the metrics are old; empty if they are not.
     """
     from rich.console import Group
     from rich.table import Table

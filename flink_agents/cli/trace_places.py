@@ -1,4 +1,4 @@
-"""Where commands find trace records: files, a topic of Kafka, or the logs of a cluster's TaskManagers."""
+"""The places of trace records: files, a topic of Kafka, or the logs of a cluster's TaskManagers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Cluster = Annotated[
 
 @dataclass(frozen=True)
 class TracePlace:
-    """Where records are.
+    """The places of trace records.
 
     Attributes:
         path: Files; by default those of ``trace.directory``, if nothing else is named.
@@ -53,7 +53,7 @@ class TracePlace:
         """Read all records.
 
         Raises:
-            TraceNotFoundError: There are no files, or nobody has logged a record.
+            TraceNotFoundError: There are no files, or the logs have no records.
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
             ClusterUnavailableError: The cluster does not answer.
         """

@@ -1,4 +1,4 @@
-"""``flink-agents runs`` and ``trace``: what a job recorded of its runs."""
+"""``flink-agents runs`` and ``trace``: the records of a job's runs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def runs(
     status: Annotated[str | None, typer.Option(help=f"Only runs that are {', '.join(STATUSES)}.")] = None,
     slow: Annotated[bool, typer.Option("--slow", help="The longest first.")] = False,
     since: Annotated[str | None, typer.Option(help="Only runs with records of this time, as '2 h'.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with runs that come or change.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many runs to list.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep listing runs that start or change.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 100,
     as_json: Json = False,
 ) -> None:
     """List the runs that a job recorded, the newest last."""
@@ -90,7 +90,7 @@ def trace(
     from flink_agents.trace import telling
 
     if (run is None) == (key is None):
-        raise typer.BadParameter("give either RUN or --key")
+        raise typer.BadParameter("pass either RUN or --key")
     place = TracePlace(path, trace_topic, client, cluster)
     found = [one for name, one in _read(place, key).items() if run is None or name.startswith(run)]
     if not found:
@@ -119,7 +119,7 @@ def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
 
 
 def forms(key: str) -> set[str]:
-    """Return the canonical texts that somebody may mean by ``key``."""
+    """Return the canonical texts that ``key`` may mean."""
     from flink_agents.runtime.serde.keys import KeyEncoder
 
     encode = KeyEncoder(lambda value: value)
@@ -188,5 +188,5 @@ def _not_found(what: str) -> Exception:
         f"the trace has no records of {what}",
         expected="a run or a key that was recorded",
         found="nothing",
-        fix="`flink-agents runs` lists what was recorded",
+        fix="`flink-agents runs` lists the recorded runs",
     )

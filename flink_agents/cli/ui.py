@@ -52,7 +52,9 @@ def ui(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 takes a free one.")] = 8700,
     token: Annotated[
         str | None,
-        typer.Option(envvar=CONSOLE_TOKEN_VARIABLE, help="What visitors have to give. Set it by variable."),
+        typer.Option(
+            envvar=CONSOLE_TOKEN_VARIABLE, help="Token that visitors need. Set it with the variable."
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A further name of this machine; any number of them.")
@@ -62,7 +64,7 @@ def ui(
     """Show jobs, runs and waits in the browser, and take answers there."""
     from flink_agents.ui.settings import Access, ConsoleSettings
 
-    # Before anything is read: an address without a token is no matter of what is looked at.
+    # Checked first: an address without a token is an error, whatever the console shows.
     access = Access(host, port, token, tuple(allow_host or ()))
     needs_client = trace_topic or requests or signals or dead_letters
     settings = ConsoleSettings(
@@ -95,7 +97,7 @@ def serve(settings: ConsoleSettings, access: Access, open_browser: bool = False)
 
 @contextmanager
 def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
-    """Serve the console of a job that this process runs meanwhile, and give its address.
+    """Serve the console of a job in this process, and yield its address.
 
     Args:
         trace: The directory of the job's trace.
@@ -121,7 +123,7 @@ def console_beside(trace: Path, port: int = 8700) -> Iterator[str]:
 
 @contextmanager
 def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, socket.socket, str]]:
-    """Give a server that does not run yet, what it listens with, and its address."""
+    """Yield a server that is not running yet, its socket, and its address."""
     from flink_agents.api.errors import MissingExtraError
 
     try:
@@ -177,7 +179,7 @@ def _client(client: str | None) -> dict[str, Any]:
 def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
     if not targets:
         return ()
-    # As `python -m` would: the agent's module lies where the user is.
+    # As `python -m` does: the agent's module is in the current directory.
     sys.path.insert(0, str(Path.cwd()))
     from flink_agents.plan import load_target
 
@@ -185,7 +187,7 @@ def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
 
 
 def _journals(store: str | None, journal: str | None) -> JournalReader | None:
-    """Return what reads journals; None if no store is named or found."""
+    """Return a reader of journals; None if no store is named or found."""
     from flink_agents.api.errors import OptionError
     from flink_agents.cli.journals import Place, show_key
 

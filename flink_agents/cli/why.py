@@ -1,4 +1,4 @@
-"""``flink-agents why``: what becomes of a key, by trace, logs, journal, and the job's own answer."""
+"""``flink-agents why``: the state of a key, by trace, logs, journal, and the job's own answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
 NOTHING_FOUND = 1
-"""Exit code if nothing that was asked knows the key."""
+"""Exit code if no source knows the key."""
 
 MOST_LINES = 3
 ENDED_STATES = ("FINISHED", "CANCELED")
@@ -43,10 +43,10 @@ def why(
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 20.0,
 ) -> None:
-    """Say in words what a key does, and what it waits for.
+    """Explain what a key does, and what it waits for.
 
-    It reads the trace. With --cluster, it also reads what TaskManagers have logged, so it works without a
-    trace. With --signals, it asks the job itself.
+    It reads the trace. With --cluster, it also reads the logs of TaskManagers, so it works without a trace.
+    With --signals, it asks the job itself.
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.trace.telling import safe
@@ -69,7 +69,7 @@ def why(
 
 
 Said = tuple[bool, list[str]]
-"""Whether a source knows the key, and what it says."""
+"""True if a source knows the key, and its lines."""
 
 
 def _traced(place: TracePlace, key: str, others: bool) -> Said:
@@ -151,7 +151,7 @@ def _logged(rest: ClusterRest, key: str) -> Said:
 
 
 def _trouble(rest: ClusterRest) -> Said:
-    """Say what keeps whole jobs from continuing: failures, checkpoints, backpressure."""
+    """Explain what keeps whole jobs from continuing: failures, checkpoints, backpressure."""
     jobs = rest.get("/jobs/overview").get("jobs", ())
     return False, [line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job)]
 
@@ -168,7 +168,7 @@ def _job(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
         yield f"{counts['failed']} checkpoint(s) of the job {job['name']} have failed."
     for vertex in rest.get(place).get("vertices", ()):
         if level := _backpressure(rest, place, vertex["id"]):
-            yield f"{vertex['name']} is under {level} backpressure: what it emits is not taken."
+            yield f"{vertex['name']} is under {level} backpressure: downstream operators do not keep up."
 
 
 def _backpressure(rest: ClusterRest, place: str, vertex: str) -> str:
@@ -194,7 +194,9 @@ def _answered(
 
     answers = requests_to(topic, client, rest).ask(inspect_request(key_value(key)), seconds)
     if not answers:
-        return False, [f"The job has not answered within {seconds:g} s: it may be down, or not read {topic}."]
+        return False, [
+            f"The job has not answered within {seconds:g} s: it may be down, or may not read {topic}."
+        ]
     known = [one for one in answers if one.get("known", True)]
     said = [line for one in known or answers for line in inspected(one)]
     return bool(known), ["The job says:", *said]

@@ -29,7 +29,7 @@ VERSION = 1
 """Version of the format that is written."""
 
 MAX_SHOWN = 500
-"""How many characters of an invalid line an error shows."""
+"""Maximum number of characters of an invalid line in an error."""
 
 
 @dataclass(frozen=True)  # With slots, Message[int](...) would fail.
@@ -46,12 +46,12 @@ class Message(Generic[T]):
 
     @property
     def message_id(self) -> str | None:
-        """The id that outputs of the next agent name as their parent."""
+        """The id that a downstream agent's outputs have as their parent."""
         return None if self.lineage is None else self.lineage.id
 
     @property
     def traceparent(self) -> str | None:
-        """The span that runs of the next agent continue; None if the output has no lineage."""
+        """The span that a downstream agent's runs continue; None if the output has no lineage."""
         return None if self.lineage is None else self.lineage.traceparent
 
 
@@ -62,13 +62,13 @@ def write_envelope(output: Any) -> str:
         output: A ``TracedOutput``, or a value of an agent that was applied without ``lineage=True``.
 
     Raises:
-        EnvelopeError: The value cannot be JSON.
+        EnvelopeError: JSON cannot hold the value.
     """
     traced = isinstance(output, TracedOutput)
     value, lineage = (output.value, output.lineage) if isinstance(output, TracedOutput) else (output, None)
     try:
         plain = to_jsonable_python(value, inf_nan_mode="constants")
-        # What is None is left out: older versions know no trace context.
+        # Fields that are None are omitted: older versions do not know the trace context.
         origin = None if lineage is None else {k: v for k, v in asdict(lineage).items() if v is not None}
         written = {"version": VERSION, "lineage": origin}
         return json.dumps({**written, "value": plain}, allow_nan=False, separators=(",", ":"))
@@ -85,7 +85,7 @@ class EnvelopeReader(Generic[T]):
     """Parses lines into :class:`Message` objects; pass it to ``map`` of a stream of strings.
 
     Args:
-        kind: Type of the values: any that pydantic knows.
+        kind: Type of the values: any type that pydantic supports.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -121,5 +121,5 @@ class EnvelopeReader(Generic[T]):
             "a line is not an envelope with a value of the declared type",
             expected=f"version {VERSION} with a value of {getattr(self.kind, '__qualname__', self.kind)}",
             found=f"{found[:MAX_SHOWN]} in {line[:MAX_SHOWN]!r}",
-            fix="write it by write_envelope, or declare the type that was written",
+            fix="write it with write_envelope, or declare the type that was written",
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CHECK_NETWORK = "check the network, its proxy, and its certificates (HTTPS_PROXY, REQUESTS_CA_BUNDLE)"
-"""What to do if a download fails."""
+"""Fix for a failed download."""
 
 _TRIES = 3
 
@@ -21,8 +21,8 @@ _TRIES = 3
 def fetch(coordinates: str) -> Path:
     """Return the jar file of one artifact, ``group:artifact:version``; downloads it if it is missing.
 
-    Only one process at a time does so: jgo writes into the file that the others would take for a complete
-    one.
+    Only one process at a time does so, because jgo writes into the final file, which others would consider
+    complete.
 
     Raises:
         Exception: It cannot be downloaded: errors of HTTP, of XML, of files, and plain ones.
@@ -46,7 +46,7 @@ def download(artifact: Any) -> Path:
         try:
             jar = Path(artifact.resolve())
         except Exception:
-            # jgo takes the rest of an interrupted download for the complete file.
+            # jgo considers the rest of an interrupted download a complete file.
             Path(artifact.cached_path).unlink(missing_ok=True)
             if attempt == _TRIES:
                 raise
@@ -59,7 +59,7 @@ def download(artifact: Any) -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Let one process or thread in at a time; the others wait."""
+    """Let one process or thread enter at a time; the others wait."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Models, tools and retrieval for agents, on pydantic-ai; the extra ``models`` installs what they need."""
+"""Models, tools and retrieval for agents, on pydantic-ai; the extra ``models`` installs their packages."""

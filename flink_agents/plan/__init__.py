@@ -1,4 +1,4 @@
-"""Compiles an agent class, builder or YAML file to an ``AgentPlan``, and makes a running agent from it."""
+"""Compiles an agent class, builder or YAML file to an ``AgentPlan``, and creates a running agent from it."""
 
 from flink_agents.plan.binding.bind import BoundAction, BoundAgent, bind
 from flink_agents.plan.compile.code import AgentCode

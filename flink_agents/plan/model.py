@@ -1,7 +1,7 @@
 """``AgentPlan``: an agent as data.
 
-A plan is frozen, names code instead of holding it, and survives a round trip through JSON. Workers
-make the running agent from it (see ``binding``); recovery compares its fingerprint.
+A plan is frozen, names code instead of holding it, and survives a round trip through JSON. Workers create the
+running agent from it (see ``binding``); recovery compares its fingerprint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 """Version of the JSON format that this package writes and reads."""
 
 Kind = Literal["instance", "static", "function"]
-"""How a function belongs to the agent: a method, a static method, or added from outside."""
+"""Relation of a function to the agent: a method, a static method, or added from outside."""
 
 
 class RetryPlan(RetryTimes):
@@ -146,8 +146,8 @@ class ActionPlan(PlainSettings, Named):
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of agents without them stay as older versions wrote them. A class has one serializer,
-        # so this one also does the work of the settings' serializer.
+        # Plans of agents without them keep the form of older versions. A class has one serializer, so this
+        # one also does the work of the settings' serializer.
         written = super()._write(handler)
         return {name: value for name, value in written.items() if name not in ("calls", "clients") or value}
 
@@ -206,7 +206,7 @@ class AgentPlan(Frozen):
         output_type: Type of the outputs as a string, or None for any.
         on_error: Policy for failed actions that have no policy of their own.
         on_unhandled: Policy for events that no action accepts.
-        on_suspend: What happens to inputs that arrive while a run of their key is suspended.
+        on_suspend: Policy for inputs that arrive while a run of their key is suspended.
         retry: Retry policy for actions that have none of their own.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
@@ -252,17 +252,17 @@ class AgentPlan(Frozen):
                 raise ValueError(f"two resources are the {one.type.value} {one.name!r}")
             for reference in one.references:
                 if (reference.type, reference.name) not in resources:
-                    raise ValueError(f"there is no {reference.type.value} {reference.name!r}")
+                    raise ValueError(f"unknown {reference.type.value} {reference.name!r}")
         return self
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of agents without it stay as older versions wrote them.
+        # Plans of agents without it keep the form of older versions.
         written = handler(self)
         return {name: value for name, value in written.items() if name != "on_suspend" or value}
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the plan as JSON; :meth:`from_json` gives an equal plan."""
+        """Return the plan as JSON; :meth:`from_json` returns an equal plan."""
         return self.model_dump_json(indent=indent)
 
     @classmethod

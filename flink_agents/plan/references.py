@@ -73,15 +73,15 @@ class FunctionRef(Frozen):
         """Import the object that the reference names.
 
         Raises:
-            FunctionReferenceError: The import fails; the message says why.
+            FunctionReferenceError: The import fails; the message has the reason.
         """
         if not self.importable:
             raise FunctionReferenceError(
                 f"{self} cannot be imported by name",
                 expected="a function or class at the top of a module, or in a class there",
                 found=self.qualname,
-                fix="define it with a name at the top of a module; lambdas, local functions and "
-                "partials work only if you give the agent itself, not its plan",
+                fix="define it with a name at the top of a module; lambdas, local functions and partials "
+                "work only if you pass the agent itself, not its plan",
             )
         try:
             module = importlib.import_module(self.module)

@@ -6,7 +6,7 @@ from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWaterma
 
 
 class Behind:
-    """Takes rows as downstream tables do: a row first, then the watermark that it carries.
+    """Accepts rows like downstream tables: a row first, then the watermark in it.
 
     Args:
         low: The output watermark of the subtask.
@@ -26,12 +26,12 @@ class Behind:
         return self._told.get(tag, NO_TIMESTAMP)
 
     def row(self, tag: str = "") -> int:
-        """Take a row; returns the watermark from before it."""
+        """Accept a row, and return the watermark before it."""
         before, carried = self.watermark(tag), self._low.take(tag)
         self._told[tag] = before if carried is None else max(before, carried)
         return before
 
     def carriers(self) -> None:
-        """Take the due rows that carry a watermark without an output."""
+        """Accept the due rows that have a watermark but no output."""
         for tag in self._low.due():
             self.row(tag)

@@ -89,7 +89,7 @@ class Builder(Driver):
         return Subtask(made.processor, backend, made.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:
-        """Return what workers get of a value.
+        """Return the form of a value that workers get.
 
         Raises:
             UnshippableCodeError: A part of it cannot be pickled.

@@ -98,7 +98,7 @@ class CrashPoints:
         return self.faults.store()
 
     def delivered(self) -> None:
-        """Note that an input was delivered."""
+        """Record that an input was delivered."""
         self.taken += 1
 
     def commits(self, key: str, packed: bytes | None) -> None:
@@ -126,7 +126,7 @@ class CrashPoints:
         return fault
 
     def left(self, what: str, key: str, value: Any) -> None:
-        """Note an emitted value: name of the output, canonical string of the key, value."""
+        """Record an emitted value: name of the output, canonical string of the key, value."""
         self.outputs.append((what, key, value))
 
     def committed(self) -> None:
@@ -144,7 +144,7 @@ class CrashPoints:
 
 
 def progress_of(packed: bytes | None) -> Progress:
-    """Return what of a head a commit changes."""
+    """Return the values of a head that a commit changes."""
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
@@ -153,7 +153,7 @@ def progress_of(packed: bytes | None) -> Progress:
 
 
 def crash_points(codec: ValueCodec, crash: str | None, own: bool, forced: bool) -> CrashPoints | None:
-    """Return what lets a harness crash; None if it does not.
+    """Return the crash points of a harness; None if it does not crash.
 
     Args:
         codec: Encodes the arguments of durable calls.
@@ -173,7 +173,7 @@ def crash_points(codec: ValueCodec, crash: str | None, own: bool, forced: bool) 
             "the harness cannot crash everywhere",
             expected=f"crash={EVERYWHERE!r}, and a store in memory that it makes itself",
             found=f"crash={crash!r}" + (", and a store of the test's" if own else ""),
-            fix="leave store and action-state.store out, or crash; "
-            "flink_agents.testing.faults lets a store fail at one append",
+            fix="omit store and action-state.store, or crash; flink_agents.testing.faults lets a store "
+            "fail at one append",
         )
     return CrashPoints(codec)

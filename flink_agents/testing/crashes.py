@@ -1,4 +1,4 @@
-"""``OperatorHarness(crash="everywhere")``: repeats what a test does with each possible crash.
+"""``OperatorHarness(crash="everywhere")``: repeats the steps of a test with each possible crash.
 
 The first execution has no crash, and counts the appends to the store and the commits. Then there is one
 execution per crash point: the operator crashes before or after an append or commit, is restored from the
@@ -31,8 +31,8 @@ from flink_agents.testing.restarts import Restarts
 
 FIX = (
     "usual causes: code of the action outside of durable calls that has an effect or depends on the clock, "
-    "chance, a global or an attribute of the agent; a function that changes its arguments or uses ctx; "
-    "a payload that is changed in place. Let all of it follow from the event, memory and recorded results"
+    "chance, a global or an attribute of the agent; a function that changes its arguments or uses ctx; a "
+    "payload that is changed in place. Let all of it depend only on the event, memory and recorded results"
 )
 
 _KINDS = {
@@ -40,7 +40,7 @@ _KINDS = {
     RecordKind.INTENT: "intent of a call of",
     RecordKind.CALL: "call of",
     RecordKind.ACTION: "end of",
-    RecordKind.RERUN: "new begin of",
+    RecordKind.RERUN: "new start of",
     RecordKind.WAIT: "end of a wait of",
 }
 
@@ -72,12 +72,12 @@ class Crashes:
     # -- executing ----------------------------------------------------------------------
 
     def explore(self, act: Deliver, resume: Callable[[int], None], again: Deliver, ordered: bool) -> None:
-        """Do something once without a crash, and then again with each crash.
+        """Execute a step once without a crash, and then again with each crash.
 
         Args:
-            act: Does it from the beginning to the end.
-            resume: The same, from a given number of taken inputs on.
-            again: Does it from the beginning after a crash.
+            act: Executes the step from its start to its end.
+            resume: Executes the rest of the step, after a given number of inputs were read.
+            again: Executes the step from its start after a crash.
             ordered: True if outputs have to come in the same order.
 
         Raises:
@@ -115,7 +115,7 @@ class Crashes:
     def _until_crash(
         self, crash: Crash, act: Deliver, resume: Callable[[int], None], again: Deliver
     ) -> Counter[MadeCall]:
-        """Execute up to a crash, and from the checkpoint before it to the end; returns the outcome."""
+        """Execute up to a crash, and from the checkpoint before it to the end; return the outcome."""
         before = self._before
         try:
             self._points.outside.repeat(self._past)
@@ -205,7 +205,7 @@ class Crashes:
                 where,
                 "effects",
                 None,
-                expected="a call whose record is stored is not made again",
+                expected="a call with a stored record is not repeated",
                 found=f"{repeated[0]} was called again",
             )
         differs = difference(expected, found, ordered)
@@ -215,7 +215,7 @@ class Crashes:
             )
 
     def _failed(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
-        expected = "the end that it came to without a crash"
+        expected = "the same end as without a crash"
         told = error.message if isinstance(error, AgentsError) else str(error)
         found = f"{type(error).__name__}: {told}"[:2000]
         return _error(self._before, _told(crash, None), "the end", None, expected=expected, found=found)

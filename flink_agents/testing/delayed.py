@@ -1,4 +1,4 @@
-"""Shows the delayed events of a key, as they are in state."""
+"""Shows the delayed events of a key in state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PendingDelayed:
 
 
 class Due(NamedTuple):
-    """When an event is due, in milliseconds since the epoch, and the bytes of the input that it becomes."""
+    """Time at which an event is due, in milliseconds since the epoch, and the bytes of its input."""
 
     due: int
     packed: bytes

@@ -34,7 +34,7 @@ START = 1_700_000_000_000
 
 
 FLYING_MS = 60_000
-"""How far the clock jumps when a run first reads it while time flies; twice as far each further time."""
+"""Jump of the clock when a run first reads it while time flies; it doubles each further time."""
 
 FLAP_SECONDS = 0.03
 """The clock jumps at most once in this many seconds: a run asks for the time more often than it needs it."""
@@ -254,7 +254,7 @@ class Driver:
             crashes.committed()
 
     def _pass(self, emission: Emission, behind: Behind) -> list[int | None]:
-        """Pass the rows of an emission downstream; returns the timestamps of the outputs."""
+        """Pass the rows of an emission downstream, and return the timestamps of the outputs."""
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.row(tag)
             self.side_times(tag).append((at, low))

@@ -15,10 +15,10 @@ from flink_agents.testing.fake_state import FakeBackend, KeyState
 from flink_agents.testing.signals import suspended_in
 
 SOON_MS = 5000
-"""Timers of runs in flight are nearer than that. A later timer was set for a wait that is over."""
+"""Timers of runs in flight are nearer than this. A later timer belongs to a wait that is over."""
 
 BEAT_MS = 2
-"""Timers that check on a running run are no later than that, at first."""
+"""Timers that check a running run are no later than this, at first."""
 
 _head_of = lru_cache(maxsize=8)(Head.unpack)
 """A key is asked several times before it changes. The harness itself changes no head."""
@@ -93,7 +93,7 @@ class DueTimers:
                 self._note_later(key, state, now)
 
     def _note_later(self, key: str, state: KeyState, now: int) -> None:
-        """Note the next time at which the answer for a key can change although nothing touches it."""
+        """Record the next time at which the answer for a key can change without a change of its state."""
         times = set(state.processing_timers)
         if state.head is not None:
             times |= _awaited(state, _head_of(state.head))

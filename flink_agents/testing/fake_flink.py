@@ -14,7 +14,7 @@ from flink_agents.runtime.retention.checkpoints import CheckpointPoller, Checkpo
 from flink_agents.runtime.retention.pruning import CHANGES, Pruner
 
 PRUNE_SECONDS = 60.0
-"""How long the harness waits until records are pruned."""
+"""Time that the harness waits until records are pruned."""
 
 
 class FakeFlink(CheckpointPoller):
@@ -49,7 +49,7 @@ class FakeFlink(CheckpointPoller):
         self._told = [one for one in self._told if one is not listener]
 
     def trigger(self) -> int:
-        """Take a checkpoint; returns its number. Everything committed before belongs to it."""
+        """Take a checkpoint, and return its number. It includes everything committed before."""
         number = next(self._numbers)
         for _ in range(CHANGES + 1):
             # Its id is the smallest one to which earlier commits can be bound.
@@ -77,7 +77,7 @@ class FakeFlink(CheckpointPoller):
         """Check that a checkpoint was not aborted.
 
         Raises:
-            AgentConfigurationError: It was.
+            AgentConfigurationError: It was aborted.
         """
         if number in self._aborted:
             raise AgentConfigurationError(

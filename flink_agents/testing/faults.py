@@ -1,4 +1,4 @@
-"""A store that fails when a test wants it to: at an append, before or after it is stored.
+"""A store that fails at chosen appends: before or after the records are stored.
 
     faults = Faults(at_append(2, Fault.UNACKNOWLEDGED))
     harness = OperatorHarness(MyAgent, store=faults.store)
@@ -107,7 +107,7 @@ class Faults:
         return FaultyStore(self._make(), self)
 
     def next(self, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
-        """Note an append; returns its fault."""
+        """Record an append, and return its fault."""
         if journal.journal_id.startswith("\x00"):
             return None  # The runtime's own append, of no key.
         with self._lock:
@@ -160,7 +160,7 @@ class FaultyStore(ActionStateStore):
         if fault is Fault.REFUSED:
             # Appends of concurrent calls are in flight then.
             await asyncio.sleep(0)
-            raise StoreUnavailableError("the test has this append refused")
+            raise StoreUnavailableError("the test rejects this append")
         self._broken = True
         if fault.hangs:
             self._faults.hanging.set()
@@ -168,7 +168,7 @@ class FaultyStore(ActionStateStore):
                 await asyncio.get_running_loop().create_future()
             finally:
                 self._faults.hanging.clear()
-        raise AppendOutcomeUnknownError("the test has the outcome of this append unknown")
+        raise AppendOutcomeUnknownError("the test makes the outcome of this append unknown")
 
     @override
     async def scan(

@@ -80,10 +80,10 @@ def agent_harness() -> Iterator[Callable[..., OperatorHarness]]:
 
 @pytest.fixture
 def agents_environment() -> Callable[..., AgentsExecutionEnvironment]:
-    """Return a function that makes an environment.
+    """Return a function that creates an environment.
 
-    Its arguments: ``flink``, a mapping of Flink options; ``config``, a mapping of options;
-    ``parallelism``, 1 unless given.
+    Its arguments: ``flink``, a mapping of Flink options; ``config``, a mapping of options; ``parallelism``, 1
+    by default.
     """
 
     def make(

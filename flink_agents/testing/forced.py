@@ -29,9 +29,9 @@ def forced_conditions() -> frozenset[str]:
     unknown = sorted(words.difference(WORDS))
     if unknown:
         raise OptionError(
-            f"the environment variable {TEST_MODE_VARIABLE} has a word that means nothing",
+            f"the environment variable {TEST_MODE_VARIABLE} has an unknown word",
             expected=f"words out of {', '.join(WORDS)}, with commas between them",
             found=", ".join(unknown),
-            fix=f"write {TEST_MODE_VARIABLE}={','.join(WORDS)}, or leave it out",
+            fix=f"write {TEST_MODE_VARIABLE}={','.join(WORDS)}, or remove it",
         )
     return words

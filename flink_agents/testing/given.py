@@ -26,10 +26,10 @@ def given_selector(value: Any) -> Callable[[Any], Any]:
     if callable(value):
         return value
     raise JobDefinitionError(
-        "OperatorHarness is given something else than a function that gives the key of a record",
-        expected="a function that gives the key of a record",
+        "the key_selector of OperatorHarness is not a function",
+        expected="a function that returns the key of a record",
         found=describe(value)[:200],
-        fix="give a function, such as lambda record: record.name",
+        fix="pass a function, such as lambda record: record.name",
         where=authors_place(),
     )
 
@@ -38,13 +38,13 @@ def check_tag(tag: str, declared: Iterable[str]) -> None:
     """Check that an agent has the side output that a test reads.
 
     Raises:
-        UnknownSideOutputError: It does not, and the job would reject what is emitted there.
+        UnknownSideOutputError: It does not, and the job would reject values for it.
     """
     names = sorted(declared)
     if tag not in names and tag not in _OF_THE_RUNTIME:
         raise UnknownSideOutputError(
             f"the agent has no side output {tag!r}",
-            expected=", ".join(map(repr, names)) or "a declared one, of which there is none",
+            expected=", ".join(map(repr, names)) or "a declared one; the agent declares none",
             found=repr(tag),
             fix=suggest(str(tag), names, "declare it: side_outputs = {'late': Order}"),
             where=authors_place(),
@@ -66,7 +66,7 @@ def milliseconds(time: object, called: str) -> int:
     if isinstance(time, int) and not isinstance(time, bool):
         return time
     raise HarnessUseError(
-        f"{called} is given something else than a time",
+        f"{called} got an invalid time",
         expected="milliseconds as an int, or a timedelta",
         found=describe(time)[:200],
         fix=f"write {called}(1000)"
@@ -88,7 +88,7 @@ def given_request(request: Any, called: str) -> ApprovalRequest:
     if isinstance(request, ApprovalRequest):
         return request
     raise HarnessUseError(
-        f"{called} is given something else than a request for an approval",
+        f"{called} got a value that is not an approval request",
         expected="one of harness.approvals",
         found=describe(request)[:200],
         fix=f"write harness.{called}(harness.approvals[0])",
@@ -107,6 +107,6 @@ def check_open(is_open: bool) -> None:
             "the harness is closed",
             expected="a harness that is open: within its `with` block, before close()",
             found="no operator",
-            fix="do this before the block ends; what left the agent stays in harness.outputs",
+            fix="do this before the block ends; emitted values stay in harness.outputs",
             where=authors_place(),
         )

@@ -85,7 +85,7 @@ class OperatorHarness(Restarts):
         observers: As in ``apply``.
         lineage: Outputs are ``TracedOutput``, as of an agent that is applied with ``lineage=True``.
         hang_after: If a run has not ended after that many seconds, the harness raises a ``TimeoutError`` that
-            says what each run does: key, action, and the stack of what it waits for.
+            describes each run: key, action, and the stack of its wait.
         checkpoints: Prune records as a job does, when :meth:`complete` says that a snapshot has completed.
 
     Attributes:
@@ -166,7 +166,7 @@ class OperatorHarness(Restarts):
     # -- driving ----------------------------------------------------------------------
 
     def push(self, record: Any, timestamp: int | None = None) -> list[Any]:
-        """Push a record to the operator; returns its outputs.
+        """Push a record to the operator, and return its outputs.
 
         Args:
             record: The record.
@@ -184,7 +184,7 @@ class OperatorHarness(Restarts):
     def signal(
         self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
     ) -> list[Any]:
-        """Send a signal to a key; returns the outputs that it caused.
+        """Send a signal to a key, and return the outputs that it caused.
 
         Args:
             key: The key, as the key selector returns it.
@@ -199,23 +199,23 @@ class OperatorHarness(Restarts):
         return self.outputs[start:]
 
     def run_until_idle(self, seconds: float | None = None) -> list[Any]:
-        """Run everything that is pending to its end, and commit it; returns the outputs.
+        """Run all pending work to its end, commit it, and return the outputs.
 
         Real time passes as actions need it; the harness's own clock stands still.
 
         Args:
-            seconds: How long to wait for a run to end. Default: ``hang_after``.
+            seconds: Seconds to wait for a run to end. Default: ``hang_after``.
 
         Raises:
-            TimeoutError: None did. The message says what each run does, with its stack, and which inputs wait
-                for recorded runs.
+            TimeoutError: No run ended. The message describes each run with its stack, and the inputs that
+                wait for recorded runs.
         """
         start = len(self.outputs)
         self._do(lambda: self._run_to_the_end(seconds))
         return self.outputs[start:]
 
     def push_all(self, records: Iterable[Any]) -> list[Any]:
-        """Push several records to the operator; returns their outputs."""
+        """Push several records to the operator, and return their outputs."""
         if self._crashes is None or self.reorder is None:
             return [output for record in records for output in self.push(record)]
         return self._push_together([(record, None) for record in records])
@@ -297,9 +297,9 @@ class OperatorHarness(Restarts):
         self._start(snapshot.keys, count)
 
     def recover(self, snapshot: Snapshot, parallelism: int | None = None) -> list[Any]:
-        """Restore, and push the inputs after ``snapshot`` again, as sources do that read again.
+        """Restore, and push the inputs after ``snapshot`` again, like sources after a restore.
 
-        Their order is that of ``reorder``; returns the new outputs. Arguments as for :meth:`restore`.
+        ``reorder`` decides their order. The result is the new outputs. Arguments as for :meth:`restore`.
         """
         behind = list((self._inputs or ())[snapshot.inputs :])
         self.restore(snapshot, parallelism)
@@ -320,7 +320,7 @@ class OperatorHarness(Restarts):
 
     @property
     def retries_waiting(self) -> int:
-        """How many calls and actions wait for their next attempt."""
+        """Number of calls and actions that wait for their next attempt."""
         return self._pauses.waiting
 
     @property
@@ -349,7 +349,7 @@ class OperatorHarness(Restarts):
         return self._meters.read(self._subtasks).runtime
 
     def memory(self, key: Any = 0) -> dict[str, Any]:
-        """Short-term memory of ``key``: plain values by dotted path."""
+        """Return the short-term memory of ``key``: plain values by dotted path."""
         subtask = self._subtask_of(encode_key(key))
         subtask.backend.key = encode_key(key)
         codec = ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE))
@@ -357,17 +357,17 @@ class OperatorHarness(Restarts):
         return {unescape(path): codec.decode(data) for path, data in sorted(entries) if data != OBJECT}
 
     def sequence_number(self, key: Any = 0) -> int:
-        """How many runs of ``key`` were committed."""
+        """Return the number of committed runs of ``key``."""
         head = self._head(key)
         return head.next_seq if head is not None else 0
 
     def pending(self, key: Any = 0) -> int:
-        """How many inputs of ``key`` wait in state."""
+        """Return the number of inputs of ``key`` that wait in state."""
         head = self._head(key)
         return head.waiting if head is not None else 0
 
     def state(self, key: Any = 0) -> KeyState:
-        """The whole state of ``key``, as bytes."""
+        """Return the whole state of ``key``, as bytes."""
         return self._subtask_of(encode_key(key)).backend.keys.get(encode_key(key), KeyState()).copy()
 
     # -- inside -----------------------------------------------------------------------

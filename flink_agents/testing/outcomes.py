@@ -15,7 +15,7 @@ from flink_agents.testing.delayed import delayed_in
 from flink_agents.testing.fake_state import KeyState
 
 MAX_TOLD = 1000
-"""How many characters of each side a difference shows."""
+"""Maximum number of characters of each side in a difference."""
 
 LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "error_type", "error_message")
 """The fields that must be equal in two dead letters; the traceback of a recorded failure differs."""

@@ -1,9 +1,9 @@
-"""The world outside of an operator, as an execution without a crash met it.
+"""The world outside of an operator, as recorded in an execution without a crash.
 
-During recording, the functions of durable steps are called, and their results and errors
-are kept. During a repetition, they are not called: each gives its earlier answer again,
-in the same order, and no sooner than before if a timer may decide. So an execution with
-a crash differs from the one without it only by the crash, and effects happen once.
+During recording, the functions of durable steps are called, and their results and errors are kept. During a
+repetition, they are not called: each returns its earlier answer, in the same order, and no sooner than before
+if a timer may decide. So an execution with a crash differs from the one without it only by the crash, and
+effects happen once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 
 LOOK_SECONDS = 0.001
-"""How often a waiting answer checks whether it is its turn."""
+"""Interval in which a waiting answer checks if it is its turn."""
 
 GLANCE_SECONDS = 0.05
-"""How often, at least, a waiting answer checks whether its caller still waits."""
+"""Maximum interval in which a waiting answer checks if its caller still waits."""
 
 TURN_SECONDS = 0.25
-"""How long an answer waits for an earlier one that may never come."""
+"""Time that an answer waits for an earlier one that may never come."""
 
 SHORT_SECONDS = 0.002
 """A function that took less time answers at once."""
@@ -52,8 +52,8 @@ class Answer:
     """The result or the error of a function.
 
     Attributes:
-        order: How many functions had ended before it.
-        seconds: How long it took.
+        order: Number of functions that had ended before it.
+        seconds: Its duration.
         value: Its result.
         error: Its error, or None.
     """
@@ -206,7 +206,7 @@ class Outside:
         return replace(what, function=made, name=what.identity)
 
     def began(self, call: _Call) -> Answer | None:
-        """Note that the function of a call is called; returns the answer to repeat."""
+        """Record that the function of a call starts, and return the answer to repeat."""
         with self._lock:
             self._executed[call.asked][call.execution].add(call.number)
             if not self.repeats:
@@ -255,7 +255,7 @@ class Outside:
             )
 
     def came(self, answer: Answer) -> None:
-        """Note that an answer was given."""
+        """Record that an answer was returned."""
         with self._lock:
             self._over.add(answer.order)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 
 SHORT_SECONDS = 0.001
-"""How long a pause takes while a harness runs until idle: other work in flight gets a turn."""
+"""Duration of a pause while a harness runs until idle: other work in flight gets a turn."""
 
 
 class Pauses:

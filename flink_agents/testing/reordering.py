@@ -33,7 +33,7 @@ def reordered(inputs: Sequence[T], reorder: Reorder | None, record_of: Callable[
     found = list(reorder(list(records)))
     if sorted(map(id, found)) != sorted(map(id, records)):
         raise AgentConfigurationError(
-            "reorder gives other inputs back than it was given",
+            "reorder returned other inputs than it got",
             expected=f"the same {len(given)} inputs in any order",
             found=repr(found)[:300],
             fix="return a permutation of the list: lambda inputs: inputs[::-1]",

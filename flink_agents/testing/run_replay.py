@@ -63,7 +63,7 @@ def replay_run(
         agent: The agent, or its class.
         journal: The journal of the run's key.
         records: All records of the run, in the order of their append.
-        until_call: How many durable calls to make; None for all recorded ones.
+        until_call: Number of durable steps to make; None for all recorded ones.
 
     Raises:
         RunNotReplayableError: The run's header lacks its input, or there is none.
@@ -127,7 +127,7 @@ def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:
     header = next((record for record in records if record.kind is RecordKind.RUN), None)
     if header is None:
         raise RunNotReplayableError(
-            "nothing was recorded of this run", fix="choose one that 'flink-agents journal show' lists"
+            "this run has no records", fix="choose a run that 'flink-agents journal show' lists"
         )
     found = RunHeader.unpack(codec, header.data)
     if found.input is None:

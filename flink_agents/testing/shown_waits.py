@@ -23,7 +23,7 @@ class WaitsShown(Builder):
     def signal(
         self, key: Any, name: str, value: Any = None, *, id: str | None = None, wait: str | None = None
     ) -> list[Any]:
-        """Send a signal to a key; returns the outputs that it caused."""
+        """Send a signal to a key, and return the outputs that it caused."""
 
     def waits(self, key: Any = 0) -> list[PendingWait]:
         """Return the waits of the runs of ``key``, suspended or not: timers, and waits for signals."""
@@ -43,7 +43,7 @@ class WaitsShown(Builder):
 
     @property
     def unmatched_signals(self) -> list[UnmatchedSignal]:
-        """All signals that no run took, in order."""
+        """All signals that no run received, in order."""
         return self.side_output(UNMATCHED_SIGNALS_TAG)
 
     # -- approvals ---------------------------------------------------------------------
@@ -63,23 +63,23 @@ class WaitsShown(Builder):
     def approve(
         self, request: ApprovalRequest, arguments: Mapping[str, Any] | None = None, by: str | None = None
     ) -> list[Any]:
-        """Approve a request; returns the outputs that it caused.
+        """Approve a request, and return the outputs that it caused.
 
         Args:
             request: One of :attr:`approvals`.
             arguments: Arguments that replace the request's own, by name.
-            by: Who approves it.
+            by: Name of the person who approves it.
         """
         request = given_request(request, "approve")
         return self._answer(request.key, request.approve(arguments, by))
 
     def deny(self, request: ApprovalRequest, reason: str | None = None, by: str | None = None) -> list[Any]:
-        """Deny a request; returns the outputs that it caused.
+        """Deny a request, and return the outputs that it caused.
 
         Args:
             request: One of :attr:`approvals`.
             reason: The reason.
-            by: Who denies it.
+            by: Name of the person who denies it.
         """
         request = given_request(request, "deny")
         return self._answer(request.key, request.deny(reason, by))

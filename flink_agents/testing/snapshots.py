@@ -19,7 +19,7 @@ class Snapshot:
         outputs: The number of outputs.
         side_outputs: The number of values of each side output.
         max_parallelism: Number of key groups.
-        inputs: How many inputs the harness had recorded for :meth:`OperatorHarness.recover`.
+        inputs: Number of inputs that the harness had recorded for :meth:`OperatorHarness.recover`.
         number: Its number, if the harness has ``checkpoints=True``; else 0.
     """
 

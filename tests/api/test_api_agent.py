@@ -208,7 +208,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "no concurrency": (
         lambda: action(InputEvent, max_concurrency=0)(plain),
         AgentDefinitionError,
-        "a whole number, at least 1",
+        "an integer of 1 or more",
     ),
     "rate that is a number": (
         lambda: action(InputEvent, rate_limit=10)(plain),  # type: ignore[arg-type]
@@ -223,12 +223,12 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "builder, timeout": (
         lambda: Agent().add_action("a", InputEvent, plain, timeout=True),
         AgentDefinitionError,
-        "action 'a' has a wrong timeout",
+        "action 'a' has an invalid timeout",
     ),
     "limits of a tool": (
         lambda: tool(max_concurrency=0)(plain),
         AgentDefinitionError,
-        "@tool has a wrong max_concurrency",
+        "@tool has an invalid max_concurrency",
     ),
     "builder, None": (
         lambda: Agent().add_action("a", None, plain),  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ WRONG_ACTIONS: dict[str, tuple[Any, type[AgentsError], str]] = {
     "builder, unknown policy": (
         lambda: Agent().add_action("a", InputEvent, plain, on_error="explode"),
         AgentDefinitionError,
-        "action 'a' has a wrong on_error",
+        "action 'a' has an invalid on_error",
     ),
     "builder, a name twice": (
         lambda: Agent().add_action("a", InputEvent, plain).add_action("a", InputEvent, plain),

@@ -135,7 +135,7 @@ def declares_by_call() -> None:
 def test_field_that_would_hide_an_attribute_of_events_is_a_named_error(name: str) -> None:
     with pytest.raises(AgentDefinitionError) as caught:
         declares(name)
-    assert caught.value.message == f"the event class Mine declares {name!r}, which every event has already"
+    assert caught.value.message == f"the event class Mine declares {name!r}, which each event already has"
     assert caught.value.fix == f"rename it, for example to 'own_{name.lstrip('_')}'"
     assert "test_api_events.py" in (caught.value.where or "")
 

@@ -163,11 +163,11 @@ REFUSED: list[tuple[str, object, str]] = [
     ("run.inline", "yes", "true or false"),
     ("run.inline", 1, "true or false"),
     ("run.inline", None, "true or false"),
-    ("run.max-events", "many", "a whole number"),
-    ("run.max-events", 5.0, "a whole number"),
-    ("run.max-events", True, "a whole number"),
-    ("run.max-events", "", "a whole number"),
-    ("job-identifier", 7, "a text"),
+    ("run.max-events", "many", "an integer"),
+    ("run.max-events", 5.0, "an integer"),
+    ("run.max-events", True, "an integer"),
+    ("run.max-events", "", "an integer"),
+    ("job-identifier", 7, "a string"),
     ("actions.on-error", "explode", "'fail', 'retry', 'ignore', 'dead-letter'"),
     ("events.on-unhandled", "retry", "'fail', 'ignore', 'dead-letter'"),
     ("actions.on-error", "IGNORE", "'fail', 'retry', 'ignore', 'dead-letter'"),
@@ -182,14 +182,14 @@ REFUSED: list[tuple[str, object, str]] = [
     ("memory.short-term.ttl", "0 s", "at least 1 ms"),
     ("memory.short-term.ttl", "0.5 ms", "at least 1 ms"),
     ("memory.short-term.ttl", timedelta(seconds=-1), "at least 1 ms"),
-    ("run.max-events", 0, "a whole number, at least 1"),
-    ("run.max-events", "-5", "a whole number, at least 1"),
+    ("run.max-events", 0, "an integer, at least 1"),
+    ("run.max-events", "-5", "an integer, at least 1"),
     ("action-state.on-mismatch", "retry", "'fail', 'rerun', 'dead-letter'"),
     ("action-state.on-plan-change", "go-on", "'fail', 'continue-compatible'"),
     ("action-state.on-job-change", "share", "'fail', 'fork', 'adopt'"),
     ("action-state.shutdown-grace", "-1 s", "at least 0 s"),
     ("action-state.sqlite.lease", "1 ms", "at least 100 ms"),
-    ("local.restart.attempts", -1, "a whole number, at least 0"),
+    ("local.restart.attempts", -1, "an integer, at least 0"),
     ("local.restart.delay", timedelta(seconds=-1), "at least 0 s"),
 ]
 
@@ -213,7 +213,7 @@ def test_a_value_that_is_nearly_right_is_named() -> None:
         assert (caught.value.fix or "").startswith(fix)
     with pytest.raises(OptionError) as caught:
         Configuration({"run.deadline": "3 fortnights"})
-    assert (caught.value.fix or "").startswith("write a value such as '5 min', or leave the option out: ")
+    assert (caught.value.fix or "").startswith("write a value such as '5 min', or omit the option: ")
 
 
 @each(
@@ -330,7 +330,7 @@ def test_yaml(tmp_path: Path, text: str) -> None:
         ("text", "not a mapping of options"),
         ("run:\n  online: true", "'run.online' in"),
         ("1: x", "'1' in"),
-        ("run.inline:", "does not fit"),
+        ("run.inline:", "invalid value"),
     ],
 )
 def test_yaml_that_says_no_options_is_a_named_error(tmp_path: Path, text: str, message: str) -> None:
@@ -345,7 +345,7 @@ def test_yaml_that_says_no_options_is_a_named_error(tmp_path: Path, text: str, m
 def test_file_that_is_no_yaml_is_a_named_error(tmp_path: Path, text: bytes, line: int | None) -> None:
     path = tmp_path / "agents.yaml"
     path.write_bytes(text)
-    with pytest.raises(OptionError, match="is no YAML") as caught:
+    with pytest.raises(OptionError, match="is not YAML") as caught:
         Configuration.from_yaml(path)
     assert caught.value.where == (f"{path}:{line}" if line else str(path))
     assert caught.value.expected and caught.value.found and caught.value.fix

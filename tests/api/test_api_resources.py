@@ -200,7 +200,7 @@ def test_variables_inside_a_format() -> None:
     prompt = Prompt.from_text("{n:>{width}}")
     assert prompt.variables == {"n", "width"}
     assert prompt.format_string(n=7, width=3) == "  7"
-    with pytest.raises(AgentDefinitionError, match="misses variables"):
+    with pytest.raises(AgentDefinitionError, match="has variables without a value"):
         prompt.format_string(n=7)
 
 

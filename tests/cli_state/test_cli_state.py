@@ -170,7 +170,7 @@ def test_show(journal: list[Record], cli: Cli) -> None:
             "-",
         ],
         ["0/note", "call", "0", "shop:charge", request, "returned {'id': 7}", "1", ended],
-        ["0/note", "rerun", "-", "-", "-", "what the step recorded before is void", "-", "-"],
+        ["0/note", "rerun", "-", "-", "-", "earlier records of the step are void", "-", "-"],
     ]
     assert lines[11].startswith("run 1: begun")
 
@@ -397,7 +397,7 @@ def test_the_store_of_the_options(file: Path, cli: Cli, monkeypatch: pytest.Monk
     monkeypatch.setenv("FLINK_AGENTS_ACTION_STATE_STORE", "sqlite")
     (file.parent / "options.yaml").write_text("action-state.sqlite.path: other.db\n")
     monkeypatch.setenv("FLINK_AGENTS_CONFIG", "options.yaml")
-    assert "there is no store" in cli("list", store=False, code=2).stderr
+    assert "other.db does not exist" in cli("list", store=False, code=2).stderr
     monkeypatch.setenv("FLINK_AGENTS_ACTION_STATE_SQLITE_PATH", str(file))
     assert len(loaded(cli("list", "--json", store=False))) == 1
     monkeypatch.setenv("FLINK_AGENTS_ACTION_STATE_SQLITE_PATH", "other.db")
@@ -424,11 +424,14 @@ def test_the_journal_of_a_local_job_is_found_unless_there_are_several(cli: Cli) 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "OptionError: there is no store to look at"),
-        (["--store", "redis"], "UnknownStoreError: there is no store 'redis'"),
+        ([], "OptionError: no store found"),
+        (["--store", "redis"], "UnknownStoreError: unknown store 'redis'"),
         (["--store", "sqlite"], "OptionError: store 'sqlite' needs its option 'action-state.sqlite.path'"),
         (["--store", "sqlite", "--option", "paht=x"], "OptionError: store 'sqlite' has no option 'paht'"),
-        (["--store", "sqlite", "--path", "missing.db"], "StoreUnavailableError: there is no store"),
+        (
+            ["--store", "sqlite", "--path", "missing.db"],
+            "missing.db does not exist",
+        ),
         (["--store", "sqlite", "--path", "no_store.db"], "StoreFormatError: "),
         (["--store", "sqlite", "--option", "path"], "--option takes name=value"),
     ],
@@ -504,7 +507,7 @@ def test_replay_gives_back_what_was_recorded(shop: Path) -> None:
     assert lines[0] == ["action", "call", "function", "request"]
     assert lines[1] == ["pay", "0", "shop_agent:charge", "order='a',", "total=10"]
     assert lines[2] == ["pay", "1", "shop_agent:charge", "order='a',", "total=20"]
-    assert done.stdout.splitlines()[3:] == ["output: (40, 11)", "memory: spent = 11", "came to its end"]
+    assert done.stdout.splitlines()[3:] == ["output: (40, 11)", "memory: spent = 11", "completed"]
     assert not (shop.parent / "effects").exists()
 
 

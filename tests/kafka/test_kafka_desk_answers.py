@@ -134,12 +134,12 @@ def test_no_topic_is_created_by_a_wrong_name(topics: Topics) -> None:
         for command in ("approve", "deny"):
             done = topics.run(command, REQUEST.id, signals=signals, requests=requests)
             assert done.exit_code == 2
-            assert f"there is no topic {named!r}" in done.stderr
+            assert f"topic {named!r} does not exist" in done.stderr
             assert "sent" not in done.output
     server = f"--bootstrap-servers={topics.client['bootstrap_servers']}"
     done = CliRunner().invoke(app, ["signal", server, "--topic=typo", "--name=paid", "--key=a"])
-    assert (done.exit_code, "there is no topic 'typo'" in done.stderr) == (2, True)
-    with pytest.raises(KafkaStreamError, match="there is no topic"):
+    assert (done.exit_code, "topic 'typo' does not exist" in done.stderr) == (2, True)
+    with pytest.raises(KafkaStreamError, match="topic '.*' does not exist"):
         KafkaApprovals("typo", **topics.client).send([Signal("paid", 1, "a")])
     assert not {"typo", "tippo"} & topics.names()
     assert topics.sent() == []

@@ -201,4 +201,4 @@ def test_a_job_that_was_reset_cannot_append_later(settings: KafkaSettings, cli: 
 
 
 def test_a_topic_that_is_not_there(settings: KafkaSettings, cli: Cli) -> None:
-    assert "there is no topic" in cli("list", code=2).stderr
+    assert "does not exist" in cli("list", code=2).stderr

@@ -74,7 +74,7 @@ def test_a_missing_value_is_an_error_for_other_types(kind: Any) -> None:
         (Point, b'{"x": "three"}', "valid integer"),
         (dict, b"[1]", "should be an object"),
         (dict, b"\xff", "Invalid JSON"),
-        (str, b"\xff", "no UTF-8"),
+        (str, b"\xff", "not UTF-8"),
     ],
 )
 def test_what_does_not_fit_is_an_error_that_says_why(kind: Any, raw: bytes, found: str) -> None:

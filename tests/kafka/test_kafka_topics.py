@@ -21,8 +21,8 @@ def test_a_topic_is_made_listed_and_described(kafka_broker: KafkaBroker) -> None
     name = f"orders-{uuid.uuid4().hex[:8]}"
     client = ("--bootstrap-servers", json.dumps(kafka_broker.client_options))
     made = ("create", name, "--partitions", "3", "--config", "retention.ms=60000", *client)
-    assert topic(*made) == (0, f"topic {name} is made\n")
-    assert topic(*made) == (0, f"topic {name} is there already\n")
+    assert topic(*made) == (0, f"created topic {name}\n")
+    assert topic(*made) == (0, f"topic {name} already exists\n")
     assert name in topic("list", *client)[1].splitlines()
     assert name in json.loads(topic("list", "--json", *client)[1])
     producer = KafkaProducer(**kafka_broker.client_options)

@@ -53,7 +53,7 @@ def test_a_full_disk_fails_the_job_and_loses_nothing(disk: Path, tmp_path: Path)
         fill(disk / "filler")
         printed = process.communicate(timeout=240)[1]
     assert process.returncode == 1
-    assert "database or disk is full" in printed and "look at the disk's free space" in printed
+    assert "database or disk is full" in printed and "check the disk's free space" in printed
     (disk / "filler").unlink()
     with till.started() as process:
         till.run_on(process)

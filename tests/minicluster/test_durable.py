@@ -277,7 +277,7 @@ def test_a_store_that_cannot_be_made_is_refused_when_the_agent_is_applied(
     agents_environment: MakeEnvironment, tmp_path: Path
 ) -> None:
     orders = Orders(directory=str(tmp_path), waits=False)
-    with pytest.raises(UnknownStoreError, match=r"(?s)there is no store 'postgres'.*FA3006"):
+    with pytest.raises(UnknownStoreError, match=r"(?s)unknown store 'postgres'.*FA3006"):
         keyed_numbers(agents_environment(config={"action-state.store": "postgres"})).apply(orders)
     with pytest.raises(OptionError, match=r"action-state\.sqlite\.path"):
         keyed_numbers(on_a_cluster(agents_environment(config={"action-state.store": "sqlite"}))).apply(orders)

@@ -46,7 +46,7 @@ def test_parts_of_another_kind_are_refused_where_they_are_given(agents_environme
         ("collect", lambda: env.collect(applied)),
     ]
     for called, misuse in misuses:
-        with pytest.raises(JobDefinitionError, match=f"{called} is given something else than") as refused:
+        with pytest.raises(JobDefinitionError, match=f"{called} got a value that is not") as refused:
             misuse()
         assert "test_job_parts.py" in str(refused.value).splitlines()[0]
     with pytest.raises(JobDefinitionError, match="from_list needs a key selector") as missing:

@@ -65,5 +65,5 @@ def test_observers_are_told_in_workers(
 
 def test_what_cannot_be_pickled_is_refused(agents_environment: MakeEnvironment) -> None:
     stream = agents_environment().from_list([1], lambda number: number)
-    with pytest.raises(ObserverError, match="give its class"):
+    with pytest.raises(ObserverError, match="pass its class"):
         stream.apply(EchoAgent, observers=[Locked()])

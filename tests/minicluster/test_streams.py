@@ -313,7 +313,7 @@ def test_a_failing_action_names_the_users_line_first(
     [
         (lambda record: [record], "a key of type builtins.list"),
         (lambda record: 1 / 0, "ZeroDivisionError"),
-        (lambda record: float("nan"), "not a number"),
+        (lambda record: float("nan"), "a key is NaN"),
     ],
 )
 def test_a_record_without_usable_key_is_a_named_error(

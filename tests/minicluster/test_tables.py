@@ -200,7 +200,7 @@ class ChangeAgent(Agent):
 def test_a_policy_that_there_is_not(agents_environment: MakeEnvironment) -> None:
     env = agents_environment()
     policy: Any = "sometimes"
-    with pytest.raises(UnsupportedTableError, match="no such policy"):
+    with pytest.raises(UnsupportedTableError, match="unknown policy"):
         env.from_table(totals_of(env), "customer", changes=policy)
 
 

@@ -203,7 +203,7 @@ def test_an_absurd_number_of_tokens_costs_no_answer(caplog: pytest.LogCaptureFix
     usage = {"prompt_tokens": 10**30, "completion_tokens": 5, "total_tokens": 10**30}
     outputs, letters, _ = ended(Lenient(), bodies({**GOOD, "usage": usage}), [0, 0])
     assert outputs == ["good", "good"], letters[0].traceback
-    assert "tokens, which cannot be" in caplog.text
+    assert "tokens, which is impossible" in caplog.text
 
 
 # -- refusals -----------------------------------------------------------------------------

@@ -200,7 +200,7 @@ def test_an_output_that_never_comes(agent_harness: Make) -> None:
         (UsageLimits(tool_calls=2), "tool calls"),
         (UsageLimits(total_tokens=150), "total tokens"),
         (UsageLimits(output_tokens=1), "output tokens"),
-        (UsageLimits(cost=1), "price is not known"),
+        (UsageLimits(cost=1), "price is unknown"),
     ],
 )
 def test_a_model_that_goes_on_for_ever(agent_harness: Make, limits: UsageLimits, text: str) -> None:

@@ -116,7 +116,7 @@ SECRET = "sk-this-is-a-secret"
     [
         (lambda: ChatModel("gpt-5-mini"), "'provider:name'"),
         (lambda: ChatModel("openai:gpt", temprature=1), "temprature"),  # type: ignore[call-arg]
-        (lambda: ChatModel("openai:gpt", api_key=SECRET), "named by {'env': VARIABLE}"),  # type: ignore[arg-type]
+        (lambda: ChatModel("openai:gpt", api_key=SECRET), "refer to a secret by {'env': VARIABLE}"),  # type: ignore[arg-type]
         (lambda: ChatModel("openai:gpt", api_key={"env": "A", "file": "b"}), "either env or file"),
         (lambda: ChatModel("openai:gpt", limits={"requests": 0}), "limits.requests"),
         (lambda: ChatModel(router={"models": {"a": ""}}), "either rules, a function or a judge"),
@@ -197,7 +197,7 @@ def test_options_of_the_environment() -> None:
 @pytest.mark.parametrize(("key", "value"), [("modle", "groq:b"), ("limits.requests", "many"), ("model", "b")])
 def test_wrong_options(key: str, value: str) -> None:
     config = Configuration({f"chat-models.analyst.{key}": value})
-    with pytest.raises(OptionError, match="below chat-models.analyst do not fit"):
+    with pytest.raises(OptionError, match="below chat-models.analyst are invalid"):
         overridden("analyst", ChatModelSpec(), config)
 
 

@@ -187,7 +187,7 @@ def test_what_falls_out_is_summarised(agent_harness: Make) -> None:
     (asked,) = MODELS.summariser.asked
     assert "user-prompt: q1\ntext: a1\nuser-prompt: q2\ntext: a2" in str(texts(asked)[0])
     harness.push("q4")
-    told = "What was said before, in short:\nAda asked twice."
+    told = "Summary of the conversation so far:\nAda asked twice."
     assert texts(MODELS.talker.asked[3]) == ["You are kind.", told, "q3", "a3", "q4"]
     harness.push("q5")
     assert "Ada asked twice." in str(texts(MODELS.summariser.asked[1])[0])
@@ -234,7 +234,7 @@ def test_a_chat_that_fails_leaves_no_trace(agent_harness: Make) -> None:
 @pytest.mark.parametrize(
     ("said", "code", "text"),
     [
-        ({"run_tools": False}, "FA1005", "calls of tools"),
+        ({"run_tools": False}, "FA1005", "tool calls"),
         ({"history": ConversationHistory(name="own")}, "FA9004", "no history at 'conversations.own'"),
         (
             {"variables": {"mood": "k" * 2000}, "history": ConversationHistory(max_bytes=1000)},

@@ -76,15 +76,15 @@ def test_a_prompt_of_a_server(agent_harness: Make, counts: Counts) -> None:
 
 
 WRONG = [
-    ("greeting", {"tone": "kind"}, "misses variables", "pass name=..."),
+    ("greeting", {"tone": "kind"}, "has variables without a value", "pass name=..."),
     (
         "greeting",
         {"tone": "kind", "name": "Ada", "nmae": "Bo"},
         "has no such variable",
         "did you mean 'name'",
     ),
-    ("theirs", {"name": "Ada"}, "misses variables", "pass title=..."),
-    ("theirs", {"name": "Ada", "title": "Dr", "x": 1}, "has no such variable", "leave out x"),
+    ("theirs", {"name": "Ada"}, "has variables without a value", "pass title=..."),
+    ("theirs", {"name": "Ada", "title": "Dr", "x": 1}, "has no such variable", "remove x"),
 ]
 
 
@@ -122,7 +122,7 @@ FILES = [
     ("a.md", None, "FileNotFoundError"),
     ("a.docx", "x", "the ending .docx"),
     ("a.yaml", "messages: [", "expected the node content"),
-    ("a.yaml", "text: x", "no list of messages, but dict"),
+    ("a.yaml", "text: x", "not a list of messages, but dict"),
     ("a.yaml", "- {role: robot, content: x}", "message 1: {'role': 'robot'"),
 ]
 
@@ -202,9 +202,9 @@ def test_options_of_a_job_go_before_the_description() -> None:
     config = Configuration({"mcp-servers.shop.url": "http://example.com/sse", "mcp-servers.shop.timeout": 5})
     spec = configured("shop", ARGUMENTS, config)
     assert (spec.way, spec.command, spec.args, spec.timeout) == ("sse", None, (), 5)
-    with pytest.raises(OptionError, match="does not fit"):
+    with pytest.raises(OptionError, match="is invalid"):
         configured("shop", ARGUMENTS, Configuration({"mcp-servers.shop.timeout": -1}))
-    with pytest.raises(OptionError, match="names nothing"):
+    with pytest.raises(OptionError, match="unknown option mcp-servers.shop.tiemout"):
         configured("shop", ARGUMENTS, Configuration({"mcp-servers.shop.tiemout": 1}))
 
 
@@ -213,7 +213,7 @@ def test_options_of_a_job_go_before_the_description() -> None:
     [
         ({"url": "ftp://x"}, "String should match pattern"),
         ({"url": "http://x/mcp", "transport": "stdio"}, "the transport stdio needs a command"),
-        ({"url": "http://x/mcp", "auth": "written-out"}, "a secret is named"),
+        ({"url": "http://x/mcp", "auth": "written-out"}, "refer to a secret"),
         ({}, "either a command or a url"),
     ],
 )

@@ -396,7 +396,7 @@ def test_limits_hold_beside_steps(agent_harness: Make) -> None:
 
 
 def test_an_agent_that_may_not_ask_is_refused() -> None:
-    with pytest.raises(AgentDefinitionError, match="may not ask"):
+    with pytest.raises(AgentDefinitionError, match="a limit of less than one request"):
         ReActAgent(max_steps=0)
 
 

@@ -115,7 +115,7 @@ def test_options_of_a_job_cannot_lead_in_circles_either(agent_harness: Make) -> 
 
 
 def test_a_wrong_expression_is_refused_where_it_is_written() -> None:
-    with pytest.raises(AgentDefinitionError, match="no regular expression"):
+    with pytest.raises(AgentDefinitionError, match="not a regular expression"):
         to("first", rules=[{"model": "first", "contains": "(("}])
 
 

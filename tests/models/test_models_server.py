@@ -172,7 +172,7 @@ def test_failures_that_stay(model_server: Serve, agent_harness: Make) -> None:
     refusing = model_server(lambda request: Reply("no such model", status=404))
     text = failure(agent_harness(Analyst(), config=options(refusing), crash=None, forced_replay=False))
     assert refusing.count == 1
-    assert "no such model" in text and "refused" in text
+    assert "no such model" in text and "rejected" in text
 
 
 def test_a_connection_that_breaks_and_a_server_that_is_slow(model_server: Serve, agent_harness: Make) -> None:

@@ -108,7 +108,7 @@ def test_what_fits_is_not_cut(caplog: pytest.LogCaptureFixture) -> None:
         assert harness.memory()["conversations.default"].messages[2]["parts"][0]["content"] == SAYS["half"]
         assert not [one for one in caplog.records if one.name.startswith("flink_agents.history")]
         harness.push("text")
-    assert "parts of it are cut from" in caplog.text
+    assert "large messages are cut, from" in caplog.text
 
 
 @pytest.mark.own_conditions

@@ -172,7 +172,7 @@ EMITTING = [returns, returns_one_of, returns_many, sends, yields_it, sends_later
 @each("function", EMITTING)
 def test_an_emitted_event_that_no_action_takes_is_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(
-        AgentDefinitionError, match="emits 'Paid', which no action of the agent takes"
+        AgentDefinitionError, match="emits 'Paid', which no action of the agent handles"
     ) as caught:
         compile_agent(agent(function))
     assert caught.value.fix

@@ -233,5 +233,5 @@ def test_what_a_constructor_objects_to_is_told() -> None:
 
 
 def test_code_needs_an_instance_where_the_class_has_arguments() -> None:
-    with pytest.raises(AgentConfigurationError, match="cannot be made without arguments"):
+    with pytest.raises(AgentConfigurationError, match="cannot be created without arguments"):
         AgentCode.of(ShopAgent)

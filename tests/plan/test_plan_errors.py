@@ -118,8 +118,8 @@ TRIGGERS = [
     (unknown_trigger, UnknownTriggerError, '@action(OrderPlaced, "zzz")', "declare it with emits=['zzz']"),
     (trigger_without_source, EventNeverEmittedError, "@action(OrderPaid)", "emits=[OrderPaid]"),
     (name_without_source, EventNeverEmittedError, "@action(OrderPlaced, OrderPaid)", "remove the action"),
-    (trigger_that_leaves, UnknownTriggerError, "@action(OutputEvent)", "an event of its own"),
-    (trigger_that_leaves_by_name, UnknownTriggerError, "def answer(", "an event of its own"),
+    (trigger_that_leaves, UnknownTriggerError, "@action(OutputEvent)", "another event in addition"),
+    (trigger_that_leaves_by_name, UnknownTriggerError, "def answer(", "another event in addition"),
     (trigger_that_is_no_event, UnknownTriggerError, "@action(Other)", "write @action(InputEvent)"),
     (trigger_that_is_empty, UnknownTriggerError, "def answer(", "write @action(InputEvent)"),
     (no_trigger, UnknownTriggerError, "@action()", "with parentheses"),
@@ -334,25 +334,30 @@ def action_replaced_by_a_value() -> Any:
 AGENTS = [
     (no_action, "class Shop(Agent):", "the agent 'Shop' has no action", "@action(InputEvent)"),
     (no_action_built, 'return Agent(name="Empty")', "the agent 'Empty' has no action", "use add_action"),
-    (nothing_takes_inputs, "class Shop(Agent):", "'Shop' takes inputs", "@action(InputEvent)"),
-    (nothing_built_takes_inputs, 'return Agent(name="Deaf")', "'Deaf' takes inputs", "@action(InputEvent)"),
+    (nothing_takes_inputs, "class Shop(Agent):", "'Shop' handles inputs", "@action(InputEvent)"),
+    (nothing_built_takes_inputs, 'return Agent(name="Deaf")', "'Deaf' handles inputs", "@action(InputEvent)"),
     (reserved_side_output, "class Shop(Base):", "'dead-letter' has a reserved name", "dead_letters()"),
-    (side_output_of_delayed_events, "class Shop(Base):", "has a reserved name", "sent with a delay"),
+    (side_output_of_delayed_events, "class Shop(Base):", "has a reserved name", "delayed events"),
     (side_output_of_late_values, "class Shop(Base):", "'late-outputs' has a reserved name", "late_outputs()"),
     (nameless_side_output, "class Shop(Base):", "has no name", "name it"),
     (side_outputs_without_types, "class Shop(Base):", "is not a mapping", "side_outputs = {"),
     (context_that_is_none, "class Shop(Base):", "a subclass of RunnerContext", "derive the class"),
     (context_that_is_an_object, "class Shop(Base):", "a subclass of RunnerContext", "derive the class"),
-    (context_with_constructor, "class Context(RunnerContext):", "a constructor", "remove the constructor"),
-    (unknown_policy, "class Shop(Base):", "wrong on_error", "on_error='dead-letter'"),
-    (unknown_policy_for_the_unhandled, "class Shop(Base):", "wrong on_unhandled", "on_unhandled='dead-"),
+    (
+        context_with_constructor,
+        "class Context(RunnerContext):",
+        "its own constructor",
+        "remove the constructor",
+    ),
+    (unknown_policy, "class Shop(Base):", "invalid on_error", "on_error='dead-letter'"),
+    (unknown_policy_for_the_unhandled, "class Shop(Base):", "invalid on_unhandled", "on_unhandled='dead-"),
     (
         unknown_policy_of_an_action,
         '@action(InputEvent, on_error="again")',
-        "wrong on_error",
-        "leave it out",
+        "invalid on_error",
+        "omit it",
     ),
-    (action_replaced_by_a_value, "class Shop(Base):", "'read' replaces a method", "rename"),
+    (action_replaced_by_a_value, "class Shop(Base):", "'read' replaces a decorated method", "rename"),
 ]
 
 
@@ -381,7 +386,7 @@ def test_the_text_names_file_line_class_and_method() -> None:
         "which no action emits"
     )
     assert expected == "  expected: an action of the agent that emits it"
-    assert found == "  found: actions and inputs give OrderPlaced, _input_event"
+    assert found == "  found: actions and inputs emit OrderPlaced, _input_event"
     assert fix == ("  fix: emit it, remove the action, or declare emits=[OrderPaid] if a library emits it")
     assert code == "  [FA1004] https://flink-agents-python.readthedocs.io/latest/errors.html#fa1004"
 
@@ -416,7 +421,7 @@ def test_unreachable_actions_are_a_warning_at_the_callers_line() -> None:
     [warning] = caught
     text = str(warning.message)
     assert "<locals>.Shop.book: action 'book' is never reached from InputEvent" in text
-    assert "OrderPlaced, OrderPaid is emitted only by actions that are not reached either" in text
+    assert "OrderPlaced, OrderPaid is emitted only by actions that are not reached, too" in text
     assert warning.filename == __file__
 
 

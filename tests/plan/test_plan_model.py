@@ -121,7 +121,7 @@ def missing_resource(data: dict[str, Any]) -> None:
         (two_actions, "two actions have the name 'read_order'"),
         (two_resources, "two resources are the tool 'rate'"),
         (missing_event, "events has no class 'OrderPlaced', which triggers 'book'"),
-        (missing_resource, "there is no tool 'double'"),
+        (missing_resource, "unknown tool 'double'"),
     ],
 )
 def test_what_is_no_plan_of_this_version(

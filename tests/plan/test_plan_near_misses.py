@@ -95,7 +95,7 @@ def test_a_wrong_value_of_a_setting_names_the_nearest_one() -> None:
 
     for kind, fix in (
         (Desk, "write on_suspend='interleave'"),
-        (Odd, "write on_suspend='interleave', or leave it out"),
+        (Odd, "write on_suspend='interleave', or omit it"),
     ):
         with pytest.raises(AgentDefinitionError) as caught:
             compile_agent(kind)
@@ -111,9 +111,9 @@ async def later(asked: Any) -> bool:
 
 @each("needs", ["yes", "no", "", 3, "a b:c"])
 def test_a_text_is_no_answer_whether_somebody_has_to_approve(needs: Any) -> None:
-    with pytest.raises(AgentDefinitionError, match="wrong needs_approval"):
+    with pytest.raises(AgentDefinitionError, match="invalid needs_approval"):
         action(InputEvent, needs_approval=needs)(later)
-    with pytest.raises(AgentDefinitionError, match="wrong needs_approval"):
+    with pytest.raises(AgentDefinitionError, match="invalid needs_approval"):
         Tool(len, "len", needs_approval=needs)
 
 

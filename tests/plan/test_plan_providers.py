@@ -131,7 +131,7 @@ def test_a_provider_that_is_installed_is_found_by_name(
 
 @each("make", [decorated, built])
 def test_a_kind_that_nothing_provides_names_what_to_install(make: Callable[[], Agent]) -> None:
-    with pytest.raises(AgentDefinitionError, match="'their_features' is no type of resource") as caught:
+    with pytest.raises(AgentDefinitionError, match="'their_features' is not a type of resource") as caught:
         make()
     what = "a distribution with an entry point 'their_features' in the group flink_agents.resource_providers"
     assert caught.value.fix == f"install {what}"
@@ -170,9 +170,9 @@ def test_arguments_are_checked_when_the_agent_is_compiled(install: Callable[...,
 @pytest.mark.parametrize(
     ("provider", "text"),
     [
-        ("their_provider:Nothing", "(?s)is none.*ResourceProvider"),
+        ("their_provider:Nothing", "(?s)is invalid.*ResourceProvider"),
         ("their_provider:Missing", "cannot be imported"),
-        ("missing_provider:Features", "(?s)cannot be imported.*missing_provider.*install what it needs"),
+        ("missing_provider:Features", "(?s)cannot be imported.*missing_provider.*install its requirements"),
     ],
 )
 def test_a_provider_that_does_not_work(install: Callable[..., None], provider: str, text: str) -> None:

@@ -44,10 +44,10 @@ CONFIGURATIONS = [
     (lambda: Configured(Other()), "Other: Unable to serialize unknown type"),
     (lambda: Configured(lambda: 1), "function: Unable to serialize unknown type"),
     (lambda: Configured(math.nan), "float: Out of range float values"),
-    (lambda: Configured((1, 2)), "tuple: JSON would not give back its type"),
-    (lambda: Configured({1: "a"}), "dict: JSON would not give back its type"),
+    (lambda: Configured((1, 2)), "tuple: JSON would not preserve its type"),
+    (lambda: Configured({1: "a"}), "dict: JSON would not preserve its type"),
     (lambda: Configured("\ud800"), "str: 'utf-8' codec can't encode"),
-    (lambda: Configured(1, *["2"]), "tuple: JSON would give back (2,)"),  # type: ignore[arg-type]
+    (lambda: Configured(1, *["2"]), "tuple: JSON would change it to (2,)"),  # type: ignore[arg-type]
     (lambda: Typed(3), "3: Unable to generate pydantic-core schema"),
     (lambda: Configured, "missing 1 required positional argument: 'value'"),
 ]

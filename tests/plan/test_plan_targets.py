@@ -80,7 +80,7 @@ def test_a_script_is_imported_with_its_neighbours(project: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "kind", "message", "fix"),
     [
-        ("plan_shop", PlanFormatError, "'plan_shop' names no agent", "write plan_shop:Name"),
+        ("plan_shop", PlanFormatError, "'plan_shop' is not an agent", "write plan_shop:Name"),
         (
             "plan_shop:NOT_AN_AGENT",
             PlanFormatError,

@@ -180,7 +180,7 @@ BAD_FORMAT = [
         more("    resources:\n      - {name: r, type: mcp, class: 'm:C'}"),
         "'mcp'",
         8,
-        "resources.0.type: Value error, 'mcp' is no type of resource",
+        "resources.0.type: Value error, 'mcp' is not a type of resource",
     ),
     (more("    name: B"), None, 7, "the key 'name' appears twice"),
     (more("    configuration: {a: 1}"), None, 7, "the agent 'A' has a configuration, but no class"),
@@ -233,7 +233,7 @@ BAD_AGENTS = [
     (action(triggers='["plan_shop:Nothing"]'), FunctionReferenceError, 5, "restore the name"),
     (action(emits='["plan_shop:Nothing"]'), FunctionReferenceError, 7, "restore the name"),
     (action(triggers="[_input_event, ordr]"), UnknownTriggerError, 4, "declare it with emits=['ordr']"),
-    (action(triggers="[_output_event]"), UnknownTriggerError, 4, "an event of its own"),
+    (action(triggers="[_output_event]"), UnknownTriggerError, 4, "another event in addition"),
     (
         action(triggers='[_input_event, "plan_shop:OrderPaid"]'),
         EventNeverEmittedError,
@@ -276,7 +276,7 @@ BAD_AGENTS = [
         more("    tools: [{name: t, function: 'plan_shop:NOT_AN_AGENT', description: d}]"),
         ActionSignatureError,
         7,
-        "give the function itself",
+        "pass the function itself",
     ),
     (more("    prompts:\n      - {name: p, text: 'a {b'}"), AgentDefinitionError, 8, "double the braces"),
     (

@@ -98,7 +98,7 @@ def test_a_name_of_the_package_stays_what_it_is(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("entry_points", "text"),
     [
-        ("theirs = their_stores:no_store", "returns no store"),
+        ("theirs = their_stores:no_store", "returned a value that is not a store"),
         ("theirs = their_stores:Missing", "cannot be imported"),
         ("theirs = missing_module:Store", "missing_module"),
     ],
@@ -121,7 +121,7 @@ def test_two_distributions_with_one_name(installed: Path) -> None:
     [
         ("sqlite", {}, "needs its option 'action-state.sqlite.path'"),
         ("sqlite", {"path": "a.db", "paht": "b.db"}, "(?s)no option 'paht'.*busy-timeout, lease"),
-        ("sqlite", {"path": 3}, "sqlite.path'.* does not fit"),
+        ("sqlite", {"path": 3}, "invalid value of option 'action-state.sqlite.path'"),
         ("sqlite", {"path": "a.db", "lease": "10"}, "duration"),
         ("sqlite", {"path": "a.db", "lease": "1 ms"}, "at least 100 ms"),
         ("sqlite", {"path": "a.db", "max-record-bytes": 0}, "at least 1"),
@@ -178,7 +178,7 @@ def test_options_are_checked_when_the_agent_is_applied(tmp_path: Path) -> None:
 
 
 def test_a_third_partys_store_is_not_imported_when_the_agent_is_applied(installed: Path) -> None:
-    with pytest.raises(UnknownStoreError, match="no store 'theirs'"):
+    with pytest.raises(UnknownStoreError, match="unknown store 'theirs'"):
         chosen(store="theirs")
     distribution(installed, "theirs", "theirs = their_stores:Missing")
     assert chosen(store="theirs", theirs_depth=3) == StoreChoice("theirs", {"depth": 3})

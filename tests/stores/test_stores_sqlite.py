@@ -49,7 +49,7 @@ def test_a_database_of_something_else_is_not_touched(file: Path) -> None:
     before = file.read_bytes()
 
     async def body() -> None:
-        with pytest.raises(StoreFormatError, match="something else"):
+        with pytest.raises(StoreFormatError, match="another program"):
             await opened(file)
 
     run(body)
@@ -97,7 +97,7 @@ def test_a_path_that_cannot_be_a_file(tmp_path: Path) -> None:
 
 def test_who_only_looks_makes_no_file(file: Path) -> None:
     async def body() -> None:
-        with pytest.raises(StoreUnavailableError, match="no store"):
+        with pytest.raises(StoreUnavailableError, match="does not exist"):
             await SQLiteStore(file).open(None)
 
     run(body)

@@ -1,4 +1,4 @@
-"""``Agent``: the class that authors derive from, and the builder of agents without a class.
+"""``Agent``: the base class of your agents, and a builder for agents without a class.
 
 As a class::
 
@@ -14,9 +14,9 @@ As a builder::
 
     agent = Agent(name="Greeter").add_action("greet", [InputEvent], greet)
 
-Constructor arguments of a subclass are its configuration: they are written into the plan, and
-each subtask makes its own instance from them. What an instance holds is therefore a constant;
-what must be remembered belongs into ``ctx.short_term_memory``.
+Constructor arguments of a subclass are its configuration: they are written into the plan, and each subtask
+creates its own instance from them. So attributes of an instance are constants; store values that must be
+remembered in ``ctx.short_term_memory``.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from flink_agents.api.settings import ActionOptions, ActionSettings, check_near
 
 
 def _copy(argument: Any) -> Any:
-    """Return a copy, which the constructor cannot change; ``argument`` itself where it has none."""
+    """Return a copy that the constructor cannot change, or ``argument`` itself if it cannot be copied."""
     try:
         return copy.deepcopy(argument)
-    except Exception:  # whatever a foreign class objects to: the plan refuses live objects by name
+    except Exception:  # foreign classes can raise anything; the plan rejects live objects with a named error
         return argument
 
 
@@ -77,7 +77,7 @@ class Agent:
         )
         self.__dict__["__actions__"] = {}
         self.__dict__["__resources__"] = {}
-        # Where things were declared that have no code of their own, for error texts.
+        # Places of declarations without code of their own, for error texts.
         self.__dict__["__places__"] = {"agent": caller_place(0)} if cls is Agent else {}
         return self
 
@@ -86,18 +86,18 @@ class Agent:
             self.agent_name = name
 
     def as_tool(self, description: str | None = None, *, input_type: Any = str) -> Any:
-        """Make a tool of the agent, by which a model asks it as ``ctx.call_agent`` does.
+        """Make a tool of the agent, with which a model calls it as ``ctx.call_agent`` does.
 
         In the body of another agent's class: ``check = Checker().as_tool("Checks an order.")``; or
-        ``agent.add_resource("check", "tool", Checker().as_tool())``. What the model is told is the value of
-        the agent's ``OutputEvent``. Each durable call of the agent is recorded, as one of the action that
-        talks with the model.
+        ``agent.add_resource("check", "tool", Checker().as_tool())``. The model gets the value of the agent's
+        ``OutputEvent``. Each durable step of the agent is recorded, as a step of the action that holds the
+        conversation.
 
         Args:
-            description: Tells the model what the tool is for. Default: the first paragraph of the class's
+            description: Description of the tool for the model. Default: the first paragraph of the class's
                 docstring.
             input_type: Type of the argument ``request``, which becomes the input: a pydantic model, a
-                dataclass, any other type that pydantic describes.
+                dataclass, or another type that pydantic supports.
         """
 
         async def ask(request: Any, ctx: RunnerContext) -> Any:
@@ -138,25 +138,26 @@ class Agent:
         emits: Sequence[Trigger] = (),
         **settings_and_config: Any,
     ) -> Self:
-        """Add an action; returns the agent.
+        """Add an action, and return the agent.
 
         Args:
             name: Name of the action, unique in the agent.
             triggers: Event classes or type strings.
             func: ``(event, ctx)``, ``def`` or ``async def``.
-            emits: Events that it emits though its code does not name them.
-            **settings_and_config: When and how it is executed, as ``ActionOptions`` describes it; all
-                others are JSON values that the action reads as ``ctx.action_config``.
+            emits: Events that it emits and that its code does not name.
+            **settings_and_config: Settings of its execution (see ``ActionOptions``); all others are JSON
+                values that the action reads as ``ctx.action_config``.
 
         Raises:
             DuplicateNameError: The agent already has an action of that name.
             UnknownTriggerError: A trigger is neither an event class nor a type string.
-            AgentDefinitionError: A setting is none, or a value of the config has nearly the name of one.
+            AgentDefinitionError: A setting is invalid, or the name of a config value is almost that of a
+                setting.
         """
         config = settings_and_config
         settings = {key: config.pop(key) for key in ActionSettings.model_fields if key in config}
         known = (*ActionSettings.model_fields, "emits")
-        check_near(f"action {name!r}", place_of(func), config, known, "give the value another name")
+        check_near(f"action {name!r}", place_of(func), config, known, "rename the value")
         return self._add(name, triggers, func, emits, settings, config)
 
     def _add(
@@ -181,7 +182,7 @@ class Agent:
         return self
 
     def add_resource(self, name: str, resource_type: ResourceType | str, resource: Any) -> Self:
-        """Add a resource; returns the agent.
+        """Add a resource, and return the agent.
 
         Args:
             name: Name of the resource, unique in its type.
@@ -190,7 +191,7 @@ class Agent:
                 ``ResourceDescriptor``.
 
         Raises:
-            AgentDefinitionError: There is no such type.
+            AgentDefinitionError: The type is unknown.
             DuplicateNameError: The agent already has a resource of that type and name.
         """
         where = caller_place(0)

@@ -1,4 +1,4 @@
-"""Actions of this package that an agent has where it emits the events that they answer."""
+"""Actions of this package, which an agent has if it emits the events that they answer."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class BuiltInAction:
     Attributes:
         name: Its name in the agent.
         request: The event that triggers it.
-        response: The event by which it answers.
-        function: Its code, as ``module:qualname``, since it needs packages that an agent may do without.
+        response: The event of its answer.
+        function: Its code, as ``module:qualname``, since it needs optional packages.
     """
 
     name: str
@@ -51,4 +51,4 @@ BUILT_IN_ACTIONS: tuple[BuiltInAction, ...] = (
         "flink_agents.models.agents.retrieval_action:answer_context_retrieval_request",
     ),
 )
-"""All of them. An author's own action for one of these requests takes the place of the built-in one."""
+"""All of them. If you write an action for one of these requests, it replaces the built-in one."""

@@ -1,7 +1,7 @@
 """Decorators that mark the methods of an agent class.
 
-They only attach their arguments to the function; ``flink_agents.plan`` reads and checks it.
-Methods may be static or take ``self``; ``@staticmethod`` may stand above or below.
+They only attach their arguments to the function; ``flink_agents.plan`` reads and checks them. Methods may be
+static or take ``self``; ``@staticmethod`` may be above or below.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ RESOURCE_MARK = "__flink_agents_resource__"
 
 @dataclass(frozen=True)
 class ActionMark:
-    """The facts that ``@action`` or ``add_action`` stated about a function.
+    """The arguments of ``@action`` or ``add_action`` for a function.
 
     Attributes:
         triggers: Event classes or type strings.
-        emits: Events that it emits and that reading its code does not show.
-        settings: When and how it is executed.
-        config: What the action can read as ``ctx.action_config``; JSON values.
+        emits: Events that it emits and that its code does not name.
+        settings: Settings of its execution.
+        config: JSON values that the action reads as ``ctx.action_config``.
         name: Name of the action; None for the function's.
     """
 
@@ -64,11 +64,11 @@ class ActionMark:
         config: Mapping[str, Any],
         name: str | None,
     ) -> ActionMark:
-        """Return what the author wrote, if it is right.
+        """Return the arguments of an action, if they are valid.
 
         Raises:
             UnknownTriggerError: A trigger is neither an event class nor a type string.
-            AgentDefinitionError: A setting is unknown or none.
+            AgentDefinitionError: A setting is unknown or invalid.
         """
         emitted = check_event_types(emits, what, "an entry of emits", where)
         checked = check_settings(ActionSettings, what, where, settings, ("name", "config", "emits"))
@@ -86,7 +86,7 @@ class ActionMark:
 
 @dataclass(frozen=True)
 class ResourceMark:
-    """The facts that a resource decorator stated about a function."""
+    """The arguments of a resource decorator for a function."""
 
     type: ResourceType
     name: str | None = None
@@ -94,15 +94,15 @@ class ResourceMark:
 
 
 def check_triggers(triggers: object, what: str, where: str | None = None) -> tuple[Trigger, ...]:
-    """Return ``triggers`` if each is an event class or a type string, and there is one.
+    """Return ``triggers`` if there is at least one, and each is an event class or a type string.
 
     Args:
-        triggers: What the author wrote.
-        what: What has the triggers, for the error.
+        triggers: The author's triggers.
+        what: The action, for the error.
         where: Its place in the code, if known.
 
     Raises:
-        UnknownTriggerError: One is not, or there is none.
+        UnknownTriggerError: A trigger is invalid, or there is none.
     """
     sequence = _sequence(triggers)
     if not sequence:
@@ -118,7 +118,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
     """Return ``values``, or the one value, if each is an event class or a type string.
 
     Raises:
-        UnknownTriggerError: One is not.
+        UnknownTriggerError: A value is neither.
     """
     found: list[Trigger] = []
     for value in _sequence(values):
@@ -138,7 +138,7 @@ def check_event_types(values: object, what: str, role: str, where: str | None = 
 
 
 def _sequence(values: object) -> tuple[object, ...]:
-    """Return what the author gave as several values; one value alone may stand for itself."""
+    """Return the author's values as a sequence; a single value becomes a sequence of one."""
     if isinstance(values, str | type | Event) or not isinstance(values, Iterable):
         return (cast(object, values),)
     return tuple(cast("Iterable[object]", values))
@@ -151,25 +151,24 @@ def action(
     emits: Sequence[Trigger] = (),
     **settings: Unpack[ActionOptions],
 ) -> Callable[[F], F]:
-    """Mark a method as an action: it runs for each event that matches a trigger.
+    """Mark a method as an action, which runs for each event that matches a trigger.
 
-    The method takes ``(event, ctx)``, after ``self`` where it is no static method, and is
-    ``def`` or ``async def``. Events that it returns, yields or gives to ``ctx.send_event``
-    are emitted.
+    The method has the parameters ``(event, ctx)``, after ``self`` if it is not a static method, and is
+    ``def`` or ``async def``. It emits events by returning or yielding them, or with ``ctx.send_event``.
 
     Args:
         *triggers: Event classes (subclasses match too) or type strings; any of them.
         name: Name of the action. Default: the method's.
         config: JSON values that the action reads as ``ctx.action_config``.
-        emits: Events that the action emits though its code does not name them, for example
-            because a library makes them. What the code names is found without this.
-        **settings: When and how it is executed: ``when``, ``on_error``, ``retry``, ``timeout``,
+        emits: Events that the action emits and that its code does not name, for example because a library
+            creates them. Events that the code names are found without this.
+        **settings: Settings of its execution: ``when``, ``on_error``, ``retry``, ``timeout``,
             ``max_concurrency``, ``rate_limit``, ``blocking``, ``needs_approval``, ``approval_timeout``, as
             ``ActionOptions`` describes them.
 
     Raises:
         UnknownTriggerError: A trigger is neither an event class nor a type string.
-        AgentDefinitionError: A setting is unknown or none, or the method is marked already.
+        AgentDefinitionError: A setting is unknown or invalid, or the method is marked already.
     """
     if len(triggers) == 1 and inspect.isroutine(unwrap(triggers[0])):
         check_triggers((), "@action", place_of(triggers[0]))
@@ -185,7 +184,7 @@ def action(
 
 
 def _check_unmarked(func: Any, triggers: Sequence[object], where: str) -> None:
-    """Check that no ``@action`` stands below this one, which would take its place."""
+    """Check that there is no other ``@action`` below this one, which would replace it."""
     inner = getattr(unwrap(func), ACTION_MARK, None)
     if not isinstance(inner, ActionMark):
         return
@@ -225,16 +224,16 @@ def tool(func: F, /) -> F: ...
 @overload
 def tool(*, name: str | None = None, **limits: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 def tool(func: Any = None, /, *, name: str | None = None, **limits: Unpack[ToolOptions]) -> Any:
-    """Mark a method as a tool: the function itself, its schema from annotations and docstring.
+    """Mark a method as a tool, with a schema from its annotations and docstring.
 
     Args:
-        func: The method, where the decorator stands without parentheses.
+        func: The method, if the decorator is used without parentheses.
         name: Name of the tool. Default: the method's.
-        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` returns;
             ``needs_approval``, ``approval_timeout`` and ``idempotent``.
 
     Raises:
-        AgentDefinitionError: A limit is none, or there is a timeout of an approval and no approval.
+        AgentDefinitionError: A limit is invalid, or there is an approval timeout without an approval.
     """
 
     def decorate(target: Any) -> Any:
@@ -254,7 +253,7 @@ def resource(kind: ResourceType | str, *, name: str | None = None) -> Callable[[
         name: Name of the resource. Default: the method's.
 
     Raises:
-        AgentDefinitionError: Nothing that is installed provides that kind.
+        AgentDefinitionError: No installed provider supports that kind.
     """
 
     def decorate(target: F) -> F:
@@ -295,7 +294,7 @@ skills = _resource(ResourceType.SKILLS)
 
 
 class ClassAttribute(staticmethod):  # type: ignore[type-arg]
-    """A function that can be found again by the class whose attribute it is, as one that is written there.
+    """A function that workers find by the class whose attribute it is, like a method in the class body.
 
     Classes of agents are sent to the workers of a job by their names, which must lead to their actions and
     tools.

@@ -1,4 +1,4 @@
-"""Keeps a module that is imported for what it defines from running its job."""
+"""Prevents a module that is imported for its definitions from running its job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _readers: list[str] = []
 
 @contextmanager
 def without_jobs(who: str) -> Generator[None]:
-    """Refuse jobs for a time, in which modules of the user's are imported.
+    """Reject jobs while the user's modules are imported.
 
     Args:
-        who: Who imports them, for the error.
+        who: The importing component, for the error.
     """
     _readers.append(who)
     try:
@@ -40,8 +40,8 @@ def check_may_run() -> None:
         return
     raise MissingMainGuardError(
         f"a job would start because {who} imports the module that runs it",
-        expected='a module that runs its job as a script alone: under if __name__ == "__main__":',
+        expected='a module that runs its job only as a script: under if __name__ == "__main__":',
         found="execute() while the module is imported",
-        fix='write if __name__ == "__main__": above the lines that put the job together and execute it',
+        fix='write if __name__ == "__main__": above the lines that define and execute the job',
         where=authors_place(),
     )

@@ -1,1 +1,1 @@
-"""What the other packages of ``api`` share: names, values, places, policies, the current context."""
+"""The shared part of ``api``: names, values, places, policies, the current context."""

@@ -1,6 +1,6 @@
-"""Calls that actions have to await: the end of an action finds those that were not awaited.
+"""Calls that actions have to await: the end of an action detects calls that were not awaited.
 
-Python only warns of such a coroutine, in a log, and it counts as true. So an action that forgets the
+Python only logs a warning about such a coroutine, and it counts as true. So an action that forgets the
 ``await`` before a request for an approval would continue as if it had been approved.
 """
 
@@ -20,11 +20,11 @@ _T = TypeVar("_T")
 
 
 def noted(called: str, made: _T) -> _T:
-    """Note that the action whose code runs has to await ``made``, if that is a coroutine; returns it.
+    """Register ``made``, if it is a coroutine, as one that the running action has to await; return it.
 
     Args:
-        called: What the author wrote, such as ``ctx.chat``; Python's own warnings name the coroutine so, too.
-        made: What the call returns.
+        called: Name of the call, such as ``ctx.chat``; Python's own warnings use it, too.
+        made: The result of the call.
     """
     if inspect.iscoroutine(made):
         made.__qualname__ = called
@@ -38,18 +38,18 @@ def truth_of(result: object, condition: str) -> bool:
     """Return the result of a condition as a bool.
 
     Args:
-        result: What it returned.
-        condition: What it decides, for the error.
+        result: The result of the condition.
+        condition: Name of the condition, for the error.
 
     Raises:
-        MissingAwaitError: It has to be awaited, and is not. It would count as true.
+        MissingAwaitError: The result is an awaitable that was not awaited. It would count as true.
     """
     if hasattr(type(result), "__await__"):
         if inspect.iscoroutine(result):
             result.close()
         raise MissingAwaitError(
-            f"{condition} gives something that was not awaited",
-            expected="a truth value",
+            f"{condition} returned an awaitable that was not awaited",
+            expected="a bool",
             found=f"{type(result).__name__} {getattr(result, '__qualname__', '')}".strip(),
             fix="let a def function decide, from the event or the arguments alone",
         )
@@ -57,10 +57,10 @@ def truth_of(result: object, condition: str) -> bool:
 
 
 class AwaitedMethods:
-    """A base of classes whose public ``async def`` methods actions call: each call is noted.
+    """Base of classes whose public ``async def`` methods are called by actions: each call is registered.
 
     Attributes:
-        called_as: What an author's code calls an object of the class.
+        called_as: Name of such an object in an author's code.
     """
 
     called_as = "ctx"

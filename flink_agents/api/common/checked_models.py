@@ -1,7 +1,7 @@
-"""Models that authors write down, such as ``RetryPolicy(max_attempts=3)``: a slip in one has their line.
+"""Models that authors create, such as ``RetryPolicy(max_attempts=3)``: an error has their line.
 
-Only a call of the class is told so. What is read from a file, or inside another model, stays pydantic's
-error, to which whoever reads it adds the place in the file.
+Only a call of the class raises such an error. Inside a file or another model, it remains pydantic's error, to
+which the reader of the file adds the place.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flink_agents.api.errors.base import suggest
 
 
 class CheckedType(type):
-    """Class of classes whose calls are told so."""
+    """Metaclass of classes whose calls raise errors with the author's line."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make an instance.
+        """Create an instance.
 
         Raises:
-            WrongArgumentError: An argument is unknown, is missing or has a wrong value.
+            WrongArgumentError: An argument is unknown, missing or invalid.
         """
         try:
             return super().__call__(*args, **kwargs)
@@ -35,7 +35,7 @@ class CheckedType(type):
 
 
 class CheckedModelType(CheckedType, type(BaseModel)):
-    """The same for models of pydantic."""
+    """The same metaclass for pydantic models."""
 
 
 def _fields_of(cls: type) -> list[str]:
@@ -46,15 +46,15 @@ def _invalid(cls: type, error: ValidationError) -> WrongArgumentError:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     names, field = _fields_of(cls), ".".join(map(str, first["loc"]))
     problem = first["msg"].removeprefix("Value error, ")
-    fix = f"correct {field!r}" if field else "correct what is wrong"
+    fix = f"correct {field!r}" if field else "correct the value"
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        problem, fix = "there is no such argument", suggest(field, names, "leave it out")
+        problem, fix = "unknown argument", suggest(field, names, "remove it")
     elif first["type"] in ("missing", "missing_argument"):
         fix = f"write {cls.__name__}({field}=...)"
     return WrongArgumentError(
-        f"{cls.__name__} is given something that it does not take",
+        f"{cls.__name__} got an invalid argument",
         expected=f"{cls.__name__}({', '.join(f'{name}=...' for name in names)})",
-        # No value, which may be a secret.
+        # No value: it may be a secret.
         found=f"{field}: {problem}" if field else problem,
         fix=fix,
         where=authors_place(),
@@ -64,7 +64,7 @@ def _invalid(cls: type, error: ValidationError) -> WrongArgumentError:
 def _by_position(cls: type, error: TypeError) -> WrongArgumentError:
     names = _fields_of(cls)
     return WrongArgumentError(
-        f"{cls.__name__} takes its arguments by name",
+        f"{cls.__name__} accepts only keyword arguments",
         expected=f"{cls.__name__}({', '.join(f'{name}=...' for name in names)})",
         found=str(error),
         fix=f"write {cls.__name__}({names[0]}=...)" if names else f"write {cls.__name__}()",

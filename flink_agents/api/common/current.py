@@ -1,6 +1,6 @@
-"""The context of the action whose code runs, for code that no context was passed to.
+"""The context of the running action, for code that gets no context as an argument.
 
-A library that an action calls, as an agent of pydantic-ai, can record its calls with the action's context
+A library that an action calls, such as a Pydantic AI agent, can record its calls with the action's context
 without a parameter for it.
 """
 
@@ -16,11 +16,11 @@ class ActionRun(Protocol):
 
     @property
     def own_code_of(self) -> str | None:
-        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        """Name of the action if its own code is running, and not one of its durable functions."""
         ...
 
     def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
-        """Note a coroutine that the action's own code made, and has to await."""
+        """Register a coroutine that the action's own code created and has to await."""
         ...
 
     def context_here(self) -> Any:
@@ -29,32 +29,32 @@ class ActionRun(Protocol):
 
 
 current_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_action_run", default=None)
-"""The execution of an ``async def`` action whose code runs. The runtime sets it, and tasks inherit it."""
+"""The execution of the running ``async def`` action. The runtime sets it, and tasks inherit it."""
 
 called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_called_action_run", default=None)
-"""The execution of an action whose function is just called: inside of that, code of a ``def`` action runs."""
+"""The execution of the action whose function is being called: code of a ``def`` action runs inside."""
 
 
 OWN_LOCKS: set[str] = set()
 """Libraries whose locks, events and queues join tasks of one action, and nothing outside of it.
 
-A task that waits for such a lock does not keep its run from being suspended. Whoever lets a library run
-inside of actions adds its name.
+A task that waits for such a lock does not prevent its run from being suspended. An integration of a library
+adds the library's name.
 """
 
 
 def unrecorded_action() -> str | None:
-    """Name of the action whose own code runs where no durable call can be awaited.
+    """Return the name of the action whose code runs in a place where no durable step can be awaited.
 
-    That is the code of a ``def`` action, and what an ``async def`` action executes in another thread. The
-    code of a durable function is none of it: that is recorded as a whole.
+    This is the code of a ``def`` action, and code that an ``async def`` action runs in another thread. Code
+    of a durable function does not count: it is recorded as a whole.
 
     Returns:
-        None in any other code.
+        The name. None in any other code.
     """
     run = called_action_run.get()
     if run is None:
-        # Code that may use the context can await a durable call; other threads cannot.
+        # Code that may use the context can await a durable step; other threads cannot.
         run = current_action_run.get()
         if run is not None and run.context_here() is not None:
             return None

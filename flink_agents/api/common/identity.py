@@ -1,4 +1,4 @@
-"""``IdentityCache``: keeps what was found out about objects for as long as each of them lives."""
+"""``IdentityCache``: caches facts about objects for as long as each of them lives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Value = TypeVar("Value")
 
 
 class IdentityCache(Generic[Value]):
-    """Values by object, where an equal object is another one.
+    """Values by object identity: an equal object is a different one.
 
-    Code objects of two files are equal where their instructions are, and classes can define what is equal to
-    them; what was read in the source of one says nothing about the other. The cache keeps no object alive.
+    Code objects of two files are equal if their instructions are, and classes can define equality, so facts
+    about one object do not apply to an equal one. The cache keeps no object alive.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class IdentityCache(Generic[Value]):
     def get(self, owner: object) -> Value | None:
         """Return the value of an object, or None."""
         found = self._cached.get(id(owner))
-        # Another object can have the number of one that is gone.
+        # Another object can get the id of a deleted one.
         return found[1] if found is not None and found[0]() is owner else None
 
     def put(self, owner: object, value: Value) -> Value:
-        """Keep the value of an object, which must allow weak references; returns it."""
+        """Store the value of an object, which must allow weak references, and return it."""
         cached, number = self._cached, id(owner)
 
         def forget(reference: weakref.ref[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Loggers whose texts are bounded, whatever foreign exceptions and values they name."""
+"""Loggers with messages of bounded size, whatever exceptions and values they contain."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from types import TracebackType
 from flink_agents.redaction import hide
 
 MAX_CHARACTERS = 4_000
-"""How many characters of a value or an exception's text are logged."""
+"""Maximum number of characters of a value or an exception's message in a log."""
 
 MAX_LINE = 1_000
-"""How many characters of a line of a traceback are logged."""
+"""Maximum number of characters of a traceback's line in a log."""
 
 MAX_TRACEBACK = 20_000
-"""How many characters of a traceback are logged."""
+"""Maximum number of characters of a traceback in a log."""
 
 
 def bounded_logger(name: str) -> logging.Logger:
-    """Return the logger ``name``; what it is given to log is cut where it is too long."""
+    """Return the logger ``name``, which cuts long messages."""
     logger = logging.getLogger(name)
     if not any(isinstance(one, _Bounded) for one in logger.filters):
         logger.addFilter(_Bounded())
@@ -30,7 +30,7 @@ def bounded_logger(name: str) -> logging.Logger:
 
 
 def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
-    """Return what handles a record of a logger, and tells once what handlers and filters raise."""
+    """Return a handler function for a logger that reports an exception of handlers and filters only once."""
     plain, told = logger.handle, False
 
     def handle(record: logging.LogRecord) -> None:
@@ -40,7 +40,7 @@ def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            # An error of the record itself is one of the code that logs, for tests to find.
+            # An error of the record itself comes from the code that logs, so tests must see it.
             record.getMessage()
             if not told:
                 told = True
@@ -51,7 +51,7 @@ def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
 
 
 def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
-    """Return ``text``, without its middle where it is longer than ``most`` characters."""
+    """Return ``text``; if it is longer than ``most`` characters, without its middle."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4
@@ -59,16 +59,16 @@ def bounded(text: str, most: int = MAX_CHARACTERS) -> str:
 
 
 class _Bounded(logging.Filter):
-    """Bounds the arguments and the traceback of each record, takes secrets out of them; drops no record."""
+    """Cuts the arguments and the traceback of each record, and removes secrets; it drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Make ``record`` one whose text is bounded."""
-        # One argument that is a mapping stands there by itself.
+        """Cut the message of ``record``."""
+        # A single argument that is a mapping is stored as it is.
         args = record.args if isinstance(record.args, tuple) else (record.args,)
         record.args = tuple(map(_argument, args)) if record.args else ()
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None:
             _, error, origin = record.exc_info
-            # Handlers do not format a traceback again that has a text.
+            # Handlers do not format a traceback again if it has a text.
             record.exc_text = _traceback(error, origin)
         return True
 
@@ -79,7 +79,7 @@ def _argument(value: object) -> object:
 
 
 class _Shown:
-    """A value as a log shows it: bounded, and no error where it cannot be shown."""
+    """A value in a log: cut, and without an error if its text is unavailable."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -97,7 +97,7 @@ class _Shown:
             return self._without(error)
 
     def _without(self, error: Exception) -> str:
-        return f"<{type(self._value).__qualname__}: its text raised {type(error).__name__}>"
+        return f"<{type(self._value).__qualname__}: its __str__ raised {type(error).__name__}>"
 
 
 def _traceback(error: BaseException, origin: TracebackType | None) -> str:
@@ -106,6 +106,6 @@ def _traceback(error: BaseException, origin: TracebackType | None) -> str:
     except Exception as raised:
         # Foreign classes run their own code here.
         text = f"{type(error).__qualname__}: its traceback raised {type(raised).__name__}"
-    # Line by line first, so that one long message hides no other error of the chain.
+    # Line by line first, so that one long message does not hide other errors of the chain.
     lines = [bounded(line, MAX_LINE) for line in text.splitlines()]
     return bounded("\n".join(lines), MAX_TRACEBACK)

@@ -1,7 +1,7 @@
 """Metrics that actions record. They appear in Flink's own metric system.
 
-A group belongs to an agent or to one of its actions; asking twice for a name gives the same
-metric. Metrics count attempts: what a failed attempt recorded is not taken back.
+A group belongs to an agent or to one of its actions; the same name always returns the same metric. Metrics
+count attempts: those of a failed attempt are not undone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 
 class Counter(ABC):
-    """A count that goes up, and down where the author wants it to."""
+    """A count that you can increase and decrease."""
 
     @abstractmethod
     def inc(self, n: int = 1) -> None:
@@ -38,11 +38,11 @@ class Meter(ABC):
 
 
 class Gauge(ABC):
-    """The latest value of something."""
+    """The latest value of a quantity."""
 
     @abstractmethod
     def set(self, value: int | float) -> None:
-        """Replace the value. Flink's Python gauges hold whole numbers: it is rounded there."""
+        """Replace the value. Flink's Python gauges hold integers, so they round it."""
 
     @abstractmethod
     def get_value(self) -> int | float:

@@ -1,4 +1,4 @@
-"""One option, and how its value is read and written: in code, YAML, the environment."""
+"""An option, and the forms of its value: in code, YAML, the environment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ConfigOption(Generic[T]):
     """One option.
 
     Attributes:
-        key: Its name, dots between groups and dashes inside words.
+        key: Its name, with dots between groups and dashes inside words.
         type: The Python type of its value.
-        default: Its value if you do not set it.
-        doc: What it does, with unit.
-        minimum: The least value that has a meaning; None where all have one.
+        default: Its value if it is not set.
+        doc: Its meaning, with unit.
+        minimum: The lowest valid value; None if all values are valid.
 
-    An option of the type ``dict`` has entries: the key of each begins with the option's and a dot.
+    An option of the type ``dict`` has entries, whose keys start with the option's key and a dot.
     """
 
     key: str
@@ -44,7 +44,7 @@ class ConfigOption(Generic[T]):
         """Return ``value`` as this option's type.
 
         Raises:
-            OptionError: It does not fit.
+            OptionError: The value is invalid.
         """
         try:
             parsed = _convert(self.type, value)
@@ -54,28 +54,28 @@ class ConfigOption(Generic[T]):
         except (ValueError, TypeError, OverflowError) as error:
             least = "" if self.minimum is None else f", at least {write_value(self.minimum)}"
             raise OptionError(
-                f"option {self.key!r} has a value that does not fit",
+                f"invalid value of option {self.key!r}",
                 expected=describe_type(self.type) + least,
                 found=repr(value),
                 fix=self._fix(value),
             ) from error
 
     def _fix(self, value: object) -> str:
-        """What to write instead of ``value``, and what the option is about."""
+        """Return a fix for an invalid ``value``: an example, and the option's meaning."""
         if issubclass(self.type, Enum):
             near = suggest(str(value), [str(one.value) for one in self.type], "", cutoff=0.75)
             if near:
                 return near
         shown = _EXAMPLES.get(self.type, "") if self.default is None else write_value(self.default)
-        return f"write a value such as {shown!r}, or leave the option out: {self.doc}" if shown else self.doc
+        return f"write a value such as {shown!r}, or omit the option: {self.doc}" if shown else self.doc
 
 
 def option(
     key: str, kind: type[T], default: T | str | None = None, *, minimum: T | str | None = None
 ) -> Callable[[str], ConfigOption[T]]:
-    """Begin an option: a line holds its name, type, default and minimum, and a call adds its meaning.
+    """Return a function that adds the meaning to an option with this key, type, default and minimum.
 
-    Default and minimum may be texts as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
+    Default and minimum can be strings as users write them: ``option("a.pause", timedelta, "5 s")("...")``.
     """
 
     def declare(doc: str) -> ConfigOption[T]:
@@ -86,7 +86,7 @@ def option(
 
 
 def describe_type(kind: type[Any]) -> str:
-    """Return how a value of an option of type ``kind`` is written."""
+    """Describe the form of an option's value of type ``kind``."""
     if kind is timedelta:
         return "a duration such as '200 ms', '5 s', '2 min', '1 h' or '7 d'"
     if issubclass(kind, Enum):
@@ -94,14 +94,14 @@ def describe_type(kind: type[Any]) -> str:
     names: dict[type[Any], str] = {
         bool: "true or false",
         dict: "entries",
-        int: "a whole number",
-        str: "a text",
+        int: "an integer",
+        str: "a string",
     }
     return names.get(kind, kind.__name__)
 
 
 def write_value(value: object) -> str:
-    """Return ``value`` as it would be written in YAML or the environment."""
+    """Return ``value`` in its form in YAML or the environment."""
     if isinstance(value, timedelta):
         short = timedelta() < value < timedelta(seconds=1)
         return f"{value / timedelta(milliseconds=1):g} ms" if short else duration_text(value.total_seconds())

@@ -1,4 +1,4 @@
-"""Places in the author's code, and values, as error texts name them."""
+"""Places in the author's code, and values, in the form for error messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LIBRARIES = tuple(
 )
 _PACKAGE = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3)) + os.sep
 _GENERATED = ("namedtuple_", "<attrs generated")
-"""Begins of the names of files that methods have which the standard library and ``attrs`` make."""
+"""Start of the file names of methods that the standard library and ``attrs`` generate."""
 
 
 def is_users(file: str) -> bool:
-    """Tell whether ``file`` belongs neither to a library nor to this package.
+    """Return True if ``file`` belongs neither to a library nor to this package.
 
-    Frames of compiled libraries carry the relative path of their Cython source.
+    Frames of compiled libraries have the relative path of their Cython source.
     """
     if file.endswith((".pyx", ".pxd", ".pxi")):
         return False
@@ -30,7 +30,7 @@ def is_users(file: str) -> bool:
 
 
 def is_users_code(code: CodeType) -> bool:
-    """Tell whether ``code`` was written by a user: the methods that dataclasses generate have no file."""
+    """Return True if ``code`` was written by a user: methods that dataclasses generate have no file."""
     if "__create_fn__" in code.co_qualname or code.co_filename.startswith(
         ("namedtuple_", "<attrs generated")
     ):
@@ -39,7 +39,7 @@ def is_users_code(code: CodeType) -> bool:
 
 
 def authors_place() -> str | None:
-    """Return the innermost line of the author's that is being executed; None where there is none."""
+    """Return the innermost line of the author's code that is being executed, or None."""
     frame = inspect.currentframe()
     while frame is not None and not is_users_code(frame.f_code):
         frame = frame.f_back
@@ -49,12 +49,12 @@ def authors_place() -> str | None:
 
 
 def place_of(func: Any) -> str:
-    """Return where ``func`` is written, as ``file:line in name``; the file relative where that is shorter."""
+    """Return the place of ``func``, ``file:line in name``; with a relative path if that is shorter."""
     plain: Any = inspect.unwrap(unwrap(func))
     while isinstance(plain, functools.partial):
         plain = cast("functools.partial[Any]", plain).func
     if not hasattr(plain, "__qualname__"):
-        # An object: its code is that of __call__.
+        # An object: its code is in __call__.
         kind = cast("type[Any]", type(plain))
         calls = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
         plain = [*calls, kind][0]
@@ -66,7 +66,7 @@ def place_of(func: Any) -> str:
 
 
 def place_of_class(target: type) -> str:
-    """Return ``file:line in Class``, or the full name where the source is not at hand."""
+    """Return ``file:line in Class``, or the full name if the source is unavailable."""
     name = target.__qualname__
     found = _CLASS_LINES.get(target)
     if found is None:
@@ -81,11 +81,11 @@ def place_of_class(target: type) -> str:
 
 
 _CLASS_LINES: IdentityCache[tuple[str, int]] = IdentityCache()
-"""Where classes stand: to find one, Python parses its whole file."""
+"""Places of classes: to find one, Python parses its whole file."""
 
 
 def caller_place(depth: int) -> str:
-    """Return where the caller's caller stands, as ``file:line in name``; with ``depth`` callers between."""
+    """Return the place of the caller's caller, as ``file:line in name``; with ``depth`` callers between."""
     frame = inspect.currentframe()
     for _ in range(depth + 2):
         frame = frame.f_back if frame is not None else None
@@ -95,7 +95,7 @@ def caller_place(depth: int) -> str:
 
 
 def short_path(path: str) -> str:
-    """Return ``path`` relative to the working directory where it lies below it."""
+    """Return ``path`` relative to the working directory if it is inside of it."""
     try:
         relative = os.path.relpath(path)
     except ValueError:
@@ -111,7 +111,7 @@ def unwrap(func: Any) -> Any:
 
 
 def describe(value: object) -> str:
-    """Return ``value`` for an error text, without addresses."""
+    """Return ``value`` for an error message, without memory addresses."""
     if callable(value):
         return f"{type(value).__name__} {getattr(value, '__qualname__', None) or type(value).__qualname__}"
     if type(value).__repr__ is object.__repr__:

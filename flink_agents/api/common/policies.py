@@ -1,4 +1,4 @@
-"""Policies for actions that fail and events that nothing accepts, and the record of such an event."""
+"""Policies for failed actions and unhandled events, and the record of such an event."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ from flink_agents.api.errors.runs import FailedAttempt
 
 
 class OnError(StrEnum):
-    """Policy for an action that raises, or (but for ``RETRY``) for an event that no action accepts."""
+    """Policy for an action that raises, or, except ``RETRY``, for an event that no action accepts."""
 
     FAIL = "fail"
-    """The job fails with an error that starts with the user's own line; Flink restarts it."""
+    """The job fails with an error that starts with your own line; Flink restarts it."""
 
     RETRY = "retry"
-    """The action is tried again, by its retry policy, its agent's, or ``RetryPolicy()``; the job
-    fails when that does not help."""
+    """The action is retried, with its retry policy, its agent's, or ``RetryPolicy()``; if all attempts fail,
+    the job fails.
+    """
 
     IGNORE = "ignore"
-    """What the action wrote and sent is dropped, the failure is logged and counted."""
+    """Memory and events of the action are dropped; the failure is logged and counted."""
 
     DEAD_LETTER = "dead-letter"
     """As ``IGNORE``, and a :class:`DeadLetter` goes to the side output of that name."""
 
 
 class OnSuspend(StrEnum):
-    """Policy for the inputs of a key behind a suspended run, which waits for a pause or a signal."""
+    """Policy for the inputs of a key after a suspended run, which waits for a timer or a signal."""
 
     BLOCK = "block"
-    """They wait until the run has ended, so that they keep their order."""
+    """They wait until the run has ended, so their order is kept."""
 
     INTERLEAVE = "interleave"
-    """They run. What the run wrote before it waits is committed, and what it reads behind that is the
-    memory that the key has by then."""
+    """They run.
+
+    Writes of the run before its wait are committed; after its wait, the run reads the memory that the key has
+    then.
+    """
 
 
 class OnUnhandled(StrEnum):
@@ -49,7 +53,7 @@ class OnUnhandled(StrEnum):
 
 
 class RetryTimes(BaseModel, metaclass=CheckedModelType):
-    """The part of a retry policy that is numbers; see :class:`RetryPolicy`."""
+    """The numbers of a retry policy; see :class:`RetryPolicy`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,29 +66,27 @@ class RetryTimes(BaseModel, metaclass=CheckedModelType):
 
 
 class RetryPolicy(RetryTimes):
-    """Policy for trying an action again that raised. All times are in seconds.
+    """Policy for retries of an action that raised. All times are in seconds.
 
-    What the failed attempt wrote and sent is taken back. While an action waits for its next
-    attempt, its key waits and no other key does. When the policy gives up, ``on_error`` of the
-    action decides.
+    Memory and events of the failed attempt are dropped. While an action waits for its next attempt, only its
+    key waits. When no attempts are left, ``on_error`` of the action decides.
 
     Attributes:
         initial_interval: Pause before the second attempt.
-        factor: By how much each further pause is longer than the one before.
-        max_interval: The longest pause, whatever the factor gives.
-        jitter: Share of a pause, from 0 to 1, up to which it is shortened by chance, so that
-            actions that failed together do not come back together.
+        factor: Factor by which each further pause is longer.
+        max_interval: The longest pause.
+        jitter: Share of a pause, from 0 to 1, by which it is randomly shortened, so that actions that failed
+            together are not retried together.
         max_attempts: Number of attempts, the first included; None for no limit.
-        max_duration: No attempt begins later than this after the first failure; None for no limit.
-        retry_on: Exceptions that are tried again, subclasses included. Default: all but
-            programming errors, which are ``TypeError``, ``AttributeError``, ``NameError``,
-            ``LookupError`` (such as ``KeyError``), ``AssertionError``, ``SyntaxError``,
-            ``ImportError``, ``NotImplementedError`` and the errors of this package other than
-            ``ActionTimeoutError``.
-        non_retryable: Exceptions that are never tried again, whatever ``retry_on`` says.
+        max_duration: Time after the first failure in which attempts may start; None for no limit.
+        retry_on: Exceptions that are retried, including subclasses. Default: all but programming errors,
+            which are ``TypeError``, ``AttributeError``, ``NameError``, ``LookupError`` (such as
+            ``KeyError``), ``AssertionError``, ``SyntaxError``, ``ImportError``, ``NotImplementedError`` and
+            the errors of this package other than ``ActionTimeoutError``.
+        non_retryable: Exceptions that are never retried, even if ``retry_on`` includes them.
 
-    An error can ask for a longer pause, by an attribute ``retry_after`` in seconds or by the
-    header ``Retry-After`` of its ``response``, as errors of HTTP clients have one.
+    An error can ask for a longer pause: with an attribute ``retry_after`` in seconds, or with the header
+    ``Retry-After`` of its ``response``, as in errors of HTTP clients.
     """
 
     retry_on: tuple[type[BaseException], ...] | None = None
@@ -101,8 +103,8 @@ class RateLimit(metaclass=CheckedType):
     """At most ``calls`` at once, and not more than ``calls`` in ``per`` seconds on average.
 
     Attributes:
-        calls: How many calls.
-        per: In how many seconds.
+        calls: Number of calls.
+        per: Time in seconds.
     """
 
     calls: int = Field(ge=1)
@@ -114,22 +116,22 @@ DEAD_LETTER_TAG = "dead-letter"
 
 
 class DeadLetter(BaseModel):
-    """An event that an agent could not handle, why, and where.
+    """An event that an agent could not handle, with the reason and the place.
 
     Attributes:
         agent: Name of the agent.
-        action: Name of the failed action; None where no action accepted the event.
+        action: Name of the failed action; None if no action accepted the event.
         key: The key, as the key selector returned it.
         sequence_number: Number of the run within its key, from 0.
         timestamp: Event time of the input in milliseconds, or None.
         event: The event itself, with its typed payload.
         event_type: Its type string.
         error_type: Class name of the error.
-        error_message: Text of the error.
-        where: The user's own place, ``file:line in function``.
+        error_message: Message of the error.
+        where: Your own place, ``file:line in function``.
         traceback: The traceback as text.
-        attempts: Every attempt, oldest first, where the action was tried again.
-        run_input: The input of the run, where the event is another one.
+        attempts: All attempts, oldest first, if the action was retried.
+        run_input: The input of the run, if the event is another one.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -150,5 +152,5 @@ class DeadLetter(BaseModel):
 
     @property
     def record(self) -> Any:
-        """The input of the run, which can be put in again."""
+        """The input of the run, which you can send again."""
         return self.event.input if self.event_type == "_input_event" else self.run_input

@@ -1,6 +1,6 @@
-"""Providers: what has a name, and is part of this package or announced by the entry point of a distribution.
+"""Providers: named objects of this package, or of entry points of other distributions.
 
-A provider is known by its entry point, so that a name can be checked without importing what it stands for.
+An entry point identifies a provider, so a name can be checked without an import of its object.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Providers:
 
     Attributes:
         group: The group of entry points.
-        what: What is provided, in a word.
-        error: Raised where a name has no provider that works.
-        built_in: What this package provides, ``module:attribute`` by name; these names are taken.
+        what: The kind of thing, in a word.
+        error: Raised if a name has no working provider.
+        built_in: Providers of this package, ``module:attribute`` by name; these names are reserved.
     """
 
     group: str
@@ -41,7 +41,7 @@ class Providers:
         """Return the entry point of the provider of ``name``; nothing is imported.
 
         Raises:
-            AgentsError: There is none, or there are several.
+            AgentsError: There is no provider, or there are several.
         """
         if name in self.built_in:
             return EntryPoint(name, self.built_in[name], self.group)
@@ -50,24 +50,24 @@ class Providers:
             return points[0]
         several = f"several distributions provide a {self.what} {name!r}"
         raise self.error(
-            several if points else f"there is no {self.what} {name!r}",
+            several if points else f"unknown {self.what} {name!r}",
             expected=f"one of {', '.join(self.names())}",
             found=", ".join(point.value for point in points) or name,
             fix=f"install a distribution with one entry point {name!r} in the group {self.group}",
         )
 
     def load(self, name: str) -> Any:
-        """Return what the entry point of ``name`` names, imported.
+        """Import and return the object of the entry point ``name``.
 
         Raises:
-            AgentsError: There is none, or it cannot be imported.
+            AgentsError: There is no provider, or it cannot be imported.
         """
         point = self.find(name)
         try:
             return point.load()
-        except Exception as error:  # whatever a foreign module raises while it is imported
+        except Exception as error:  # a foreign module can raise anything when it is imported
             raise self.error(
                 f"the provider of {self.what} {name!r} cannot be imported",
                 found=f"{point.value}: {type(error).__name__}: {error}",
-                fix="install what it needs, in the workers of the cluster as well",
+                fix="install its requirements, also on the workers of the cluster",
             ) from error

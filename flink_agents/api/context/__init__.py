@@ -1,4 +1,4 @@
-"""``RunnerContext``: all that an action can do besides returning events."""
+"""``RunnerContext``: everything that an action can do besides returning events."""
 
 from __future__ import annotations
 
@@ -32,19 +32,18 @@ _T = TypeVar("_T")
 class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     """An action's view of the run that it belongs to.
 
-    A context belongs to one execution of one action. After that execution, or from another
-    thread than the one that runs it, or inside a durable function, all that changes or reads the
-    run (events, memory, resources, clients, durable calls, UUIDs and random numbers) raises
-    ``ContextMisuseError``. What stays the same for the whole run can be read everywhere: names, key,
-    sequence number, timestamp, options, configuration, ``now()``; and metrics can be counted.
+    A context belongs to one execution of one action. After that execution, or from another thread than the
+    one that runs it, or inside a durable function, everything that changes or reads the run (events, memory,
+    resources, clients, durable steps, UUIDs and random numbers) raises ``ContextMisuseError``. Constants of
+    the run can be read everywhere: names, key, sequence number, timestamp, options, configuration, ``now()``.
+    Metrics work everywhere, too.
 
-    A project adds methods of its own in a subclass without constructor, named by
-    ``Agent.context_class``; the runtime supplies the rest.
+    To add methods of your own, set ``Agent.context_class`` to a subclass without a constructor.
     """
 
     __given_to_tools__ = True
 
-    # -- where we are -----------------------------------------------------------------
+    # -- identity -----------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -54,7 +53,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     @property
     @abstractmethod
     def action_name(self) -> str:
-        """Name of the action that runs."""
+        """Name of the running action."""
 
     @property
     @abstractmethod
@@ -66,8 +65,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     def sequence_number(self) -> int:
         """Number of the run within its key, from 0.
 
-        Without gaps, except where a restart brought inputs in another order than they were recorded
-        in: a recorded run keeps its number.
+        Without gaps, except if inputs come in another order after a restart: a recorded run keeps its number.
         """
 
     @property
@@ -81,21 +79,20 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     def send_event(self, event: Event, delay: float | timedelta | None = None) -> None:
         """Emit ``event``: to the actions that it triggers, or out of the agent.
 
-        With a delay, the event is kept in state when the run is committed, or suspended. When its time
-        has come it begins a run of its own for the key, behind the inputs that wait then. It does so once,
-        and never before its time.
+        With a delay, the event is stored in state when the run is committed, or suspended. At its time it
+        starts its own run for the key, after the inputs that wait then. It does so once, and never early.
 
         Args:
-            event: The event. With a delay, its content is written at once.
-            delay: The time from now on, in seconds or as a timedelta. 0 is a run of its own as soon as
+            event: The event. With a delay, its content is serialized at once.
+            delay: The time from now on, in seconds or as a timedelta. 0 starts its own run as soon as
                 possible. Default: no delay; the event belongs to this run.
 
         Raises:
-            NotAnEventError: ``event`` is no event.
-            UnknownEventError: No action of the agent takes events of that type.
-            InvalidDurationError: ``delay`` is negative, no number, or longer than 365,000 days.
+            NotAnEventError: ``event`` is not an event.
+            UnknownEventError: No action of the agent handles events of that type.
+            InvalidDurationError: ``delay`` is negative, not a number, or longer than 365,000 days.
             UnserializableValueError: State cannot hold the event, which has a delay.
-            ContextMisuseError: The action has ended; or there is a delay, and another agent asks this one.
+            ContextMisuseError: The action has ended; or there is a delay, and another agent called this one.
         """
 
     @abstractmethod
@@ -130,22 +127,22 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
 
     @abstractmethod
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """Return the resource ``name`` of that type; made once per subtask.
+        """Return the resource ``name`` of that type; each subtask creates it once.
 
         Raises:
-            ResourceNotFoundError: The agent has none of that name and type.
-            ResourceUnavailableError: Nothing that is installed provides its kind.
+            ResourceNotFoundError: The agent has no resource of that name and type.
+            ResourceUnavailableError: No installed provider supports its kind.
         """
 
     @abstractmethod
     def client(self, name: str) -> Awaitable[Any]:
-        """Return the client ``name``, to be awaited: opened at its first use, once per subtask.
+        """Return an awaitable of the client ``name``; its first use opens it, once per subtask.
 
         All actions of the subtask share it. It is closed when the attempt of the job ends.
 
         Raises:
             ResourceNotFoundError: The agent has no client of that name.
-            ContextMisuseError: The action is no ``async def``.
+            ContextMisuseError: The action is not ``async def``.
         """
 
     # -- models ------------------------------------------------------------------------
@@ -185,17 +182,16 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         output_type: Any = None,
         **options: Unpack[ConversationOptions],
     ) -> ChatResult[Any]:
-        """Talk with the chat model ``model`` until it answers; for ``async def`` actions.
+        """Hold a conversation with the chat model ``model``; for ``async def`` actions.
 
-        Each request and each call of a tool is a durable call of its own: after a crash, what was answered
-        is not asked again.
+        Each request and each tool call is a durable step: after a crash, answered requests are not repeated.
 
         Args:
             model: Name of the chat model.
-            messages: A text of the user, a ``ChatMessage`` or several, messages of pydantic-ai, or a prompt,
-                as ``ctx.prompt`` gives it.
-            output_type: Type of the answer: a pydantic model, a dataclass, any other type that pydantic
-                describes, or a ``RowTypeInfo`` of PyFlink with names. Default: a text.
+            messages: A string from the user, one or several ``ChatMessage``, messages of pydantic-ai, or a
+                prompt from ``ctx.prompt``.
+            output_type: Type of the answer: a pydantic model, a dataclass, another type that pydantic
+                supports, or a ``RowTypeInfo`` of PyFlink with names. Default: ``str``.
             **options: ``tools``, ``output_mode``, ``limits``, ``max_requests``, ``settings``,
                 ``instructions``, ``history``, ``variables`` and ``run_tools``, as ``ConversationOptions``
                 describes them.
@@ -203,11 +199,11 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         Raises:
             ResourceNotFoundError: The agent has no chat model of that name, or no such tool.
             ResourceUnavailableError: A package or a secret is missing.
-            ModelRequestError: A request failed in all its attempts, as did those to the fallbacks.
-            UsageLimitExceededError: The conversation would use more than it may.
+            ModelRequestError: A request failed in all its attempts, and so did the fallbacks.
+            UsageLimitExceededError: The conversation would exceed a usage limit.
             ModelOutputError: The model gave no output of that type.
             ToolError: A tool ended the conversation.
-            HistoryError: The history cannot be kept, or another chat of the action continues it.
+            HistoryError: The history cannot be stored, or another chat of the action uses it.
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
         said = await messages if isinstance(messages, FilledPrompt) else messages
@@ -216,10 +212,10 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         return result
 
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
-        """Note a conversation that has ended."""
+        """Handle the end of a conversation."""
 
     def conversation(self, name: str = "default") -> ConversationHandle:
-        """The history ``name`` of the key's conversations, to be read or cleared.
+        """Return the history ``name`` of the key's conversations, to read or clear it.
 
         Args:
             name: The name of its ``ConversationHistory``.
@@ -231,12 +227,12 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     async def embed(
         self, model: str, texts: str | Sequence[str], input_type: Literal["query", "document"] = "document"
     ) -> list[list[float]]:
-        """The vectors of ``texts`` in their order, by the embedding model ``model``; recorded calls.
+        """Return the vectors of ``texts``, in their order. Requests to the model are recorded.
 
         Args:
             model: Name of the embedding model.
-            texts: The texts; one text counts as a list of one.
-            input_type: Whether they are documents, or queries that documents are to be found by.
+            texts: The texts, or a single string.
+            input_type: ``"document"``, or ``"query"`` for texts with which to search for documents.
 
         Raises:
             ResourceNotFoundError: The agent has no such embedding model.
@@ -246,11 +242,11 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         return (await resource.embed(self, several, input_type)).lists() if several else []
 
     def vector_store(self, name: str, collection: str | None = None) -> Collection:
-        """The vector store ``name``, for this action.
+        """Return the vector store ``name``, for this action.
 
         Args:
             name: Name of the vector store.
-            collection: Which collection of it. Default: that of the description.
+            collection: Name of the collection. Default: the collection in its description.
 
         Raises:
             ResourceNotFoundError: The agent has no such vector store.
@@ -265,17 +261,17 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         filter: Filter | None = None,
         collection: str | None = None,
     ) -> list[ScoredDocument]:
-        """The ``k`` documents of a vector store that are nearest to ``query``, the nearest first.
+        """Return the ``k`` documents of a vector store that are nearest to ``query``, the nearest first.
 
         Args:
             store: Name of the vector store.
-            query: What they should be about.
-            k: How many, at most.
-            filter: Which documents come into question, such as ``{"year": {"$gte": 2020}}``.
-            collection: Which collection of it. Default: that of the description.
+            query: The topic of the documents.
+            k: Maximum number of documents.
+            filter: Filter of the documents, such as ``{"year": {"$gte": 2020}}``.
+            collection: Name of the collection. Default: the collection in its description.
 
         Raises:
-            VectorFilterError: ``filter`` is none.
+            VectorFilterError: ``filter`` is invalid.
             EmbeddingMismatchError: The documents have embeddings of another model.
         """
         return await self.vector_store(store, collection).query(query, k, filter)
@@ -283,11 +279,11 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     def long_term_memory(
         self, scope: str = "default", subject: Any = None, name: str = "long_term_memory"
     ) -> LongTermMemory:
-        """What the job knows of a subject, whenever it was told.
+        """Return the job's long-term memory of a subject, across runs.
 
         Args:
-            scope: Which of its memories: the author's own division, such as ``preferences``.
-            subject: Of whom or what. Default: the key.
+            scope: A section of the memory that you choose, such as ``preferences``.
+            subject: The subject. Default: the key.
             name: Name of the resource.
 
         Raises:
@@ -304,7 +300,7 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     @property
     @abstractmethod
     def action_config(self) -> Mapping[str, Any]:
-        """The values that the action was registered with; each execution has a copy of them."""
+        """The values with which the action was registered; each execution has a copy of them."""
 
     def get_action_config_value(self, key: str, default: Any = None) -> Any:
         """Return the entry ``key`` of :attr:`action_config`."""
@@ -326,25 +322,25 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     ) -> Any:
         """Call ``function`` and record its result; after a crash, return the recorded result.
 
-        For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all
-        other arguments, which are part of the call's identity, and an ``idempotency_key`` if it has a
-        parameter of that name: 32 hexadecimal digits, equal for all attempts of the call.
+        For ``def`` actions. The settings are those of :class:`DurableCallable`. ``function`` gets all other
+        arguments, which are part of the step's identity. If it has a parameter ``idempotency_key``, it gets a
+        key of 32 hexadecimal digits, equal for all attempts of the step.
 
-        The function gets copies of its arguments, and never the context: using that inside a durable
-        function is an error. A setting that the function takes as an argument, be it by ``**kwargs``, is
-        refused; of a ``DurableCallable``, it is the function's.
+        The function gets copies of its arguments, and never the context: using the context inside a durable
+        function is an error. If the function has a parameter with the name of a setting, or ``**kwargs``,
+        passing that name raises an error; with a ``DurableCallable``, the function gets it.
 
         Returns:
-            What ``function`` returned, as it was recorded.
+            The recorded result of ``function``.
 
         Raises:
-            Exception: What ``function`` raised, now or when it was recorded.
-            NonDeterminismError: Another call was recorded in its place.
+            Exception: ``function`` raised it, now or when it was recorded.
+            NonDeterminismError: Another step was recorded in its place.
             DurableResultError: The result cannot be recorded.
-            UnserializableValueError: An argument cannot be part of the call's identity.
-            ContextMisuseError: The action is ``async def``, or a durable function makes the call.
-            AgentConfigurationError: A setting may be meant for the function, or is wrong, or the reconciler
-                does not take the arguments.
+            UnserializableValueError: An argument cannot be part of the step's identity.
+            ContextMisuseError: The action is ``async def``, or the caller is a durable function.
+            AgentConfigurationError: A setting may be meant for the function, or is invalid, or the reconciler
+                does not accept the arguments.
         """
         what = durable_callable(
             function,
@@ -371,10 +367,10 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
         reconciler: Callable[..., Any] | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Awaitable[Any]:
-        """Return the same, to be awaited, for ``async def`` actions.
+        """Return an awaitable of the same result, for ``async def`` actions.
 
-        A call has its place in the order of calls from the moment at which this is called, so that
-        calls may run concurrently: ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
+        The call of this method fixes the place in the order of steps, so that steps may run concurrently:
+        ``await ctx.gather(ctx.durable_execute_async(...), ...)``.
         """
         what = durable_callable(
             function,
@@ -403,19 +399,19 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
 
     @abstractmethod
     def now(self) -> datetime:
-        """Return the wall-clock time (UTC) at which this run began.
+        """Return the wall-clock time (UTC) at which this run started.
 
-        A run that is repeated after it recorded something keeps the time of its first begin. One that
-        recorded nothing begins at another time.
+        If a run has recorded something, a replay keeps the time of its first start. If it has recorded
+        nothing, a repeated run gets a new time.
         """
 
     @abstractmethod
     def uuid4(self) -> uuid.UUID:
-        """Return a UUID that a replay of the run gets again; another one at each call."""
+        """Return a new UUID at each call; a replay of the run gets the same ones."""
 
     @abstractmethod
     def random(self) -> random.Random:
-        """Return a random generator that a replay of the run gets again, seeded per action.
+        """Return a random generator with a seed per action; a replay of the run gets the same numbers.
 
         Not for secrets: the seed follows from job, key and sequence number.
         """
@@ -430,4 +426,4 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
     @property
     @abstractmethod
     def action_metric_group(self) -> MetricGroup:
-        """Metrics of the action that runs."""
+        """Metrics of the running action."""

@@ -1,4 +1,4 @@
-"""Methods of ``RunnerContext`` by which an action asks other agents, and joins several answers."""
+"""Methods of ``RunnerContext`` with which an action calls other agents and joins their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flink_agents.api.common.awaited import AwaitedMethods, noted
 from flink_agents.api.errors import AgentOutputsError
 
 ASKED = "_asked"
-"""The object in short-term memory whose fields are the memories of sub-agents, by name."""
+"""Object in short-term memory whose fields are the memories of sub-agents, by name."""
 
 
 class SubAgent(Protocol):
@@ -27,7 +27,7 @@ class TranscriptEntry(BaseModel):
     """One step of a sub-agent on its way to the answer.
 
     Attributes:
-        agent: Name of the agent; of one that it asked itself, that one's.
+        agent: Name of the agent, which may be a sub-agent of the sub-agent.
         action: Name of the action.
         kind: ``event`` for an event that the action sent, ``chat`` for a conversation with a model.
         name: Type of the event, or name of the chat model.
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def output(self) -> Any:
-        """Its only output.
+        """Return its only output.
 
         Raises:
             AgentOutputsError: It has no output, or several.
@@ -67,60 +67,60 @@ class Answer:
         if len(self.outputs) == 1:
             return self.outputs[0]
         raise AgentOutputsError(
-            f"the asked agent {self.agent!r} gave {'several answers' if self.outputs else 'no answer'}",
+            f"the sub-agent {self.agent!r} returned {'several outputs' if self.outputs else 'no output'}",
             expected="one OutputEvent",
-            found=f"{len(self.outputs)} of them",
-            fix="let the agent end each way with one OutputEvent, or write await ctx.call_agent_all(...)",
+            found=f"{len(self.outputs)} outputs",
+            fix="let the agent emit one OutputEvent in each case, or write await ctx.call_agent_all(...)",
         )
 
 
 class AskMethods(AwaitedMethods, ABC):
-    """A base of ``RunnerContext``."""
+    """Base class of ``RunnerContext`` for prompts and MCP servers."""
 
     def call_agent(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[Any]:
-        """Let another agent handle ``event`` within this run; gives its output, to be awaited.
+        """Let another agent handle ``event`` within this run; await the result for its output.
 
-        For ``async def`` actions. The actions of the sub-agent are executed as code of this one: each of
-        their durable calls is recorded, and after a crash none whose end was recorded is made again. The
-        agent has a short-term memory of its own for the key. What it does takes effect as a whole when it
-        has ended, and not at all where it raises or is cancelled.
+        For ``async def`` actions. The actions of the sub-agent run as code of this action: each of their
+        durable steps is recorded, and recorded steps are not repeated after a crash. The agent has its own
+        short-term memory for the key. Its effects apply as a whole when it ends, and not at all if it raises
+        or is cancelled.
 
         Args:
-            agent: An instance, which is best made once, or a class without required arguments.
-            event: An event that the agent takes; anything else is the input of an ``InputEvent``.
+            agent: An instance, preferably created once, or a class without required arguments.
+            event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
 
         Returns:
-            What gives the value of its ``OutputEvent``.
+            An awaitable of the value of its ``OutputEvent``.
 
         Raises:
             AgentOutputsError: When awaited: it has no output, or more than one.
-            Exception: When awaited: what an action of the agent raised in its last attempt.
-            AgentCycleError: The agent is asked while it waits for this answer.
-            UnknownEventError: No action of the agent takes such an event.
+            Exception: When awaited: an action of the agent raised it in its last attempt.
+            AgentCycleError: The agent is called while it waits for this answer.
+            UnknownEventError: No action of the agent handles such an event.
             UnknownSideOutputError: It declares a side output that this agent does not.
             AgentDefinitionError: The agent cannot work.
-            ContextMisuseError: The action is no ``async def``, or one of the sub-agent needs a thread.
+            ContextMisuseError: The action is not ``async def``, or an action of the sub-agent needs a thread.
         """
         return noted("ctx.call_agent", _only(self._ask(agent, event)))
 
     def call_agent_all(self, agent: SubAgent | type[SubAgent], event: Any) -> Awaitable[list[Any]]:
-        """Ask as :meth:`call_agent` does, for all outputs in their order, however many there are.
+        """Call an agent as :meth:`call_agent` does, for all its outputs in order.
 
         Args:
             agent: An instance, or a class without required arguments.
-            event: An event that the agent takes; anything else is the input of an ``InputEvent``.
+            event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
         """
         return noted("ctx.call_agent_all", _values(self._ask(agent, event)))
 
     def call_agent_traced(
         self, agent: SubAgent | type[SubAgent], event: Any, transcript: bool = True
     ) -> Awaitable[Answer]:
-        """Ask as :meth:`call_agent` does; gives all outputs, and what the agent did on its way to them.
+        """Call an agent as :meth:`call_agent` does, for all its outputs and its steps.
 
         Args:
             agent: An instance, or a class without required arguments.
-            event: An event that the agent takes; anything else is the input of an ``InputEvent``.
-            transcript: Whether to tell what it did.
+            event: An event that the agent handles; any other value becomes the input of an ``InputEvent``.
+            transcript: True to include the steps of the agent.
         """
         return noted("ctx.call_agent_traced", self._ask(agent, event, transcript))
 
@@ -130,9 +130,8 @@ class AskMethods(AwaitedMethods, ABC):
         """Await all of them concurrently, until the timeout.
 
         Args:
-            *awaitables: What is awaited, such as several :meth:`call_agent`.
-            timeout: Seconds after which those that have not ended are cancelled; None for as long as it
-                takes.
+            *awaitables: The awaitables, such as several :meth:`call_agent`.
+            timeout: Seconds after which unfinished awaitables are cancelled; None for no limit.
 
         Returns:
             In the order of the arguments: the result of each, the error that it raised, or a
@@ -165,9 +164,9 @@ async def _values(asked: Awaitable[Answer]) -> list[Any]:
 
 
 def _ended(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:
-    """What one of several came to."""
+    """Return the result or the error of one of several tasks."""
     if late and task.cancelled():
-        return TimeoutError(f"it had not ended after {timeout:g} s")
+        return TimeoutError(f"not finished after {timeout:g} s")
     if task.cancelled():
         return asyncio.CancelledError()
     return task.exception() or task.result()

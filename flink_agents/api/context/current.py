@@ -7,10 +7,10 @@ from flink_agents.api.context import RunnerContext
 
 
 def current_context() -> RunnerContext | None:
-    """The context of the ``async def`` action whose code runs.
+    """Return the context of the running ``async def`` action.
 
     Returns:
-        None outside of actions, and inside a durable function, where no context may be used.
+        The context. None outside of actions, and inside a durable function, which must not use a context.
     """
     run = current_action_run.get()
     return None if run is None else run.context_here()

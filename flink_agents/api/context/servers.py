@@ -1,4 +1,4 @@
-"""Methods of ``RunnerContext`` for prompts and MCP servers, which an action reaches by their names."""
+"""Methods of ``RunnerContext`` for prompts and MCP servers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from flink_agents.api.resources import ResourceType
 
 
 class ServerMethods(ABC):
-    """A base of ``RunnerContext``."""
+    """Base class of ``RunnerContext`` for prompts and MCP servers."""
 
     @abstractmethod
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """Return the resource ``name`` of that type; made once per subtask."""
+        """Return the resource ``name`` of that type; each subtask creates it once."""
 
     def mcp_server(self, name: str) -> MCPServerClient:
-        """The MCP server ``name``, for this action.
+        """Return the MCP server ``name``, for this action.
 
         Args:
             name: Name of the MCP server.
@@ -31,10 +31,10 @@ class ServerMethods(ABC):
         return self.get_resource(name, ResourceType.MCP_SERVER).of(self)
 
     def prompt(self, prompt: str, /, **values: Any) -> FilledPrompt:
-        """The prompt ``prompt`` with its variables filled in.
+        """Return the prompt ``prompt`` with its variables filled in.
 
-        ``await ctx.prompt("greet", name="Ada")`` gives its messages, and ``ctx.chat("analyst",
-        ctx.prompt("greet", name="Ada"))`` tells them to a chat model.
+        ``await ctx.prompt("greet", name="Ada")`` returns its messages, and ``ctx.chat("analyst",
+        ctx.prompt("greet", name="Ada"))`` sends them to a chat model.
 
         Args:
             prompt: Name of the prompt.
@@ -42,7 +42,7 @@ class ServerMethods(ABC):
 
         Raises:
             ResourceNotFoundError: The agent has no such prompt.
-            AgentDefinitionError: A value is missing, belongs to no variable, or does not fit.
+            AgentDefinitionError: A value is missing, belongs to no variable, or is invalid.
         """
         found = self.get_resource(prompt, ResourceType.PROMPT)
         try:

@@ -1,4 +1,4 @@
-"""The methods of an action's context that await several things concurrently, in an order that replays."""
+"""Methods of an action's context that await several awaitables concurrently, in an order that replays."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _T = TypeVar("_T")
 
 
 class TaskMethods(AwaitedMethods):
-    """What asyncio has for tasks, begun and returned in the order of the arguments."""
+    """Task functions as in asyncio, with starts and results in the order of the arguments."""
 
     async def gather(self, *awaitables: Awaitable[Any]) -> list[Any]:
-        """Await all of them concurrently; returns their results in the order of the arguments.
+        """Await all of them concurrently, and return their results in the order of the arguments.
 
-        Unlike ``asyncio.gather``, it waits for the end of all before it raises, so that nothing goes
-        on behind the action's back.
+        Unlike ``asyncio.gather``, it waits until all have ended before it raises, so that none continues in
+        the background.
 
         Raises:
-            Exception: What the first of them, in the order of the arguments, raised.
+            Exception: The error of the first failed one, in the order of the arguments.
         """
         results = await asyncio.gather(*awaitables, return_exceptions=True)
         for result in results:
@@ -34,17 +34,17 @@ class TaskMethods(AwaitedMethods):
     ) -> AsyncIterator[_T]:
         """Yield results as ``awaitables`` end: ``async for result in ctx.as_completed(...)``.
 
-        ``asyncio.as_completed`` begins coroutines in the order of a set, which differs from one execution to
-        the next, so that a replay could not follow it. This begins them in the order of the argument. What
-        has not ended when the caller leaves the loop is cancelled.
+        ``asyncio.as_completed`` starts coroutines in the order of a set, which differs between executions, so
+        a replay could not follow it. This method starts them in the order of the argument. When the caller
+        leaves the loop, unfinished ones are cancelled.
 
         Args:
             awaitables: The awaitables, which run concurrently.
-            timeout: Seconds after which it waits no more; None for as long as it takes.
+            timeout: Timeout in seconds; None for no limit.
 
         Raises:
-            Exception: What one of them raised, when it is its turn.
-            TimeoutError: Some had not ended in time.
+            Exception: One of them raised it; it is raised when its turn comes.
+            TimeoutError: Some did not end in time.
         """
         tasks = [asyncio.ensure_future(one) for one in awaitables]
         ended: _Ends[asyncio.Future[_T] | None] = _Ends()
@@ -58,7 +58,7 @@ class TaskMethods(AwaitedMethods):
             for _ in tasks:
                 task = await ended.get()
                 if task is None:
-                    raise TimeoutError(f"some had not ended after {timeout:g} s")
+                    raise TimeoutError(f"some were not finished after {timeout:g} s")
                 yield task.result()
         finally:
             if late is not None:
@@ -72,15 +72,15 @@ class TaskMethods(AwaitedMethods):
         timeout: float | None = None,
         return_when: str = asyncio.ALL_COMPLETED,
     ) -> tuple[list[asyncio.Future[_T]], list[asyncio.Future[_T]]]:
-        """Wait as ``asyncio.wait`` does, also for coroutines; what it returns has the order of the argument.
+        """Wait as ``asyncio.wait`` does, also for coroutines; results have the order of the argument.
 
         Args:
             awaitables: The awaitables, which run concurrently.
-            timeout: Seconds after which it waits no more; None for as long as it takes.
+            timeout: Timeout in seconds; None for no limit.
             return_when: ``asyncio.FIRST_COMPLETED``, ``FIRST_EXCEPTION`` or ``ALL_COMPLETED``.
 
         Returns:
-            What has ended, and what has not.
+            The finished futures, and the unfinished ones.
         """
         tasks = [asyncio.ensure_future(one) for one in awaitables]
         if tasks:
@@ -89,10 +89,10 @@ class TaskMethods(AwaitedMethods):
 
 
 class _Ends(asyncio.Queue[_T]):
-    """The ends of tasks, in the order in which they come.
+    """The ended tasks, in the order of their ends.
 
     Attributes:
-        ends_of: The tasks. Who waits for the queue waits for nothing else.
+        ends_of: The tasks. A waiter on the queue waits only for these.
     """
 
     ends_of: Sequence[asyncio.Future[Any]] = ()

@@ -1,4 +1,4 @@
-"""The methods of an action's context that wait for what outlasts an execution."""
+"""Methods of an action's context for waits that outlast an execution."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _T = TypeVar("_T")
 
 
 class WaitMethods(AwaitedMethods, ABC):
-    """Pauses, waits for signals, and requests for approvals."""
+    """Pauses, waits for signals, and approval requests."""
 
     def sleep(self, duration: float | timedelta) -> Awaitable[None]:
-        """Return a pause, to be awaited, that survives restarts; for ``async def`` actions.
+        """Return an awaitable pause that survives restarts; for ``async def`` actions.
 
-        Where a run waits for nothing else it is suspended: it costs state and a timer, and neither memory
-        nor one of the places of ``run.max-in-flight``. Its key waits meanwhile. The pause ends once, and
-        never before its time.
+        If a run waits for nothing else, it is suspended: it uses state and a timer, but no memory and no slot
+        of ``run.max-in-flight``. Its key waits meanwhile. The pause ends once, and never early.
 
         Args:
-            duration: How long, in seconds or as a timedelta. Below 0 is 0.
+            duration: Duration in seconds or as a timedelta. Below 0 counts as 0.
 
         Raises:
-            InvalidDurationError: The duration is none.
-            ContextMisuseError: The action is no ``async def``, or nothing told that its code waits.
+            InvalidDurationError: The duration is invalid.
+            ContextMisuseError: The action is not ``async def``, or its code was not recognised as one that
+                waits.
         """
         return self._pause(_seconds_of("ctx.sleep", duration))
 
@@ -46,31 +46,31 @@ class WaitMethods(AwaitedMethods, ABC):
     def wait_for_signal(
         self, name: str, signal_type: Any = None, *, timeout: float | timedelta | None = None
     ) -> SignalWait[Any]:
-        """Return a wait for a signal of the key, to be awaited; for ``async def`` actions.
+        """Return an awaitable wait for a signal of the key; for ``async def`` actions.
 
-        A run that waits is suspended as by :meth:`sleep`; its outputs leave then. The signal may
-        come before the wait does. It ends one wait, once.
+        The run is suspended as in :meth:`sleep`, and emits its outputs then. The signal may come before the
+        wait does. It ends one wait, once.
 
         Args:
             name: Name of the signal.
-            signal_type: Type of the value: a pydantic model, a dataclass, or any other type that pydantic
-                describes. Default: the value as it came.
-            timeout: How long to wait at most, in seconds or as a timedelta. Default: for ever.
+            signal_type: Type of the value: a pydantic model, a dataclass, or another type that pydantic
+                supports. Default: the value as it came.
+            timeout: Longest wait, in seconds or as a timedelta. Default: no limit.
 
         Returns:
-            What gives the value of the signal. Its ``id`` names the wait.
+            An awaitable of the signal's value. Its ``id`` is the id of the wait.
 
         Raises:
-            SignalTimeoutError: When awaited: there was none in time.
-            NoMoreSignalsError: When awaited: the input has ended, so that none will come.
-            ContextMisuseError: The action is no ``async def``, nothing told that its code waits, the name is
-                no text, or pydantic does not know the type.
-            InvalidDurationError: The timeout is none.
+            SignalTimeoutError: When awaited: no signal came in time.
+            NoMoreSignalsError: When awaited: the input has ended, so no signal will come.
+            ContextMisuseError: The action is not ``async def``, its code was not recognised as one that
+                waits, the name is not a string, or pydantic does not support the type.
+            InvalidDurationError: The timeout is invalid.
         """
         if not is_text(name):
             raise ContextMisuseError(
                 "ctx.wait_for_signal needs the name of a signal",
-                expected="a text",
+                expected="a string",
                 found=f"{type(name).__qualname__} {name!r}"[:200],
                 fix='name the signal, as in ctx.wait_for_signal("approval"); ctx.sleep is for pauses',
             )
@@ -84,29 +84,29 @@ class WaitMethods(AwaitedMethods, ABC):
         timeout: float | timedelta | None = None,
         check: Check | None = None,
     ) -> ApprovalOutcome:
-        """Ask a person for an approval, and wait for the answer; for ``async def`` actions.
+        """Request an approval from a person, and wait for the answer; for ``async def`` actions.
 
-        The request goes to the stream ``approvals()`` of the applied agent when the run is suspended, and how
-        it ended goes there as well. A denial is a result, and so is the end of the time to answer.
+        When the run is suspended, the request goes to the stream ``approvals()`` of the applied agent; its
+        outcome goes there, too. A denial and a timeout are results, not errors.
 
         Args:
-            what: What is to be done, for those who decide.
-            arguments: With what, by name; values that become JSON.
-            timeout: After which time it counts as denied, in seconds or as a timedelta. Default: never.
-            check: Raises an exception for arguments that an answer must not bring. Such an answer is a
-                unmatched signal, and the run waits on. Default: any arguments.
+            what: What to approve, as text for the person.
+            arguments: Arguments by name; values that JSON can hold.
+            timeout: Time after which it counts as denied, in seconds or as a timedelta. Default: never.
+            check: Raises an exception for arguments that an answer must not contain. Such an answer is an
+                unmatched signal, and the run continues to wait. Default: any arguments are valid.
 
         Raises:
-            ContextMisuseError: The action is no ``async def``, nothing told that its code waits, or ``what``
-                is no text.
-            InvalidDurationError: The timeout is none.
+            ContextMisuseError: The action is not ``async def``, its code was not recognised as one that
+                waits, or ``what`` is not a string.
+            InvalidDurationError: The timeout is invalid.
         """
         if not isinstance(what, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ContextMisuseError(
-                "ctx.request_approval needs to know what is to be done",
-                expected="a text",
+                "ctx.request_approval needs a description of what to approve",
+                expected="a string",
                 found=f"{type(what).__qualname__} {what!r}"[:200],
-                fix='say it to those who decide, as in ctx.request_approval("refund", {"order": 7})',
+                fix='describe it for the person, as in ctx.request_approval("refund", {"order": 7})',
             )
         shown = plain(dict(arguments or {}))
         return await self._approval(what, shown, _timeout_of("ctx.request_approval", timeout), check)
@@ -126,14 +126,14 @@ class WaitMethods(AwaitedMethods, ABC):
 def _seconds_of(called: str, duration: float | timedelta, otherwise: str = "") -> float:
     def refuse(found: str) -> InvalidDurationError:
         return InvalidDurationError(
-            f"{called} is given a time that is none",
+            f"invalid duration of {called}",
             expected=f"seconds or a timedelta, at most {LONGEST.days} days",
             found=found,
-            fix=f"give the time from now on, such as 60 or timedelta(hours=1){otherwise}",
+            fix=f"pass the time from now on, such as 60 or timedelta(hours=1){otherwise}",
         )
 
     return seconds_of(duration, refuse)
 
 
 def _timeout_of(called: str, timeout: float | timedelta | None) -> float | None:
-    return None if timeout is None else _seconds_of(called, timeout, "; None waits for ever")
+    return None if timeout is None else _seconds_of(called, timeout, "; None waits without a limit")

@@ -1,7 +1,7 @@
-"""Durable calls: what an action does outside, recorded before the run goes on.
+"""Durable steps: calls of an action to the outside, recorded before the run continues.
 
-``await ctx.durable_execute_async(charge, order.id, order.total)`` calls ``charge`` once, keeps what
-it returned or raised in the store, and gives that back when the run is replayed after a crash.
+``await ctx.durable_execute_async(charge, order.id, order.total)`` calls ``charge`` once, records its result
+or error in the store, and returns or raises it again when the run is replayed after a crash.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _T = TypeVar("_T")
 
 
 class TerminalError(Exception):
-    """A failure that another attempt would meet again: the call is not tried again.
+    """A permanent failure: the step is not retried.
 
-    Subclass it, or raise it as it is, inside a durable call.
+    Raise it, or a subclass, inside a durable step.
     """
 
 
 class RetryableError(Exception):
-    """A failure that another attempt may not meet.
+    """A transient failure: another attempt may succeed.
 
     Args:
-        message: What failed.
-        retry_after: Seconds to wait before the next attempt, at least; None leaves it to the policy.
+        message: The failure.
+        retry_after: Minimum number of seconds before the next attempt; None leaves it to the policy.
     """
 
     def __init__(self, message: str = "", retry_after: float | timedelta | None = None) -> None:
@@ -46,11 +46,11 @@ class RetryableError(Exception):
 
 
 class OnMismatch(StrEnum):
-    """Policy for a replay that asks for another call than was recorded.
+    """Policy for a replay that makes another durable step than was recorded.
 
     Attributes:
-        FAIL: The job fails, with both calls in the error.
-        RERUN: What the execution recorded is void, and it is executed again.
+        FAIL: The job fails, with both steps in the error.
+        RERUN: The records of the action's execution are dropped, and it runs again.
         DEAD_LETTER: The event becomes a dead letter.
     """
 
@@ -63,7 +63,7 @@ class OnPlanChange(StrEnum):
     """Policy for state that another plan of the agent wrote.
 
     Attributes:
-        FAIL: The job fails, and says what changed.
+        FAIL: The job fails, and the error lists the changes.
         CONTINUE_COMPATIBLE: The job continues if unfinished work still fits, and fails if not.
     """
 
@@ -75,10 +75,10 @@ class OnJobChange(StrEnum):
     """Policy for a key whose state a job with another identity wrote.
 
     Attributes:
-        FAIL: The job fails, with both identities in the error. Where neither job has a
-            ``job-identifier``, the later one is the successor of the other: as ``ADOPT``.
-        FORK: The job records in journals of its own. It takes over what the other job had recorded for
-            inputs that waited in state, and repeats nothing else of it.
+        FAIL: The job fails, with both identities in the error. If neither job has a ``job-identifier``, the
+            later one continues the other: as ``ADOPT``.
+        FORK: The job uses its own journals. It takes over the records of the other job for inputs that waited
+            in state, and no others.
         ADOPT: The job continues the journals of the other job, which must have ended.
     """
 
@@ -91,9 +91,10 @@ class Prune(StrEnum):
     """Policy for the removal of records of committed runs.
 
     Attributes:
-        CHECKPOINTS: When all checkpoints that Flink retains were taken after the commit.
-        RESTORE_ONLY: When the job was restored from a checkpoint that was, and Flink retains no other.
-        NEVER: Never.
+        CHECKPOINTS: Remove them when all checkpoints that Flink retains were taken after the commit.
+        RESTORE_ONLY: Remove them when the job was restored from such a checkpoint, and Flink retains no
+            other.
+        NEVER: Keep them.
     """
 
     CHECKPOINTS = "checkpoints"
@@ -109,21 +110,21 @@ class _NotDone(Enum):
 
 
 NOT_DONE = _NotDone.NOT_DONE
-"""What a reconciler returns where the call it is asked about never took effect."""
+"""Result of a reconciler if the call never took effect."""
 
 
 @dataclass(frozen=True)
 class UnknownOutcome:
-    """The result of a durable call if it is unknown if it took effect. For libraries that call for others.
+    """The result of a durable step with an unknown outcome. For libraries that make calls for others.
 
-    A failed call is made again when its action is tried again or its job restarts. A call with an unknown
-    outcome must not be, so its end is recorded as a result.
+    A failed step is repeated when its action is retried or its job restarts. A step with an unknown outcome
+    must not be repeated, so its end is recorded as a result.
 
     Attributes:
         result: Called with the reason and with the idempotency key, which is None if the function takes none;
             returns the result that is recorded.
-        repeats: True if an attempt of the action may make the call again after an earlier attempt was
-            cancelled during the call.
+        repeats: True if an attempt of the action may repeat the call after an earlier attempt was cancelled
+            during the call.
     """
 
     result: Callable[[str, str | None], Any]
@@ -132,29 +133,28 @@ class UnknownOutcome:
 
 @dataclass(frozen=True)
 class DurableCallable:
-    """A function together with the settings of its durable calls, to be used like the function.
+    """A function with the settings of its durable steps. Use it like the function.
 
     Attributes:
-        function: What is called: ``def`` in a thread of the pool, ``async def`` on the agent loop.
-        name: Identity of the function in records. Default: ``module:qualname``.
-        result_type: Type that the result is validated as, the first time and on replay. Default:
-            results keep the type they have.
-        timeout: Seconds, or a duration, that one attempt may take.
-        retry: When a failed attempt is followed by another one. Default: never, except after a
-            ``RetryableError``.
-        reconciler: Asked, after a crash between the begin of the call and its record, what became of
-            it: called with the call's arguments, returns the result, or ``NOT_DONE``.
-        redact: Name of a parameter whose value is left out of the recorded request, or several names.
+        function: The function: ``def`` runs in a thread of the pool, ``async def`` on the agent loop.
+        name: Name of the function in records. Default: ``module:qualname``.
+        result_type: Type of the result, which is validated the first time and on replay. Default: results
+            keep their type.
+        timeout: Timeout of one attempt: seconds, or a duration.
+        retry: Retry policy of failed attempts. Default: no retries, except after a ``RetryableError``.
+        reconciler: Called after a crash between the start of the call and its record, with the call's
+            arguments; returns the call's result, or ``NOT_DONE``.
+        redact: Name of a parameter whose value is omitted from the recorded request, or several names.
         client: Name of a client of the agent, or several names. Each attempt gets the open client as the
-            parameter of that name; it is no argument of the call, and no part of its record.
-        unknown: What the call returns if it timed out in its last attempt. Default: it fails with
+            parameter of that name; it is not an argument of the call, and not part of its record.
+        unknown: Result of the call if its last attempt timed out. Default: it fails with
             ``ActionTimeoutError``.
         shared: True if results are large and the same in many runs: records then hold a digest, and the store
-            has each result once.
+            holds each result once.
 
     Raises:
-        AgentConfigurationError: The function is none, or has no parameter for a client or of a name in
-            ``redact``; no call of it has arguments that the reconciler takes; or a setting is none.
+        AgentConfigurationError: The function is not callable, or has no parameter for a client or for a name
+            in ``redact``; the reconciler accepts the arguments of no call; or a setting is invalid.
     """
 
     function: Callable[..., Any]
@@ -180,10 +180,11 @@ class DurableCallable:
             checks.check_reconciler(self.function, self.identity, self.reconciler, self.clients)
 
     def check_call_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Check a call with these arguments: the key arrives, and the reconciler can be asked about it.
+        """Check a call with these arguments: it passes the idempotency key, and the reconciler accepts them.
 
         Raises:
-            AgentConfigurationError: The reconciler does not take them, or the key has a misspelt parameter.
+            AgentConfigurationError: The reconciler does not accept them, or the parameter of the key is
+                misspelt.
         """
         if self.misspelt is not None:
             checks.check_key_given(self.function, self.identity, self.misspelt, args, kwargs)
@@ -194,12 +195,12 @@ class DurableCallable:
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """Names of the clients that the function is given."""
+        """Names of the clients that the function gets."""
         return (self.client,) if isinstance(self.client, str) else self.client
 
     @cached_property
     def identity(self) -> str:
-        """The name that records carry."""
+        """The name of the function in records."""
         if self.name is not None:
             return self.name
         function = self.function
@@ -210,7 +211,7 @@ class DurableCallable:
 
     @cached_property
     def seconds(self) -> float | None:
-        """The longest time of one attempt, in seconds."""
+        """The timeout of one attempt, in seconds."""
         return self.timeout.total_seconds() if isinstance(self.timeout, timedelta) else self.timeout
 
     @cached_property
@@ -220,23 +221,23 @@ class DurableCallable:
 
     @cached_property
     def positional(self) -> tuple[str, ...]:
-        """Names of the parameters that take positional arguments, clients among them."""
+        """Names of the positional parameters, including those of clients."""
         return checks.positional_of(self.function)
 
     @cached_property
     def wants_key(self) -> bool:
-        """True if the function asks for its idempotency key."""
+        """True if the function has a parameter for its idempotency key."""
         signature = checks.signature_of(self.function)
         parameter = signature.parameters.get(IDEMPOTENCY_KEY) if signature is not None else None
         return parameter is not None and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
 
     @cached_property
     def misspelt(self) -> str | None:
-        """A parameter with a default that is most likely meant for the idempotency key, or None."""
+        """A parameter with a default that is most likely a misspelt idempotency key, or None."""
         return checks.misspelt_default(self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, without any record."""
+        """Call the function, without recording."""
         return self.function(*args, **kwargs)
 
 
@@ -245,24 +246,25 @@ class _NotGiven(Enum):
 
 
 NOT_GIVEN: Any = _NotGiven.NOT_GIVEN
-"""Stands for a setting that is not passed: None may be meant for the function."""
+"""Represents a setting that is not passed: None may be an argument of the function."""
 
 
 def durable_callable(
     function: Callable[..., Any] | DurableCallable, kwargs: dict[str, Any], **settings: Any
 ) -> DurableCallable:
-    """Return ``function`` with those of the settings that are given, which go before its own.
+    """Return ``function`` with the passed settings, which override its own.
 
-    A ``DurableCallable`` has its settings already: what its function takes under the name of one is an
-    argument of the call, and is moved to ``kwargs``.
+    A ``DurableCallable`` has its settings already: if its function has a parameter with the name of a
+    setting, the value is an argument of the call, and moves to ``kwargs``.
 
     Args:
-        function: What is called.
+        function: The function.
         kwargs: The arguments of the call by name.
-        **settings: Settings by name; ``NOT_GIVEN`` where none is.
+        **settings: Settings by name; ``NOT_GIVEN`` for those that are not passed.
 
     Raises:
-        AgentConfigurationError: A setting may be meant for the function, is none of a call, or is wrong.
+        AgentConfigurationError: A setting may be meant for the function, is not a setting of a call, or is
+            invalid.
     """
     if "redact" in kwargs or "client" in kwargs:
         _check_untaken(function, kwargs)
@@ -273,7 +275,7 @@ def durable_callable(
     if not given:
         if isinstance(function, DurableCallable):
             return function
-        # Functions that are equal are the same one; of other objects, only their class knows.
+        # Equal functions are the same one; for other objects, only their class knows.
         return _plain(function) if type(function) is FunctionType else DurableCallable(function)
     what = function if isinstance(function, DurableCallable) else None
     for name in list(given):
@@ -286,24 +288,24 @@ def durable_callable(
 
 
 _OF_CALLABLES = frozenset({"redact", "client"})
-"""Settings that only a callable has: functions may take arguments of these names."""
+"""Settings that only a ``DurableCallable`` has: functions may have parameters with these names."""
 
 
 def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mapping[str, Any]) -> None:
-    """Check that a function takes what is the setting of a callable.
+    """Check that a function accepts arguments with the names of settings.
 
     Raises:
-        AgentConfigurationError: It does not: the author means the setting, which would be an argument.
+        AgentConfigurationError: It does not: the author means the setting, but it would become an argument.
     """
     plain = function.function if isinstance(function, DurableCallable) else function
     for name in _OF_CALLABLES & kwargs.keys():
         if callable(plain) and not takes(plain, name) and checks.signature_of(plain) is not None:
             called = getattr(plain, "__qualname__", type(plain).__qualname__)
             raise AgentConfigurationError(
-                f"{name!r} is no setting of one durable call, and {called} does not take it",
+                f"{name!r} is not a setting of a single durable step, and {called} has no such parameter",
                 expected=f"DurableCallable({called}, {name}=...)",
                 found=f"durable_execute({called}, {name}=...)",
-                fix="make the DurableCallable beside the function, and call that",
+                fix="create a DurableCallable next to the function, and call that",
                 where=authors_place(),
             )
 
@@ -311,9 +313,9 @@ def _check_untaken(function: Callable[..., Any] | DurableCallable, kwargs: Mappi
 def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationError:
     called = getattr(function, "__qualname__", type(function).__qualname__)
     return AgentConfigurationError(
-        f"a durable call of {called} has the argument {name!r}, which is both a setting of the call and "
-        "something that the function takes",
-        expected=f"a setting {name!r} of a DurableCallable, or an argument {name!r} of the call of one",
+        f"a durable step of {called} has the argument {name!r}, which is both a setting of the step and a "
+        "parameter of the function",
+        expected=f"a setting {name!r} of a DurableCallable, or an argument {name!r} of a call of one",
         found=f"durable_execute({called}, {name}=...)",
         fix=f"for the function: durable_execute(DurableCallable({called}), {name}=...). For the call: "
         f"durable_execute(DurableCallable({called}, {name}=...))",
@@ -323,7 +325,7 @@ def _ambiguous(function: Callable[..., Any], name: str) -> AgentConfigurationErr
 
 @lru_cache(maxsize=1024)
 def _plain(function: Callable[..., Any]) -> DurableCallable:
-    """Return ``function`` without settings; what follows from it is found out once."""
+    """Return ``function`` without settings; its properties are determined once."""
     return DurableCallable(function)
 
 
@@ -333,10 +335,10 @@ _KNOWN_TO_WAIT: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 def calls_durably(made: _T) -> _T:
-    """Note that an object of a library makes durable calls for the action that uses it; returns the object.
+    """Declare that an object of a library makes durable steps for the action that uses it; return the object.
 
-    The code of an action tells by the names in it whether the action makes durable calls. The code of a
-    library is not read: the library notes its objects, or a class in whose name it makes them.
+    The names in an action's code show if the action makes durable steps. The code of a library is not read:
+    the library declares its objects, or a class in whose name it makes the steps.
 
     Args:
         made: The object; weak references to it are possible.
@@ -346,15 +348,15 @@ def calls_durably(made: _T) -> _T:
 
 
 def is_known_to_call_durably(value: object) -> bool:
-    """Whether a library has said of ``value`` that it makes durable calls."""
+    """Return True if a library declared that ``value`` makes durable steps."""
     return value is not None and _KNOWN.get(id(value)) is value
 
 
 def waits_durably(made: _T) -> _T:
-    """Note that an object of a library sleeps or waits for signals for the action that uses it; returns it.
+    """Declare that a library's object sleeps or waits for signals for the action that uses it; return it.
 
-    The code of an action tells by the names in it whether its runs may be suspended. The code of a library
-    is not read: the library notes its objects, or a function that waits.
+    The names in an action's code show if its runs may be suspended. The code of a library is not read: the
+    library declares its objects, or a function that waits.
 
     Args:
         made: The object; weak references to it are possible.
@@ -364,5 +366,5 @@ def waits_durably(made: _T) -> _T:
 
 
 def is_known_to_wait_durably(value: object) -> bool:
-    """Whether a library has said of ``value`` that it sleeps or waits for signals."""
+    """Return True if a library declared that ``value`` sleeps or waits for signals."""
     return value is not None and _KNOWN_TO_WAIT.get(id(value)) is value

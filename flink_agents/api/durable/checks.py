@@ -1,7 +1,7 @@
-"""Checks of what a durable call is declared with, before anything has an effect.
+"""Checks of the declaration of a durable step, before it has an effect.
 
-What is wrong with a reconciler would otherwise show after a crash alone, and what is wrong with ``redact``
-in a record that holds a secret.
+Otherwise an error in a reconciler would only show after a crash, and an error in ``redact`` in a record with
+a secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.errors.base import suggest
 
 IDEMPOTENCY_KEY = "idempotency_key"
-"""Name of the parameter by which a function asks for the key of its call."""
+"""Name of the parameter that gets the idempotency key of the call."""
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -34,7 +34,7 @@ _SIGNATURES: IdentityCache[inspect.Signature] = IdentityCache()
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return the signature of ``function``; None where it has none, as some of extension modules."""
+    """Return the signature of ``function``; None if it has none, as some functions of extension modules."""
     plain = type(function) is FunctionType
     found = _SIGNATURES.get(function) if plain else None
     if found is not None:
@@ -47,7 +47,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether ``function`` takes an argument of that name, be it by ``**kwargs``."""
+    """Return True if ``function`` accepts an argument of that name, perhaps with ``**kwargs``."""
     signature = signature_of(function)
     if signature is None:
         return False
@@ -58,11 +58,11 @@ def takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
-    """Return the parameter that is most likely meant to be ``idempotency_key``; None if there is none.
+    """Return the parameter that is most likely a misspelt ``idempotency_key``, or None.
 
     Args:
         names: The parameters.
-        cutoff: How like it a name has to be.
+        cutoff: Minimum similarity of a name, from 0 to 1.
     """
     names = list(names)
     if IDEMPOTENCY_KEY in names:
@@ -72,9 +72,9 @@ def misspelt_key(names: Iterable[str], cutoff: float = 0.85) -> str | None:
 
 
 def misspelt_default(function: Callable[..., Any]) -> str | None:
-    """Return a parameter with a default that is most likely meant for the idempotency key, or None.
+    """Return a parameter with a default that is most likely a misspelt idempotency key, or None.
 
-    No call fails if such a parameter is left out, so nothing else would tell.
+    A call without such a parameter does not fail, so nothing else would show the mistake.
     """
     signature = signature_of(function)
     if signature is None:
@@ -82,7 +82,7 @@ def misspelt_default(function: Callable[..., Any]) -> str | None:
     names = signature.parameters
     if not any("idem" in name.lower() or "potency" in name.lower() for name in names):
         return None
-    # A parameter of the author's own can have a similar name.
+    # The author's own parameter can have a similar name.
     found = misspelt_key(names, cutoff=0.9)
     return found if found is not None and names[found].default is not inspect.Parameter.empty else None
 
@@ -94,18 +94,18 @@ def check_key_given(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Check that the author gives ``parameter``, which is most likely meant to be ``idempotency_key``.
+    """Check that the author passes ``parameter``, which is most likely a misspelt ``idempotency_key``.
 
     Raises:
-        AgentConfigurationError: Nobody gives it.
+        AgentConfigurationError: The call does not pass it.
     """
     signature = signature_of(function)
     with suppress(TypeError):
         if signature is None or parameter in signature.bind_partial(*args, **kwargs).arguments:
             return
     raise AgentConfigurationError(
-        f"{called} has a parameter {parameter!r}, which nobody gives a value",
-        expected=f"a parameter {IDEMPOTENCY_KEY}, which the runtime gives",
+        f"{called} has a parameter {parameter!r}, which gets no value",
+        expected=f"a parameter {IDEMPOTENCY_KEY}, which the runtime passes",
         found=parameter,
         fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
         where=authors_place(),
@@ -113,21 +113,21 @@ def check_key_given(
 
 
 def positional_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that take positional arguments."""
+    """Return the names of the positional parameters."""
     signature = signature_of(function)
     parameters = signature.parameters.values() if signature is not None else ()
     return tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
 
 
 def check_function(function: object) -> None:
-    """Check that there is something to call.
+    """Check that the function is callable.
 
     Raises:
-        AgentConfigurationError: There is not.
+        AgentConfigurationError: It is not callable.
     """
     if not callable(function):
         raise AgentConfigurationError(
-            "a durable call needs something to call",
+            "a durable step needs a function",
             expected="a function",
             found=repr(function)[:200],
             fix="pass the function itself and its arguments: durable_execute(charge, order_id)",
@@ -139,34 +139,34 @@ def check_clients(function: Callable[..., Any], called: str, clients: Iterable[s
     """Check that the function has a parameter for each client.
 
     Args:
-        function: What is called.
+        function: The function.
         called: Its name, for the error.
         clients: Names of the clients.
 
     Raises:
-        AgentConfigurationError: It has none for one of them.
+        AgentConfigurationError: A client has no parameter.
     """
     for name in clients:
         if not takes(function, name) and signature_of(function) is not None:
             raise AgentConfigurationError(
                 f"{called} has no parameter for the client {name!r}",
-                expected=f"a parameter {name!r}, which is given the open client",
+                expected=f"a parameter {name!r}, which gets the open client",
                 found=f"{called}{signature_of(function)}",
-                fix=f"add the parameter {name!r}, or rename the client so that its name can be one",
+                fix=f"add the parameter {name!r}, or give the client a name that can be a parameter",
                 where=authors_place(),
             )
 
 
 def redacted_names(function: Callable[..., Any], called: str, redact: object) -> frozenset[str]:
-    """Return the parameters whose values are left out of records.
+    """Return the parameters whose values are omitted from records.
 
     Args:
-        function: What is called.
+        function: The function.
         called: Its name, for the error.
-        redact: What the author wrote: a name, or several.
+        redact: The author's value: a name, or several.
 
     Raises:
-        AgentConfigurationError: It is neither, or the function has no parameter of such a name.
+        AgentConfigurationError: It is neither, or the function has no parameter of that name.
     """
     names = frozenset[object]([redact]) if isinstance(redact, str) else _members(redact)
     if names is None or not all(isinstance(name, str) for name in names):
@@ -183,10 +183,10 @@ def redacted_names(function: Callable[..., Any], called: str, redact: object) ->
         return found
     for name in sorted(found - signature.parameters.keys()):
         raise AgentConfigurationError(
-            f"{called} has no parameter {name!r} to leave out of records",
+            f"{called} has no parameter {name!r} to omit from records",
             expected=f"one of {', '.join(signature.parameters)}" if signature.parameters else "no redact",
             found=f"redact={name!r}",
-            fix=suggest(name, signature.parameters, "name a parameter of the function, or leave it out"),
+            fix=suggest(name, signature.parameters, "name a parameter of the function, or remove redact"),
             where=authors_place(),
         )
     return found
@@ -202,19 +202,19 @@ def _members(value: object) -> frozenset[object] | None:
 
 
 def check_values(called: str, name: object, timeout: object, retry: object) -> None:
-    """Check the settings of a durable call that no function says anything about.
+    """Check the settings of a durable step that do not depend on its function.
 
     Args:
-        called: Name of what is called, for the error.
-        name: What records call it.
-        timeout: How long an attempt may take.
-        retry: When an attempt is followed by another one.
+        called: Name of the function, for the error.
+        name: Its name in records.
+        timeout: Timeout of an attempt.
+        retry: Retry policy.
 
     Raises:
-        AgentConfigurationError: One is not what it has to be.
+        AgentConfigurationError: A setting is invalid.
     """
     if name is not None and not (isinstance(name, str) and name):
-        raise _wrong(called, "name", name, "a text that is not empty", "name='charge'")
+        raise _wrong(called, "name", name, "a string that is not empty", "name='charge'")
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if seconds is not None and (
         not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0
@@ -226,10 +226,10 @@ def check_values(called: str, name: object, timeout: object, retry: object) -> N
 
 def _wrong(called: str, setting: str, value: object, expected: str, example: str) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a durable call of {called} has a wrong {setting}",
+        f"a durable step of {called} has an invalid {setting}",
         expected=expected,
         found=describe(value)[:200],
-        fix=f"write {example}, or leave it out",
+        fix=f"write {example}, or omit it",
         where=authors_place(),
     )
 
@@ -240,18 +240,18 @@ def check_reconciler(
     """Check that a reconciler can be called with arguments of the function.
 
     Args:
-        function: What is called.
+        function: The function.
         called: Its name, for the error.
-        reconciler: What is asked about its calls.
-        clients: Names of the clients that the function is given.
+        reconciler: The reconciler.
+        clients: Names of the clients that the function gets.
 
     Raises:
-        AgentConfigurationError: No call of the function has arguments that it takes.
+        AgentConfigurationError: It accepts the arguments of no call of the function.
     """
     if not callable(reconciler):
         raise AgentConfigurationError(
-            f"the reconciler of {called} is no function",
-            expected="a function that takes what the function of the call takes",
+            f"the reconciler of {called} is not a function",
+            expected="a function with the same parameters as the function of the call",
             found=describe(reconciler)[:200],
             fix="pass the function itself: reconciler=look_up",
             where=authors_place(),
@@ -268,28 +268,28 @@ def check_call_arguments(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Check that a reconciler can be called with the arguments of one call, where not all calls fit it.
+    """Check that a reconciler accepts the arguments of one call, if it does not accept all calls.
 
     Args:
-        function: What is called.
+        function: The function.
         called: Its name, for the error.
-        reconciler: What is asked about its calls.
-        clients: Names of the clients that the function is given.
+        reconciler: The reconciler.
+        clients: Names of the clients that the function gets.
         args: Arguments by position.
         kwargs: Arguments by name.
 
     Raises:
-        AgentConfigurationError: It cannot.
+        AgentConfigurationError: It does not.
     """
     if _fits(function, reconciler, clients) is not None:
         return
     signature = _without(signature_of(reconciler), clients)
     own = _without(signature_of(function), clients)
-    # What the function itself refuses is for it to say.
+    # If the function itself rejects the arguments, its own error is better.
     if own is not None and not _binds(own, args, kwargs):
         return
     if signature is not None and not _binds(signature, args, kwargs):
-        # No values: one of them may be what is left out of records.
+        # No values: one of them may be redacted.
         given = ", ".join(["..."] * len(args) + [f"{name}=..." for name in kwargs])
         raise _unfit(function, called, reconciler, clients, given)
 
@@ -307,8 +307,8 @@ def _unfit(
         f"the reconciler {name} of {called} cannot be called with the arguments of {call}",
         expected=f"the parameters of the function: {_without(signature_of(function), clients)}",
         found=f"{name}{signature_of(reconciler)}",
-        fix=f"let {name} take the same parameters. {IDEMPOTENCY_KEY} and clients are given to it where it "
-        "has parameters of these names",
+        fix=f"let {name} take the same parameters. {IDEMPOTENCY_KEY} and clients are passed to it if it has "
+        "parameters with these names",
         where=authors_place(),
     )
 
@@ -316,7 +316,7 @@ def _unfit(
 def _fits(
     function: Callable[..., Any], reconciler: Callable[..., Any], clients: tuple[str, ...]
 ) -> bool | None:
-    """Tell whether a reconciler takes the arguments of each call, or of none; None where it depends."""
+    """Return True if a reconciler accepts the arguments of all calls, False if of none, else None."""
     plain = type(function) is FunctionType and type(reconciler) is FunctionType
     return (_known_fit if plain else _fit)(function, reconciler, clients)
 
@@ -330,7 +330,7 @@ def _fit(
         return True
     parameters = list(theirs.parameters.values())
     kinds = {one.kind for one in parameters} & {*_MANY}
-    # Calls with all arguments, and with those that have to be; by position, and by name.
+    # Calls with all arguments, and with the required ones; by position, and by name.
     single = [one for one in parameters if one.kind not in _MANY]
     needed = [one for one in single if one.default is one.empty]
     bound = [_binds(own, *_shape(some, by_name)) for some in (single, needed) for by_name in (False, True)]
@@ -340,11 +340,11 @@ def _fit(
 
 
 _known_fit = lru_cache(maxsize=1024)(_fit)
-"""Functions that are equal are the same one; of other objects, only their class knows."""
+"""Equal functions are the same one; for other objects, only their class knows."""
 
 
 def _shape(parameters: list[inspect.Parameter], by_name: bool) -> tuple[list[None], dict[str, None]]:
-    """Return arguments for the parameters: by name where they can be, or by position where they can be."""
+    """Return arguments for the parameters: by name if possible, or by position if possible."""
     named = [one.name for one in parameters if one.kind in _BY_NAME[0 if by_name else 1 :]]
     return [None] * (len(parameters) - len(named)), dict.fromkeys(named)
 
@@ -360,7 +360,7 @@ def _binds(signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[st
 
 
 def _without(signature: inspect.Signature | None, clients: tuple[str, ...]) -> inspect.Signature | None:
-    """Return the parameters of a signature for the arguments of a call, which clients are not."""
+    """Return a signature without the parameters of clients."""
     if signature is None:
         return None
     left = [one for one in signature.parameters.values() if one.name not in clients]

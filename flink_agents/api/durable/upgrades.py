@@ -1,7 +1,7 @@
-"""Upgrades of stored values: where the values of a class go when the class has changed.
+"""Upgrades of stored values: the successor of a class that has changed.
 
-State, journals, signals and delayed events hold values by the name of their class. A class that was moved,
-renamed, or changed in a way that its stored values do not fit any more, names its successor::
+State, journals, signals and delayed events store values with the name of their class. If a class was moved,
+renamed, or changed so that its stored values no longer fit, declare its successor::
 
     @upgrades("shop.orders:Order")
     class Purchase(BaseModel):            # values of the old class become values of this one
@@ -25,19 +25,18 @@ from flink_agents.api.errors import DuplicateNameError, WrongArgumentError
 T = TypeVar("T", bound=Callable[..., Any])
 
 Upgrade = Callable[..., Any]
-"""A class that stands in for the old one, or a function that makes the new value."""
+"""A class that replaces the old one, or a function that returns the new value."""
 
 _upgrades: dict[str, Upgrade] = {}
 
 
 def upgrades(*names: str) -> Callable[[T], T]:
-    """Name the stored classes whose values a class or a function takes over.
+    """Declare the stored classes that a class or a function replaces.
 
-    A class receives the stored fields as they are. A function is called with the stored fields, a dict by
-    field name (for an enum, the name of the member), and returns the new value. Both are used only for
-    values that the class of that name does not fit: the class is gone, or its fields, their types or its
-    kind have changed since the value was stored. Fields that hold other stored values have been upgraded
-    already.
+    A class gets the stored fields as they are. A function is called with the stored fields, a dict by field
+    name (for an enum, the name of the member), and returns the new value. Both are used only for values that
+    the class of that name does not fit: the class is gone, or its fields, their types or its kind have
+    changed since the value was stored. Fields that hold other stored values have been upgraded already.
 
     Define it in the module of the agent, or in one that this imports, so that workers have it.
 
@@ -46,8 +45,8 @@ def upgrades(*names: str) -> Callable[[T], T]:
             ``__main__:Name``.
 
     Raises:
-        WrongArgumentError: A name is not written so, or what is decorated cannot be called.
-        DuplicateNameError: Something else takes over the values of that class already.
+        WrongArgumentError: A name has another form, or the decorated object cannot be called.
+        DuplicateNameError: That class already has a replacement.
     """
     if not names:
         raise _wrong(names, "no names")
@@ -66,13 +65,13 @@ def upgrades(*names: str) -> Callable[[T], T]:
 
 
 def register_upgrade(name: str, target: Upgrade) -> None:
-    """Let ``target`` take over the stored values of the class ``name``.
+    """Register ``target`` as the replacement of the stored class ``name``.
 
     Raises:
-        DuplicateNameError: Something else does already.
+        DuplicateNameError: The class already has another replacement.
     """
     known = _upgrades.get(name)
-    # A module that is loaded again defines the same once more.
+    # A reloaded module defines the same target again.
     if known is not None and _identity(known) != _identity(target):
         raise DuplicateNameError(
             f"stored values of {name} have two upgrades",
@@ -84,12 +83,12 @@ def register_upgrade(name: str, target: Upgrade) -> None:
 
 
 def replace_upgrade(name: str, target: Upgrade) -> None:
-    """Let ``target`` take over the stored values of the class ``name``, whatever did before."""
+    """Register ``target`` as the replacement of the stored class ``name``, even if it has another one."""
     _upgrades[name] = target
 
 
 def upgrade_of(name: str) -> Upgrade | None:
-    """Return what takes over the stored values of the class ``name``; None if nothing does."""
+    """Return the replacement of the stored class ``name``, or None."""
     return _upgrades.get(name)
 
 
@@ -99,12 +98,12 @@ def all_upgrades() -> dict[str, Upgrade]:
 
 
 def place_of_upgrade(target: Upgrade) -> str:
-    """Return where an upgrade is written."""
+    """Return the place of an upgrade in the code."""
     return place_of_class(target) if isinstance(target, type) else place_of(target)
 
 
 def is_class_name(name: object) -> bool:
-    """Return True if ``name`` is written as ``module:Name``."""
+    """Return True if ``name`` has the form ``module:Name``."""
     return isinstance(name, str) and name.count(":") == 1 and all(name.split(":"))
 
 
@@ -117,5 +116,5 @@ def _wrong(names: tuple[object, ...], found: str) -> WrongArgumentError:
         "upgrades() needs the names of stored classes, and decorates a class or a function",
         expected="for example @upgrades('shop.orders:Order')",
         found=found,
-        fix="write the module, a colon and the name of the class, as the error text names it",
+        fix="write the module, a colon and the name of the class, as in the error message",
     )

@@ -15,14 +15,14 @@
     │   ├── PlanFormatError              FA1009
     │   ├── WrongArgumentError           FA1010  (also a ValueError)
     │   └── LiteralSecretError           FA1011
-    ├── OptionError                      FA1100  an option is unknown or has a wrong value
+    ├── OptionError                      FA1100  an option is unknown, or its value is invalid
     ├── SetupError                       FA2000  this machine or process cannot run the job
     │   ├── MissingExtraError            FA2001  (also an ImportError)
     │   ├── JavaNotFoundError            FA2002
     │   ├── ConflictingPackageError      FA2003
     │   ├── UnsupportedExecutionError    FA2004
     │   └── StaleCodeError               FA2005
-    ├── ClusterError                     FA2100  a Flink cluster did not do what it was asked for
+    ├── ClusterError                     FA2100  a Flink cluster did not execute a request
     │   ├── ClusterUnavailableError      FA2101
     │   ├── ClusterStartError            FA2102
     │   ├── SubmissionError              FA2103
@@ -128,8 +128,8 @@
     │   └── KafkaValueError              FA7102  (also a ValueError)
     ├── EnvelopeError                    FA7200  a message between jobs (also a ValueError)
     ├── RecoveryMismatchError          FA8000  found by the test kit  (also an AssertionError)
-    ├── HarnessUseError                  FA8100  a test asks the test kit for what makes no sense
-    ├── ModelError                       FA9000  a chat model did not come to an answer
+    ├── HarnessUseError                  FA8100  a test uses the test kit in an invalid way
+    ├── ModelError                       FA9000  a chat model did not answer
     │   ├── ModelRequestError            FA9001
     │   ├── UsageLimitExceededError      FA9002
     │   ├── ModelOutputError             FA9003
@@ -144,7 +144,7 @@
     ├── ToolError                        FA9100  a tool that a model called ended the conversation
     │   ├── ToolRetriesExceededError     FA9101
     │   └── ToolResultError              FA9102
-    ├── MCPError                         FA9200  an MCP server did not do what it was asked for
+    ├── MCPError                         FA9200  an MCP server did not execute a request
     │   ├── MCPServerUnavailableError    FA9201
     │   ├── MCPRequestError              FA9202
     │   ├── MCPOutcomeUnknownError       FA9203  (also a ToolOutcomeUnknownError)
@@ -322,7 +322,7 @@ class ActionSignatureError(AgentDefinitionError):
 
 
 class DuplicateNameError(AgentDefinitionError):
-    """Two actions, two resources of one type, or two event classes share a name."""
+    """Two actions, two resources of one type, or two event classes have the same name."""
 
     code = "FA1002"
 
@@ -352,7 +352,7 @@ class MissingResourceError(AgentDefinitionError):
 
 
 class CyclicResourceError(AgentDefinitionError):
-    """Resources refer to each other in a circle."""
+    """Resources refer to each other in a cycle."""
 
     code = "FA1007"
 
@@ -370,25 +370,25 @@ class PlanFormatError(AgentDefinitionError):
 
 
 class WrongArgumentError(AgentDefinitionError, ValueError):
-    """A policy, a limit or another description is given an argument that it does not take."""
+    """A policy, a limit or another description has an invalid argument."""
 
     code = "FA1010"
 
 
 class LiteralSecretError(AgentDefinitionError):
-    """A description of a resource holds a secret, which the plan would show to whoever sees it."""
+    """A description of a resource contains a secret, which the plan would show to its readers."""
 
     code = "FA1011"
 
 
 class OptionError(AgentsError):
-    """An option is unknown, its value does not fit, or a file of options cannot be read."""
+    """An option is unknown, its value is invalid, or a file of options cannot be read."""
 
     code = "FA1100"
 
 
 class SetupError(AgentsError):
-    """The job cannot run on this machine or in this process as they are."""
+    """The job cannot run on this machine or in this process in their present state."""
 
     code = "FA2000"
 
@@ -412,13 +412,13 @@ class ConflictingPackageError(SetupError):
 
 
 class UnsupportedExecutionError(SetupError):
-    """The execution settings of the Flink job do not fit agents."""
+    """The execution settings of the Flink job do not work with agents."""
 
     code = "FA2004"
 
 
 class StaleCodeError(SetupError):
-    """A worker has another version of the user's module in memory than the job was built with."""
+    """A worker has a version of the user's module in memory that differs from the job's."""
 
     code = "FA2005"
 
@@ -430,19 +430,19 @@ class JobDefinitionError(AgentsError):
 
 
 class AgentCycleError(JobDefinitionError):
-    """The output of an agent flows back into the same agent inside one job, or an agent asks itself."""
+    """The output of an agent flows back into the same agent inside one job, or an agent calls itself."""
 
     code = "FA3001"
 
 
 class DuplicateAgentError(JobDefinitionError):
-    """Two agents of one job share a name, and so would share state."""
+    """Two agents of one job have the same name, and so would share state."""
 
     code = "FA3002"
 
 
 class DeadLettersNotReadError(JobDefinitionError):
-    """An action sends failures to the dead letters, and nothing reads them."""
+    """An action sends failures to the dead letters, but nothing reads them."""
 
     code = "FA3003"
 
@@ -466,30 +466,30 @@ class UnknownStoreError(JobDefinitionError):
 
 
 class StoreNotConfiguredError(JobDefinitionError):
-    """A job on a cluster makes durable calls, and ``action-state.store`` names no store."""
+    """A job on a cluster makes durable steps, but ``action-state.store`` names no store."""
 
     code = "FA3007"
 
 
 class TimestampRangeError(JobDefinitionError):
-    """An agent that holds watermarks reads a record with a timestamp that tables do not know."""
+    """An agent that holds watermarks reads a record with a timestamp that tables do not support."""
 
     code = "FA3008"
 
 
 class ObserverError(JobDefinitionError):
-    """What a job gives as an observer of runs gives none, or cannot be brought to workers."""
+    """An observer of runs is not a ``RunObserver``, or cannot be sent to workers."""
 
     code = "FA3009"
 
 
 class ApprovalsNotAnsweredError(JobDefinitionError):
-    """An agent needs approvals, and nothing reads its requests or answers them."""
+    """An agent needs approvals, but nothing reads its requests or answers them."""
 
     code = "FA3010"
 
 
 class MissingMainGuardError(JobDefinitionError):
-    """A module runs its job when it is imported for its definitions."""
+    """A module starts its job when it is imported for its definitions."""
 
     code = "FA3011"

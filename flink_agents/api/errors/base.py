@@ -1,4 +1,4 @@
-"""The base of all errors: its text, and how it is pickled. The tree is in ``errors``."""
+"""The base of all errors: its message, and its pickling. The tree is in ``errors``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ DOCS_URL = "https://flink-agents-python.readthedocs.io/latest/"
 """The site of ``docs/``. ``flink-agents explain CODE`` prints an error's entry without a network."""
 
 _SHOWN_ATTEMPTS = 5
-"""How many attempts a text names from the beginning, and from the end."""
+"""Number of attempts that a message lists from the start, and from the end."""
 
 
 def error_url(code: str) -> str:
-    """Return the URL of the entry of an error."""
+    """Return the URL of an error's entry."""
     return f"{DOCS_URL}errors.html#{code.lower()}"
 
 
 def suggest(name: str, names: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """Return the fix for a name that is unknown: the nearest one of ``names``, else ``otherwise``."""
+    """Return the fix for an unknown name: the most similar one of ``names``, otherwise ``otherwise``."""
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -30,11 +30,11 @@ class AgentsError(Exception):
     """Base of all errors of this package.
 
     Args:
-        message: One sentence that says what is wrong.
-        expected: What would have been right.
-        found: What was there instead.
-        fix: What the reader can do about it.
-        where: The user's own place, ``file:line in name``; it becomes the first line.
+        message: The problem, in one sentence.
+        expected: The expected value or state.
+        found: The value or state that was found.
+        fix: What you can do about it.
+        where: Your own place, ``file:line in name``; it becomes the first line.
     """
 
     code: ClassVar[str] = "FA0000"
@@ -64,15 +64,15 @@ class AgentsError(Exception):
         return "\n".join(lines)
 
     def _details(self) -> list[str]:
-        """Return lines of a class's own, between the message and what was expected."""
+        """Return the lines of a subclass between the message and the expected value."""
         return []
 
     def _codes(self) -> list[str]:
-        """Return the codes of the sections that say more, the error's own as the last one."""
+        """Return the codes of entries with more information; the error's own code is the last one."""
         return [self.code]
 
     def at(self, where: str | None) -> Self:
-        """Return the same error at another place: where the author wrote what is wrong."""
+        """Return the same error at another place: the author's line with the problem."""
         return _rebuild(type(self), {**self.__dict__, "where": where or self.where})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +87,7 @@ def _rebuild(cls: type[E], attributes: dict[str, Any]) -> E:
 
 
 def attempt_lines(attempts: Sequence[object]) -> list[str]:
-    """Return one line for each attempt; of many, the first and the last ones."""
+    """Return one line for each attempt; if there are many, for the first and last ones."""
     lines = [" ".join(str(one).split()) for one in attempts]
     if len(lines) > 2 * _SHOWN_ATTEMPTS:
         left_out = f"... {len(lines) - 2 * _SHOWN_ATTEMPTS} more attempts ..."

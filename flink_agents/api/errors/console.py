@@ -6,7 +6,7 @@ from flink_agents.api.errors.trace import TraceError
 
 
 class ConsoleError(TraceError):
-    """The console cannot start, or cannot do what a page asks."""
+    """The console cannot start, or cannot execute a request of a page."""
 
     code = "FA6120"
 
@@ -18,6 +18,6 @@ class UnsafeAddressError(ConsoleError):
 
 
 class RejectedAnswerError(ConsoleError):
-    """A page sends something that does not fit: an answer, a signal or dead letters to put back."""
+    """A page sent an invalid answer, signal or list of dead letters."""
 
     code = "FA6122"

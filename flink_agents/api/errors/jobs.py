@@ -8,11 +8,11 @@ from flink_agents.api.errors.base import AgentsError
 
 
 class JobFailedError(AgentsError):
-    """The Flink job failed; the text starts with the user's own place in the code.
+    """The Flink job failed; the message starts with your own place in the code.
 
     Attributes:
-        failure: The text that the failing operator reported, without Java frames.
-        java_trace: The whole Java text, for those who need it.
+        failure: The message of the failing operator, without Java frames.
+        java_trace: The whole Java message.
     """
 
     code = "FA3100"
@@ -42,7 +42,7 @@ class TaskManagerLostError(JobFailedError):
 
 
 class UnshippableCodeError(JobFailedError):
-    """An agent or a key selector uses an object that cannot be brought to workers."""
+    """An agent or a key selector uses an object that cannot be sent to workers."""
 
     code = "FA3130"
 
@@ -60,19 +60,19 @@ class UnpicklableOutputError(JobFailedError):
 
 
 class ClusterError(AgentsError):
-    """A Flink cluster cannot be started, cannot be asked, or did not do what it was asked for."""
+    """A Flink cluster cannot be started or reached, or did not execute a request."""
 
     code = "FA2100"
 
 
 class ClusterUnavailableError(ClusterError):
-    """Flink's REST interface does not answer at the address that was given."""
+    """Flink's REST interface does not answer at the given address."""
 
     code = "FA2101"
 
 
 class ClusterStartError(ClusterError):
-    """A process of a standalone cluster ended as it started, or did not become ready in time."""
+    """A process of a standalone cluster ended during its start, or was not ready in time."""
 
     code = "FA2102"
 
@@ -84,7 +84,7 @@ class SubmissionError(ClusterError):
 
 
 class UnknownJobError(ClusterError):
-    """The cluster runs no such job, or several jobs, of which none was named."""
+    """The cluster runs no such job, or it runs several jobs and you named none."""
 
     code = "FA2104"
 
@@ -96,13 +96,13 @@ class SavepointFailedError(ClusterError):
 
 
 class KafkaStreamError(AgentsError):
-    """A Kafka source or sink cannot be made as it is declared."""
+    """A Kafka source or sink cannot be created from its declaration."""
 
     code = "FA7100"
 
 
 class KafkaConnectorError(KafkaStreamError):
-    """Flink's Kafka connector is not there, cannot be fetched, or is not the one that is needed."""
+    """Flink's Kafka connector is missing, cannot be downloaded, or has the wrong version."""
 
     code = "FA7101"
 
@@ -114,6 +114,6 @@ class KafkaValueError(KafkaStreamError, ValueError):
 
 
 class EnvelopeError(AgentsError, ValueError):
-    """A line is no envelope of a message between jobs, or a value cannot be written into one."""
+    """A line is not an envelope of a message between jobs, or a value cannot be written into one."""
 
     code = "FA7200"

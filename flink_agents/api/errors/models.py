@@ -6,7 +6,7 @@ from flink_agents.api.errors.base import AgentsError
 
 
 class ModelError(AgentsError):
-    """A chat model did not come to an answer."""
+    """A chat model did not answer."""
 
     code = "FA9000"
 
@@ -18,49 +18,49 @@ class ModelRequestError(ModelError):
 
 
 class UsageLimitExceededError(ModelError):
-    """A conversation would use more requests, tokens, tool calls or money than it may."""
+    """A conversation would exceed a limit of requests, tokens, tool calls or money."""
 
     code = "FA9002"
 
 
 class ModelOutputError(ModelError):
-    """A model did not give an output of the type that was asked for, however often it was told why."""
+    """A model did not return an output of the requested type in all its attempts."""
 
     code = "FA9003"
 
 
 class HistoryError(ModelError):
-    """A history of a conversation cannot be kept as it is asked for."""
+    """A history of a conversation cannot be stored as requested."""
 
     code = "FA9004"
 
 
 class AgentNotDurableError(ModelError):
-    """An agent of pydantic-ai runs in an action where none of its calls could be recorded."""
+    """A Pydantic AI agent runs in an action in a place where its calls cannot be recorded."""
 
     code = "FA9005"
 
 
 class ApprovalUnavailableError(ModelError):
-    """A run of an agent of pydantic-ai waits for a person, and no one can answer."""
+    """A run of a Pydantic AI agent waits for a person, but people are not asked."""
 
     code = "FA9006"
 
 
 class NestedChatsError(ModelError):
-    """Too many conversations lie in one another: a tool leads back to the model that called it."""
+    """Too many conversations are nested: a tool leads back to the model that called it."""
 
     code = "FA9007"
 
 
 class MessageOriginError(ModelError):
-    """An object that came with data would speak to a chat model with another role than the user."""
+    """An object from input data would speak to a chat model with another role than the user's."""
 
     code = "FA9030"
 
 
 class UrlContentError(ModelError):
-    """A chat model is given a content that is a URL, which the agent's code does not allow."""
+    """A chat model got a content that is a URL, which the agent's code does not allow."""
 
     code = "FA9031"
 
@@ -78,55 +78,55 @@ class ToolError(AgentsError):
 
 
 class ToolRetriesExceededError(ToolError):
-    """A model called a tool wrongly, or a tool asked for another call, more often than is allowed."""
+    """A model called a tool wrongly, or a tool requested another call, more often than allowed."""
 
     code = "FA9101"
 
 
 class ToolResultError(ToolError):
-    """A tool returned something that no model can be told, since it is no JSON."""
+    """A tool returned a result that JSON cannot hold."""
 
     code = "FA9102"
 
 
 class ToolOutcomeUnknownError(ModelError, ToolError):
-    """It is unknown if a call of a tool took effect: it took too long, or was cut off."""
+    """It is unknown whether a tool call took effect: it timed out, or was interrupted."""
 
     code = "FA9040"
 
 
 class SkillError(AgentsError):
-    """Skills are not there, cannot be read, or are not as skills should be."""
+    """Skills are missing, unreadable, or invalid."""
 
     code = "FA9400"
 
 
 class MCPError(AgentsError):
-    """An MCP server did not do what it was asked for."""
+    """An MCP server did not execute a request."""
 
     code = "FA9200"
 
 
 class MCPServerUnavailableError(MCPError):
-    """An MCP server could not be started or reached, or gave no answer, in all attempts."""
+    """An MCP server could not be started or reached, or did not answer, in all attempts."""
 
     code = "FA9201"
 
 
 class MCPRequestError(MCPError):
-    """An MCP server answered that it does not do it."""
+    """An MCP server rejected a request."""
 
     code = "FA9202"
 
 
 class MCPOutcomeUnknownError(MCPError, ToolOutcomeUnknownError):
-    """The connection was lost, or time ran out, while a tool of an MCP server was called."""
+    """The connection was lost, or the request timed out, while a tool of an MCP server was called."""
 
     code = "FA9203"
 
 
 class MCPResultError(MCPError):
-    """An MCP server answered something that cannot be used here."""
+    """An MCP server's answer cannot be used."""
 
     code = "FA9204"
 
@@ -138,36 +138,36 @@ class RetrievalError(AgentsError):
 
 
 class EmbeddingMismatchError(RetrievalError):
-    """Vectors do not fit: of another dimension, or made by another model than those of the collection."""
+    """Vectors do not match: another dimension, or another model than the collection's."""
 
     code = "FA9301"
 
 
 class DocumentError(RetrievalError):
-    """A document has an id, a text, metadata or an embedding that a vector store cannot keep."""
+    """A document has an id, text, metadata or embedding that a vector store cannot hold."""
 
     code = "FA9302"
 
 
 class VectorFilterError(RetrievalError):
-    """A filter of documents is no filter."""
+    """A filter of documents is invalid."""
 
     code = "FA9303"
 
 
 class VectorStoreUnavailableError(RetrievalError):
-    """A vector store cannot be reached or written at present."""
+    """A vector store cannot be reached or written now."""
 
     code = "FA9304"
 
 
 class VectorStoreFormatError(RetrievalError):
-    """The content of a vector store is corrupt, of something else, or of a newer version of this package."""
+    """The content of a vector store is corrupt, has another format, or is from a newer version."""
 
     code = "FA9305"
 
 
 class VectorStoreInUseError(RetrievalError):
-    """A vector store is used from more hosts, or processes, than it serves."""
+    """More hosts or processes use a vector store than it supports."""
 
     code = "FA9306"

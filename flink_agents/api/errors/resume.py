@@ -7,7 +7,7 @@ from flink_agents.api.errors.stores import StoreError
 
 
 class ResumeError(AgentsError):
-    """A start of a local job can neither resume the job run nor begin a new one."""
+    """A start of a local job can neither resume the job run nor start a new one."""
 
     code = "FA3200"
 
@@ -31,7 +31,7 @@ class CheckpointsGoneError(ResumeError):
 
 
 class CheckpointDamagedError(ResumeError):
-    """No checkpoint of the job run is whole."""
+    """No checkpoint of the job run is complete."""
 
     code = "FA3204"
 
@@ -43,37 +43,37 @@ class OutputsExpiredError(ResumeError):
 
 
 class JobChangedError(ResumeError):
-    """The job was changed in a way that its checkpoint does not fit."""
+    """The job was changed, and no longer fits its checkpoint."""
 
     code = "FA3206"
 
 
 class CannotResumeError(ResumeError):
-    """The option ``local.resume`` requires that the job resumes, and this one cannot."""
+    """The option ``local.resume`` requires that the job resumes, but this job cannot."""
 
     code = "FA3207"
 
 
 class OtherScriptError(ResumeError):
-    """Another script began the job run of that name, and has not finished it."""
+    """Another script started the job run of that name, and has not finished it."""
 
     code = "FA3208"
 
 
 class JobRunMissingError(ResumeError):
-    """The journal has records of the job, and its folder knows nothing of a job run."""
+    """The journal has records of the job, but its folder has no job run."""
 
     code = "FA3209"
 
 
 class InputChangedError(ResumeError):
-    """A bounded input is not the one that the job run began with."""
+    """A bounded input differs from the one with which the job run started."""
 
     code = "FA3220"
 
 
 class SourceNotResumableError(ResumeError):
-    """A source of the job keeps no position, so that it would read all records again."""
+    """A source of the job stores no position, so it would read all records again."""
 
     code = "FA3221"
 

@@ -10,19 +10,19 @@ from flink_agents.api.errors.base import AgentsError, attempt_lines
 
 
 class RunError(AgentsError):
-    """Something went wrong while an agent handled an event."""
+    """An error occurred while an agent handled an event."""
 
     code = "FA4000"
 
 
 class FailedAttempt(BaseModel):
-    """One attempt of an action that raised.
+    """A failed attempt of an action.
 
     Attributes:
         number: Its number, from 1.
         error_type: Class name of the error.
-        error_message: Text of the error.
-        delay: Seconds of pause before the next attempt; None where there was none.
+        error_message: Message of the error.
+        delay: Seconds of pause before the next attempt; None if there was none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,12 +46,12 @@ class ActionFailedError(RunError):
         key: The key, as the key selector returned it.
         sequence_number: Number of the run within its key, from 0.
         event: Type of the event that the action handled.
-        attempts: Every attempt, oldest first, where the action was tried again.
-        error_code: Code of the error of this package that the action raised; empty where it raised another.
+        attempts: All attempts, oldest first, if the action was retried.
+        error_code: Code of the error of this package that the action raised; empty if it raised another one.
     """
 
     code = "FA4001"
-    # Of errors that an earlier version recorded.
+    # For errors that an earlier version recorded.
     error_code: str = ""
 
     def __init__(
@@ -84,18 +84,18 @@ class ActionFailedError(RunError):
         ]
 
     def _codes(self) -> list[str]:
-        # What the action raised is what the author wants to read about first.
+        # The action's own error is the most important line for the author.
         return [*filter(None, [self.error_code]), self.code]
 
 
 class NotAnEventError(RunError, TypeError):
-    """An action returned, yielded or sent something that is no event."""
+    """An action returned, yielded or sent a value that is not an event."""
 
     code = "FA4002"
 
 
 class UnknownEventError(RunError):
-    """An action emitted an event of a type that no action of the agent takes."""
+    """An action emitted an event of a type that no action of the agent handles."""
 
     code = "FA4003"
 
@@ -107,31 +107,31 @@ class UnhandledEventError(RunError):
 
 
 class UnknownSideOutputError(RunError):
-    """``emit_to`` names a side output that the agent does not declare."""
+    """``emit_to`` got the name of a side output that the agent does not declare."""
 
     code = "FA4005"
 
 
 class ResourceNotFoundError(RunError):
-    """``get_resource`` asks for a resource that the agent does not have."""
+    """``get_resource`` got the name of a resource that the agent does not have."""
 
     code = "FA4006"
 
 
 class ResourceUnavailableError(RunError):
-    """A resource is declared, but nothing in this version can provide its kind."""
+    """A resource is declared, but no provider supports its kind."""
 
     code = "FA4007"
 
 
 class ContextMisuseError(RunError):
-    """The context is used where it means nothing: a foreign thread, or after the action."""
+    """The context is used in the wrong place: in another thread, or after the action."""
 
     code = "FA4008"
 
 
 class MemoryPathError(RunError):
-    """A memory path is malformed, missing, or goes through a value that is no object."""
+    """A memory path is malformed, missing, or leads through a value that is not an object."""
 
     code = "FA4009"
 
@@ -163,46 +163,46 @@ class RetriesExhaustedError(ActionFailedError):
 
 
 class ActionInterruptedError(ActionFailedError, KeyboardInterrupt):
-    """An action raised a ``KeyboardInterrupt``, which no policy passes by."""
+    """An action raised a ``KeyboardInterrupt``, which no policy catches."""
 
     code = "FA4017"
 
 
 class NonDeterminismError(RunError):
-    """A replay asks for another durable call than was recorded."""
+    """A replay makes another durable step than was recorded."""
 
     code = "FA4013"
 
 
 class BranchesRecordedEarlierError(NonDeterminismError):
-    """A run in flight has branches whose calls an earlier version numbered without them."""
+    """A run in flight has branches whose steps an earlier version numbered without them."""
 
     code = "FA4016"
 
 
 class DurableResultError(RunError):
-    """The result of a durable call cannot be recorded."""
+    """The result of a durable step cannot be recorded."""
 
     code = "FA4014"
 
 
 class SignalTimeoutError(RunError, TimeoutError):
-    """No signal came in the time that an action waited for one."""
+    """No signal came before the timeout of an action's wait."""
 
     code = "FA4018"
 
 
 class NoMoreSignalsError(RunError):
-    """An action waits for a signal, and the input has ended."""
+    """An action waits for a signal, but the input has ended."""
 
     code = "FA4019"
 
 
 class ApprovalDeniedError(RunError):
-    """An action called a tool that needs an approval, and was not approved.
+    """An action called a tool that needs an approval, and the call was not approved.
 
     Attributes:
-        decision: How the request ended: ``denied``, ``expired`` or ``ended``.
+        decision: The outcome of the request: ``denied``, ``expired`` or ``ended``.
     """
 
     code = "FA4020"
@@ -213,7 +213,7 @@ class ApprovalDeniedError(RunError):
 
 
 class RunDeadlineError(RunError, TimeoutError):
-    """An action waits, and its run has taken for as long as a run may."""
+    """An action waits, and its run has reached the deadline of runs."""
 
     code = "FA4021"
 
@@ -225,19 +225,19 @@ class MissingAwaitError(RunError, TypeError):
 
 
 class OutputTypeError(RunError, TypeError):
-    """An output is not of the type that the agent declares."""
+    """An output does not have the type that the agent declares."""
 
     code = "FA4023"
 
 
 class AgentOutputsError(RunError):
-    """A sub-agent has no output, or several."""
+    """A sub-agent returned no output, or several."""
 
     code = "FA4024"
 
 
 class InvalidDurationError(RunError, ValueError):
-    """An action gives an invalid duration: a delay, a sleep, or a timeout."""
+    """A duration is invalid: a delay, a sleep, or a timeout."""
 
     code = "FA4025"
 
@@ -249,19 +249,19 @@ class NoVerdictError(RunError, TypeError):
 
 
 class UnsavedChangeError(RunError):
-    """An action changed a value that it read from memory, and did not write it."""
+    """An action changed a value that it had read from memory, but did not store it."""
 
     code = "FA4027"
 
 
 class RunEndedError(RunError):
-    """A person ended the run, by ``flink-agents runs end``. It is the error of its dead letter."""
+    """A person ended the run with ``flink-agents runs end``. It is the error of its dead letter."""
 
     code = "FA4040"
 
 
 class RecordedFailureError(RunError):
-    """A durable call failed in an earlier attempt, with an exception that cannot be made again.
+    """A durable step failed in an earlier attempt, with an exception that cannot be restored.
 
     Attributes:
         error_type: The class of that exception, ``module:qualname``.

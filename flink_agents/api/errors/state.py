@@ -1,4 +1,4 @@
-"""Exceptions about Flink's state and what it can hold; see ``errors``."""
+"""Exceptions about Flink's state and its values; see ``errors``."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ class StateError(AgentsError):
 
 
 class KeyEncodingError(StateError):
-    """A key has no canonical encoding, or the key selector failed on a record."""
+    """A key has no canonical encoding, or the key selector failed for a record."""
 
     code = "FA5001"
 
 
 class UnserializableValueError(StateError):
-    """A value is of a type that state cannot hold."""
+    """A value has a type that state cannot hold."""
 
     code = "FA5002"
 
 
 class UnknownTypeNameError(StateError):
-    """State holds a value of a class that this program does not have."""
+    """State has a value of a class that this program does not have."""
 
     code = "FA5003"
 
 
 class StateFormatError(StateError):
-    """State bytes are corrupt, or of a version that this package does not know."""
+    """State bytes are corrupt, or from a version that this package does not support."""
 
     code = "FA5004"
 
 
 class PlanChangedError(StateError):
-    """State was written by another plan of the agent, with which this one does not go on."""
+    """State was written by another plan of the agent, with which this plan is incompatible."""
 
     code = "FA5005"
 
 
 class ValueChangedError(StateFormatError):
-    """A stored value does not fit its class any more.
+    """A stored value no longer fits its class.
 
     Attributes:
-        type_name: The class as state names it, ``module:Name``.
+        type_name: The name of the class in state, ``module:Name``.
         fields: The fields that do not fit.
     """
 

@@ -12,25 +12,25 @@ class StoreError(AgentsError):
 
 
 class FencedOwnerError(StoreError):
-    """Another attempt took over; this one may not record anything any more."""
+    """Another attempt took over; this one can no longer record anything."""
 
     code = "FA6001"
 
 
 class JobIdentifierInUseError(StoreError):
-    """Another job that is alive has the same job identifier."""
+    """Another running job has the same job identifier."""
 
     code = "FA6002"
 
 
 class RecordTooLargeError(StoreError):
-    """A record has more bytes than the store takes."""
+    """A record exceeds the size limit of the store."""
 
     code = "FA6003"
 
 
 class RecordsPrunedError(StoreError):
-    """Records of a run are asked for, or appended, that was pruned."""
+    """Records of a pruned run were requested or appended."""
 
     code = "FA6004"
 
@@ -42,13 +42,13 @@ class StoreClosedError(StoreError):
 
 
 class AppendOutcomeUnknownError(StoreError):
-    """It is unknown if records are stored. The attempt must end; the next one reads them, or not."""
+    """It is unknown if records were stored. The attempt must end; the next one reads them if they exist."""
 
     code = "FA6006"
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be reached or written at present: missing, locked, full, or read-only."""
+    """The store cannot be reached or written now: missing, locked, full, or read-only."""
 
     code = "FA6007"
     is_missing = False
@@ -56,7 +56,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreFormatError(StoreError):
-    """The store's content is corrupt, of something else, or of a newer version of this package."""
+    """The store's content is corrupt, has another format, or is from a newer version."""
 
     code = "FA6008"
 
@@ -68,13 +68,13 @@ class StoreMismatchError(StoreError):
 
 
 class RunNotReplayableError(StoreError):
-    """A run cannot be executed once more for debugging: the journal lacks what it began with."""
+    """A run cannot be replayed for debugging: the journal lacks its input."""
 
     code = "FA6010"
 
 
 class JobIdentifierMismatchError(StoreError):
-    """State was written by another job, and no option says if this one continues its journals."""
+    """State was written by another job, and no option decides if this job continues its journals."""
 
     code = "FA6011"
 
@@ -86,24 +86,24 @@ class BrokerError(AgentsError):
 
 
 class BrokerDownloadError(BrokerError):
-    """Apache Kafka cannot be fetched from Maven Central."""
+    """Apache Kafka cannot be downloaded from Maven Central."""
 
     code = "FA7001"
 
 
 class BrokerStartError(BrokerError):
-    """The broker ended at its start, did not answer in time, or cannot use its directory."""
+    """The broker ended during its start, did not answer in time, or cannot use its directory."""
 
     code = "FA7002"
 
 
 class BrokerPortInUseError(BrokerError):
-    """Another program has a port that the broker is to listen on."""
+    """Another program uses a port of the broker."""
 
     code = "FA7003"
 
 
 class BrokerMismatchError(BrokerError):
-    """The broker runs already, with other settings than were asked for."""
+    """The broker is already running, with other settings than requested."""
 
     code = "FA7004"

@@ -8,13 +8,13 @@ from flink_agents.api.errors.base import AgentsError
 
 
 class RecoveryMismatchError(AgentsError, AssertionError):
-    """After a crash and a restore, an agent came to something else than without.
+    """After a crash and a restore, an agent had another result than without the crash.
 
     Attributes:
-        key: The key of which something differs; None where no single one is known.
+        key: The key with the difference; None if it is not a single key.
         sequence_number: Number of the run that was in flight, within that key, from 0.
-        crash_point: Where the operator died.
-        difference: What differs: outputs, a side output, memory, timestamps, effects or the end.
+        crash_point: The place where the operator crashed.
+        difference: The difference: in outputs, a side output, memory, timestamps, effects or the end.
     """
 
     code = "FA8000"
@@ -37,6 +37,6 @@ class RecoveryMismatchError(AgentsError, AssertionError):
 
 
 class HarnessUseError(AgentsError):
-    """A test asks the test kit for something that makes no sense."""
+    """A test uses the test kit in an invalid way."""
 
     code = "FA8100"

@@ -1,4 +1,4 @@
-"""Errors of the trace: of its options, its sinks and what reads it."""
+"""Errors of the trace: of its options, its sinks and its readers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from flink_agents.api.errors.base import AgentsError
 
 
 class TraceError(AgentsError):
-    """The trace cannot be written or read as asked."""
+    """The trace cannot be written or read as requested."""
 
     code = "FA6100"
 
 
 class UnknownTraceSinkError(TraceError):
-    """The option ``trace.sinks`` names a sink that no package provides, or that cannot be imported."""
+    """The option ``trace.sinks`` names a sink that is not installed or cannot be imported."""
 
     code = "FA6101"
 
 
 class TraceOptionError(TraceError):
-    """An option of the trace has a value without a meaning."""
+    """An option of the trace has an invalid value."""
 
     code = "FA6102"
 

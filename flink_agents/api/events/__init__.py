@@ -1,16 +1,15 @@
-"""Events: what actions are triggered by and what they emit.
+"""Events: they trigger actions, and actions emit them.
 
-An event is a frozen pydantic class. ``InputEvent`` wraps a record of the stream,
-``OutputEvent`` carries a value out of the agent, and every other class is the author's::
+An event is a frozen pydantic class. ``InputEvent`` wraps a record of the stream, ``OutputEvent`` carries a
+value out of the agent, and you define all other classes::
 
     class OrderPlaced(Event):
         order_id: str
         total: float
 
-An event has an ``id`` and a lineage once it has been sent. Both are derived from the run
-(job, key, sequence number) and from the path by which the event came about, so a replay of
-the run gives its events the same ids. They take no part in equality or serialisation, and
-they are computed on demand.
+An event has an ``id`` and a lineage once it has been sent. Both are derived from the run (job, key, sequence
+number) and from the path of events and actions that led to the event, so they are the same on replay. They do
+not affect equality or serialization, and they are computed on demand.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from flink_agents.api.common.places import place_of_class
 from flink_agents.api.errors import AgentDefinitionError
 
 DELAYED_TAG = "delayed-events"
-"""An execution keeps what it sends with a delay among its side outputs, and in its record, by this tag."""
+"""Tag of the side output, in memory and records, in which an execution collects its delayed events."""
 
 
 class Lineage:
-    """The origin of a sent event, which the runtime notes and ``Event`` shows.
+    """The origin of a sent event, which the runtime sets and ``Event`` exposes.
 
     Args:
         parent: Lineage of the event whose action sent this one; None for an input.
@@ -47,14 +46,14 @@ class Lineage:
 
     @property
     def ordinal(self) -> int:
-        """Position of the event among those that the action sent; of an input, the number of its run."""
+        """Position of the event among those that the action sent; for an input, the number of its run."""
         return self._ordinal
 
     @property
     def id(self) -> str:
         """24 hexadecimal digits, equal for equal paths."""
         if self._digest is None:
-            # From the first ancestor on: a chain may be longer than Python's stack.
+            # From the first ancestor on: a chain may be longer than Python's stack allows.
             chain: list[Lineage] = []
             at: Lineage | None = self
             while at is not None and at._digest is None:
@@ -79,12 +78,12 @@ class Lineage:
         return self.action if self.parent is not None else None
 
     def _step(self) -> str:
-        """Return what led to the event from its parent."""
+        """Return the step from the parent to the event."""
         return self.action
 
 
 class InputLineage(Lineage):
-    """The lineage of an input, which begins a run.
+    """The lineage of an input, which starts a run.
 
     Args:
         journal_id: Identity of the job that the key's runs belong to.
@@ -92,13 +91,13 @@ class InputLineage(Lineage):
         sequence_number: Number of the run within the key.
 
     Attributes:
-        known: Whether somebody has seen what follows from the run's number: the id of one of its events.
+        known: True if code has read an id of the run's events, which depends on the run's number.
     """
 
     __slots__ = ("_journal_id", "_key_text", "known")
 
     def __init__(self, journal_id: str, key_text: str, sequence_number: int) -> None:
-        # What the base does, without a call: one is made for each input.
+        # Same as in the base class, without a call: one is created for each input.
         self.parent = self._digest = None
         self.action, self._ordinal = "", sequence_number
         self._journal_id = journal_id
@@ -107,7 +106,7 @@ class InputLineage(Lineage):
 
     @property
     def ordinal(self) -> int:
-        """The number of the run; whoever asks for it may tell others."""
+        """The number of the run; after the first read, the number must not change."""
         self.known = True
         return self._ordinal
 
@@ -118,12 +117,12 @@ class InputLineage(Lineage):
 
 
 class DelayedLineage(InputLineage):
-    """The lineage of a delayed event, which begins a run as an input does.
+    """The lineage of a delayed event, which starts a run as an input does.
 
     Args:
         journal_id: Identity of the job that the key's runs belong to.
         key_text: Canonical text of the key.
-        sequence_number: Number of the run that the event begins.
+        sequence_number: Number of the run that the event starts.
         action: Name of the action that sent it.
         upstream: Id of the event which that action handled.
         run_id: Id of the run that sent it.
@@ -165,14 +164,14 @@ class DelayedLineage(InputLineage):
 
 
 class AskLineage(Lineage):
-    """The lineage of an event that an action gave to an agent which it asked.
+    """The lineage of an event that an action sent to a sub-agent.
 
     Args:
         parent: Lineage of the event that the action handles.
         action: Name of the action.
         agent: Name of the sub-agent.
-        task: The task of the action that asks, by the way to it.
-        number: How many asks of that task came before.
+        task: The calling task of the action, as its path.
+        number: Number of earlier calls of that task.
     """
 
     __slots__ = ("_agent", "_task")
@@ -189,8 +188,8 @@ class AskLineage(Lineage):
 class Event(BaseModel):
     """Base of all events. Subclasses declare their payload as pydantic fields.
 
-    ``EVENT_TYPE`` is the type string by which plans, YAML and logs name the class. It
-    defaults to the class name and must be unique within an agent.
+    ``EVENT_TYPE`` is the type string of the class in plans, YAML and logs. It defaults to the class name and
+    must be unique within an agent.
     """
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, extra="forbid")
@@ -216,7 +215,7 @@ class Event(BaseModel):
 
     @property
     def id(self) -> str | None:
-        """Stable id, or None as long as the event has not been sent."""
+        """Stable id, or None if the event has not been sent."""
         lineage = self.lineage
         return lineage.id if lineage is not None else None
 
@@ -234,7 +233,7 @@ class Event(BaseModel):
 
     @property
     def lineage(self) -> Lineage | None:
-        """Path by which the event came about; None as long as it has not been sent."""
+        """The path that led to the event, or None if it has not been sent."""
         try:
             return lineage_of_sent(self)
         except AttributeError:
@@ -244,14 +243,14 @@ class Event(BaseModel):
 _RESERVED = frozenset(
     {"_lineage", "event_type", "id", "lineage", "upstream_action_name", "upstream_event_id"}
 )
-"""What ``Event`` defines itself: a field of such a name would be hidden, or hide it."""
+"""Names that ``Event`` defines: a field with such a name would be hidden, or hide it."""
 
 
 def _check_fields(event: type[Event]) -> None:
     """Check the fields that ``event`` and its mixins declare, before pydantic reads them.
 
     Raises:
-        AgentDefinitionError: One has a name that ``Event`` needs.
+        AgentDefinitionError: A field has a name that ``Event`` needs.
     """
     for owner in event.__mro__:
         if owner in Event.__mro__:
@@ -264,24 +263,24 @@ def _check_fields(event: type[Event]) -> None:
                 fix = "write EVENT_TYPE = '...' without annotation"
             else:
                 continue
-            # That module needs this one.
+            # That module imports this one.
 
             written = annotation if isinstance(annotation, str) else formatannotation(annotation)
             raise AgentDefinitionError(
-                f"the event class {event.__name__} declares {name!r}, which every event has already",
-                expected="fields of other names than " + ", ".join(sorted({"EVENT_TYPE", *_RESERVED})),
+                f"the event class {event.__name__} declares {name!r}, which each event already has",
+                expected="fields with names other than " + ", ".join(sorted({"EVENT_TYPE", *_RESERVED})),
                 found=f"{name}: {written}",
                 fix=fix,
                 where=place_of_class(owner),
             )
 
 
-# The slot's own descriptor: half the price of passing by pydantic's attribute access.
+# The slot's own descriptor: twice as fast as pydantic's attribute access.
 lineage_of_sent = Event.__dict__["_lineage"].__get__
-"""``lineage_of_sent(event)`` is the lineage of an event that has one."""
+"""``lineage_of_sent(event)`` returns the lineage of a sent event."""
 
 stamp = Event.__dict__["_lineage"].__set__
-"""``stamp(event, lineage)`` gives a new event its place in a run."""
+"""``stamp(event, lineage)`` sets the lineage of a new event."""
 
 
 class InputEvent(Event):
@@ -297,7 +296,7 @@ class InputEvent(Event):
 
 
 class OutputEvent(Event):
-    """A value that leaves the agent; no action is triggered by it.
+    """A value that leaves the agent; it triggers no action.
 
     Attributes:
         output: The value, which becomes a record of the output stream.
@@ -309,9 +308,9 @@ class OutputEvent(Event):
 
 
 class AgentCallEvent(Event):
-    """Base of events by which other agents ask an agent: ``ctx.call_agent(agent, event)``.
+    """Base of events with which other agents call an agent: ``ctx.call_agent(agent, event)``.
 
-    No action of the agent itself has to emit them.
+    The agent's own actions need not emit them.
     """
 
 
@@ -333,12 +332,12 @@ class NamedEvent(Event):
 
     @property
     def event_type(self) -> str:
-        """The type string given at construction."""
+        """The type string that was passed to the constructor."""
         return self.type
 
 
 def with_lineage(event: Event, lineage: Lineage) -> Event:
-    """Give ``event`` its place in a run; an event sent before is copied first."""
+    """Set the lineage of ``event``; if it was sent before, set that of a copy."""
     if event.lineage is not None:
         event = event.model_copy()
     stamp(event, lineage)

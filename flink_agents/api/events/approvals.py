@@ -1,4 +1,4 @@
-"""Approvals: what an action asks a person before it goes on, what that person says, and what came of it."""
+"""Approvals: an action's request to a person, the person's answer, and the outcome."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ APPROVAL_SIGNAL = "flink-agents.approval"
 """Name of the signals that answer requests."""
 
 Check = Callable[[Mapping[str, Any]], object]
-"""Raises an exception for arguments that the requested call does not take."""
+"""Raises an exception for arguments that the requested call does not accept."""
 
 
 class Decision(StrEnum):
-    """How a request for an approval ended.
+    """The end of an approval request.
 
     Attributes:
         APPROVED: A person approved it.
         DENIED: A person denied it.
         EXPIRED: No answer came in time.
-        ENDED: The input ended before anybody answered, or the action that asked waits for it no more.
+        ENDED: The input ended before an answer came, or the action no longer waits for it.
     """
 
     APPROVED = "approved"
@@ -42,14 +42,14 @@ class Decision(StrEnum):
 
 
 class ApprovalResponse(BaseModel):
-    """What a person says to a request.
+    """A person's answer to a request.
 
     Attributes:
-        id: The id of the request. An answer with another one is an unmatched signal.
-        approved: Whether it may be done.
-        arguments: Arguments that take the place of those in the request, by name. None changes nothing.
-        reason: Why; where it is denied, a model that asked is told of it.
-        by: Who says so.
+        id: The id of the request. An answer with an unknown id becomes an unmatched signal.
+        approved: True to approve the request.
+        arguments: Arguments that replace those of the request, by name. None changes nothing.
+        reason: The reason; a model that asked gets it with a denial.
+        by: Name of the person.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -85,17 +85,17 @@ def _is_finite(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class ApprovalRequest:
-    """What an action asks for.
+    """An action's request for an approval.
 
     Attributes:
-        id: Names the request, the same after a crash. It begins with the id of the wait for the answer.
+        id: Id of the request, the same after a crash. It starts with the id of the wait for the answer.
         agent: Name of the agent.
         action: Name of the action.
         key: The key of the run.
-        what: What is to be done, such as ``tool refund``.
-        arguments: With what; JSON values by name.
-        began_at: When the run began that asks, in milliseconds since the epoch.
-        expires_at: When it counts as denied, in milliseconds since the epoch; None for never.
+        what: What to approve, such as ``tool refund``.
+        arguments: Arguments of the call; JSON values by name.
+        began_at: Start of the run, in milliseconds since the epoch.
+        expires_at: Time at which it counts as denied, in milliseconds since the epoch; None for never.
     """
 
     id: str
@@ -111,8 +111,8 @@ class ApprovalRequest:
         """Return the signal that approves it.
 
         Args:
-            arguments: Arguments that take the place of its own, by name.
-            by: Who approves it.
+            arguments: Arguments that replace those of the request, by name.
+            by: Name of the person who approves it.
         """
         changed = None if arguments is None else dict(arguments)
         return self.answer(ApprovalResponse(id=self.id, approved=True, arguments=changed, by=by))
@@ -121,28 +121,28 @@ class ApprovalRequest:
         """Return the signal that denies it.
 
         Args:
-            reason: Why.
-            by: Who denies it.
+            reason: The reason.
+            by: Name of the person who denies it.
         """
         return self.answer(ApprovalResponse(id=self.id, approved=False, reason=reason, by=by))
 
     def answer(self, response: ApprovalResponse) -> Signal:
-        """Return the signal that carries an answer to it."""
+        """Return the signal that carries an answer to the request."""
         said = response.model_dump(mode="json", exclude_none=True)
         return Signal(APPROVAL_SIGNAL, said, self.key, wait=wait_of_request(self.id))
 
 
 @dataclass(frozen=True)
 class ApprovalOutcome:
-    """How a request ended. It is true where that may be done which was asked for, and false otherwise.
+    """The outcome of a request. It is true if the request was approved, and false otherwise.
 
     Attributes:
-        request: The request, without the time at which it would have expired.
-        decision: How it ended.
-        arguments: With what it may be done: those of the request, with those that the answer changed.
-        changed: Whether the answer changed any.
-        reason: Why it was denied, or how it ended without an answer.
-        by: Who decided.
+        request: The request, without its expiry time.
+        decision: The end of the request.
+        arguments: The approved arguments: those of the request, with the changes of the answer.
+        changed: True if the answer changed arguments.
+        reason: The reason for a denial, or for an end without an answer.
+        by: Name of the person who decided.
     """
 
     request: ApprovalRequest
@@ -154,7 +154,7 @@ class ApprovalOutcome:
 
     @property
     def approved(self) -> bool:
-        """Whether it may be done."""
+        """True if the request was approved."""
         return self.decision is Decision.APPROVED
 
     def __bool__(self) -> bool:
@@ -162,7 +162,7 @@ class ApprovalOutcome:
 
     @property
     def text(self) -> str:
-        """How it ended in one sentence, for models and errors."""
+        """The outcome in one sentence, for models and errors."""
         by = f" by {self.by}" if self.by else ""
         reason = f": {self.reason}" if self.reason else ""
         before = "" if self.approved else "not approved, but "
@@ -170,10 +170,10 @@ class ApprovalOutcome:
 
 
 class ApprovalDeniedEvent(Event):
-    """An action was not executed, since it was not approved. Emitted if an action of the agent takes it.
+    """An action was not executed because it was denied. It is emitted if an action of the agent handles it.
 
     Attributes:
-        outcome: How the request ended.
+        outcome: The outcome of the request.
         event: The event that the action would have handled.
     """
 
@@ -182,12 +182,12 @@ class ApprovalDeniedEvent(Event):
 
 
 def wait_of_request(request: str) -> str:
-    """Return the id of the wait that a request's id begins with."""
+    """Return the id of the wait at the start of a request's id."""
     return request.rpartition("|")[0]
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as JSON; the text of what JSON does not know."""
+    """Return ``value`` as JSON; values that JSON does not have become their text."""
     try:
         return to_jsonable_python(value, fallback=_text_of, bytes_mode="base64", inf_nan_mode="strings")
     except UnicodeEncodeError:
@@ -195,7 +195,7 @@ def plain(value: Any) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """A value with names that have no UTF-8: what it holds as JSON, piece by piece."""
+    """Convert a value whose names UTF-8 cannot encode to JSON, piece by piece."""
     if isinstance(value, Mapping):
         pieces = cast("Mapping[Any, Any]", value)
         return {_written(str(name)): plain(one) for name, one in pieces.items()}
@@ -205,9 +205,9 @@ def _opened(value: Any) -> Any:
 
 
 def writable(value: Any) -> Any:
-    """Return JSON as bytes can hold it: without halves of characters, and without numbers that are none.
+    """Return JSON that bytes can hold: without lone surrogates, and without invalid numbers.
 
-    It is no part of :func:`plain`, of whose outcome the ids of requests are made that savepoints wait for.
+    It is not part of :func:`plain`: ids of requests in savepoints derive from the results of that.
     """
     if isinstance(value, str):
         return _written(value)
@@ -228,14 +228,14 @@ _NO_NUMBERS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _text_of(value: Any) -> str:
-    """The text of a value; the class of one without a text of its own, whose address changes on replay."""
+    """Return the text of a value, or its class if its text has an address, which changes on replay."""
     kind = cast("type[object]", type(value))
     has_text = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
     return str(value) if has_text else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def outcome_of(request: ApprovalRequest, response: ApprovalResponse) -> ApprovalOutcome:
-    """Return what an answer makes of a request."""
+    """Return the outcome of a request with an answer."""
     decision = Decision.APPROVED if response.approved else Decision.DENIED
     changed = response.approved and response.arguments is not None
     arguments = {**request.arguments, **(response.arguments or {})} if changed else request.arguments
@@ -251,15 +251,15 @@ def arguments_of(event: Event) -> dict[str, Any]:
 
 
 def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
-    """Return ``event`` with fields of which ``arguments`` has JSON values; the others stay.
+    """Return ``event`` with the fields in ``arguments`` replaced by their JSON values.
 
     Args:
         event: The event.
         arguments: Values by the names of fields.
 
     Raises:
-        ValueError: The event has no such field, or a value does not fit.
-        PydanticUserError: A field has a value of a type that JSON says nothing of.
+        ValueError: The event has no such field, or a value is invalid.
+        PydanticUserError: A field has a value of a type that JSON cannot represent.
     """
     fields = type(event).model_fields
     unknown = sorted(arguments.keys() - fields.keys())
@@ -274,11 +274,11 @@ def changed_event(event: Event, arguments: Mapping[str, Any]) -> Event:
 
 
 def _typed_as(present: object, annotation: Any, value: Any) -> Any:
-    """Return a JSON value with the type that a field has: the one declared, else that of its value."""
+    """Return a JSON value as the type of a field: the declared type, or that of the present value."""
     kind: Any = annotation
     if annotation is Any and present is not None:
         kind = type(present)
-    # As from JSON: texts become dates, and bytes again, as the request showed them.
+    # As from JSON: strings become dates and bytes again, as the request showed them.
     return _adapter(kind).validate_json(to_json(value))
 
 
@@ -286,4 +286,4 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(kind, config=ConfigDict(val_json_bytes="base64"))
     except PydanticUserError:
-        return TypeAdapter(kind)  # a type with a configuration of its own takes no other
+        return TypeAdapter(kind)  # a type with its own configuration accepts no other

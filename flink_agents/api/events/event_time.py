@@ -13,10 +13,10 @@ LATE_TAG = "late-outputs"
 """Name of the side output that carries late outputs, with ``late="side"``."""
 
 _TIMEOUT = option("max_hold", timedelta, "30 s", minimum="1 ms")(
-    "Give a timedelta, or a text such as '30 s'."
+    "Pass a timedelta, or a string such as '30 s'."
 )
 _IDLE = option("idle_timeout", timedelta, "10 s", minimum="100 ms")(
-    "Give a timedelta, or a text such as '10 s'."
+    "Pass a timedelta, or a string such as '10 s'."
 )
 
 
@@ -24,10 +24,10 @@ class LateOutputs(StrEnum):
     """Policy for the outputs of a run that did not end within ``max_hold``."""
 
     EMIT = "emit"
-    """They leave with their own timestamp; what follows decides, as for any late record."""
+    """They are emitted with their own timestamp; downstream operators treat them as any late record."""
 
     DROP = "drop"
-    """They are dropped and counted. What the run wrote to memory stays."""
+    """They are dropped and counted. Memory that the run wrote stays."""
 
     SIDE = "side"
     """They go to the stream that ``late_outputs()`` returns."""
@@ -35,14 +35,14 @@ class LateOutputs(StrEnum):
 
 @dataclass(frozen=True)
 class EventTime:
-    """How an agent treats the event time of its input; see :meth:`ignore` and :meth:`hold_watermarks`.
+    """An agent's treatment of the event time of its input; see :meth:`ignore` and :meth:`hold_watermarks`.
 
     Attributes:
-        holds: Whether outputs carry the timestamp of their input, and the watermark behind the agent
-            stays behind its runs.
-        max_hold: How long an input holds the watermark that has reached it.
-        late: What happens to outputs of runs that took longer.
-        idle_timeout: After what time without a sign a subtask without keys counts as idle.
+        holds: True if outputs have the timestamp of their input, and the agent's watermark waits for its
+            runs.
+        max_hold: Maximum time that an input holds the watermark.
+        late: Policy for outputs of runs that take longer.
+        idle_timeout: Time after which a subtask without keys counts as idle.
     """
 
     holds: bool = False
@@ -52,10 +52,10 @@ class EventTime:
 
     @classmethod
     def ignore(cls) -> EventTime:
-        """Outputs leave as soon as their run ends; watermarks pass the agent unhindered.
+        """Emit outputs as soon as their run ends, and let watermarks pass at once.
 
-        An output of a run that waited for anything has no timestamp. For agents with no
-        event-time operation behind them.
+        If a run waited for anything, its outputs have no timestamp. Use it for agents without a downstream
+        event-time operation.
         """
         return cls()
 
@@ -66,22 +66,24 @@ class EventTime:
         late: LateOutputs | str = LateOutputs.EMIT,
         idle_timeout: timedelta | str = timedelta(seconds=10),
     ) -> EventTime:
-        """Outputs carry the timestamp of their input, and none is late: for windows behind an agent.
+        """Hold watermarks until runs end, so that outputs are not late in downstream windows.
+
+        Outputs have the timestamp of their input.
 
         Args:
-            max_hold: How long a run may hold the watermark behind the agent, from when the
-                input watermark has reached the run's input.
-            late: What happens to the outputs of a run that took even longer.
-            idle_timeout: After what time windows continue without a subtask that never had a key.
+            max_hold: Maximum time that a run may hold the agent's watermark, from the time at which the input
+                watermark reached the run's input.
+            late: Policy for outputs of a run that takes longer.
+            idle_timeout: Time after which windows continue without a subtask that never had a key.
 
         Raises:
-            OptionError: A value does not fit.
+            OptionError: A value is invalid.
         """
         try:
             policy = LateOutputs(late)
         except ValueError:
             raise OptionError(
-                "late has a value that does not fit",
+                "invalid value of late",
                 expected="one of " + ", ".join(repr(member.value) for member in LateOutputs),
                 found=repr(late),
             ) from None

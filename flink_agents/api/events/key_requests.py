@@ -1,7 +1,7 @@
-"""Requests about a key to a running job: what is there of it, end a run of it, erase it.
+"""Requests about a key to a running job: inspect it, end one of its runs, erase it.
 
-They travel as signals with names of their own, and no run takes them. The operator answers from its state.
-The answer is a line in the TaskManager's log, which begins with :data:`REPLY_MARK`, and goes to observers.
+They travel as signals with reserved names, and no run receives them. The operator answers from its state. The
+answer is a line in the TaskManager's log, which starts with :data:`REPLY_MARK`; observers get it, too.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import Any
 from flink_agents.api.events.signals import Signal
 
 PREFIX = "flink-agents/"
-"""What the names of requests begin with. Signals of your own must not."""
+"""Prefix of the names of requests. Names of your own signals must not have it."""
 
 INSPECT = f"{PREFIX}inspect"
 END_RUN = f"{PREFIX}end-run"
 ERASE = f"{PREFIX}erase"
 
 REPLY_MARK = "agent-reply "
-"""What an answer in the log begins with; one line of JSON follows."""
+"""Start of an answer's line in the log; one line of JSON follows."""
 
 WATCH_MARK = "agent-watch "
-"""What the watchdog's line about a run begins with; one line of JSON follows."""
+"""Start of the watchdog's line about a run in the log; one line of JSON follows."""
 
 REJECTED, ANSWERED, ACCEPTED, ENDED, ERASED = "rejected", "answered", "accepted", "ended", "erased"
-"""The outcomes of requests. A run that is to be ended is first accepted, and ended when it is committed."""
+"""The outcomes of requests. A request to end a run is first accepted; the run is ended at its commit."""
 
 
 def inspect_request(key: Any) -> Signal:
-    """Make a request that asks what there is of a key."""
+    """Return a request to inspect a key."""
     return Signal(INSPECT, None, key, _new_id())
 
 
 def end_request(key: Any, run: str, reason: str = "", by: str | None = None) -> Signal:
-    """Make a request to end a run as a dead letter.
+    """Return a request to end a run as a dead letter.
 
     Args:
         key: The key.
         run: Id of the run.
-        reason: Why; the dead letter says it.
-        by: Who wants it.
+        reason: The reason, for the dead letter.
+        by: Name of the person who requests it.
     """
     return Signal(END_RUN, {"run": run, "reason": reason, "by": by}, key, _new_id())
 
 
 def erase_request(key: Any) -> Signal:
-    """Make a request to remove what state has of a key."""
+    """Return a request to remove a key's state."""
     return Signal(ERASE, None, key, _new_id())
 
 

@@ -1,4 +1,4 @@
-"""Signals: messages for runs that wait, and what becomes of those that no run takes."""
+"""Signals: messages for waiting runs, and signals that no run received."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ UNMATCHED_SIGNALS_TAG = "unmatched-signals"
 
 @dataclass(frozen=True)
 class Signal:
-    """A message for a run of a key that waits for it, or will.
+    """A message for a run of a key that waits for it, now or later.
 
     Attributes:
-        name: What the run waits for: ``ctx.wait_for_signal(name)``.
-        value: What it says: a value that state can hold.
-        key: The key, where the stream of signals has no key selector of its own.
-        id: What distinguishes it from others of its key. A second signal of the same id is unmatched. Without
-            one, each counts.
-        wait: The id of the wait that it is for. Needed where several waits for that name are open.
+        name: The name in ``ctx.wait_for_signal(name)``.
+        value: Its value, which state must be able to hold.
+        key: The key, if the stream of signals has no key selector.
+        id: Id of the signal within its key. A second signal with the same id is unmatched. Without ids, each
+            signal counts.
+        wait: Id of its wait. It is needed if several waits for that name are open.
     """
 
     name: str
@@ -46,16 +46,16 @@ class TaggedSignal:
 
 
 class UnmatchedReason(StrEnum):
-    """Why no run took a signal.
+    """The reason why no run received a signal.
 
     Attributes:
-        DUPLICATE: One of its id has come before, or the wait that it names has ended.
-        AMBIGUOUS: Several waits for its name are open that no signal has come for, and it names none of them.
-        OVERFLOW: As many signals of the key as may wait did so (``signals.max-per-key``).
-        EXPIRED: No run took it in time (``signals.ttl``).
-        END_OF_INPUT: The input has ended, and all runs, before one took it.
-        INVALID: What it says is not of the type that the run waits for, or state cannot hold it and give it
-            back; or its name, ``id`` or ``wait`` is no text.
+        DUPLICATE: A signal with its id came before, or the wait that it names has ended.
+        AMBIGUOUS: Several waits for its name are open, and it names none of them.
+        OVERFLOW: The key already had the maximum number of waiting signals (``signals.max-per-key``).
+        EXPIRED: No run received it in time (``signals.ttl``).
+        END_OF_INPUT: The input and all runs ended before a run received it.
+        INVALID: Its value does not have the type that the run waits for, or state cannot hold it; or its
+            name, ``id`` or ``wait`` is not a string.
     """
 
     DUPLICATE = "duplicate"
@@ -67,7 +67,7 @@ class UnmatchedReason(StrEnum):
 
 
 def is_text(value: object) -> bool:
-    """Return whether ``value`` is a text that state can hold, as names and ids of signals have to be."""
+    """Return True if ``value`` is a string that state can hold, as required for names and ids of signals."""
     if not isinstance(value, str):
         return False
     try:
@@ -81,8 +81,8 @@ class TimersAtEnd(StrEnum):
     """Policy for runs that sleep, and for delayed events, when a bounded input ends.
 
     Attributes:
-        WAIT: The job ends when they have ended.
-        SKIP: Pauses end at once, and delayed events come at once.
+        WAIT: The job waits until they have ended.
+        SKIP: Pauses end, and delayed events come, at once.
     """
 
     WAIT = "wait"
@@ -91,12 +91,12 @@ class TimersAtEnd(StrEnum):
 
 @dataclass(frozen=True)
 class UnmatchedSignal:
-    """A signal that no run took.
+    """A signal that no run received.
 
     Attributes:
-        signal: The signal, with the key that it was for.
-        reason: Why none did.
-        detail: What is wrong with an invalid one, or with one that cannot be read any more; else None.
+        signal: The signal, with its key.
+        reason: The reason.
+        detail: The problem of an invalid or unreadable signal; otherwise None.
     """
 
     signal: Signal
@@ -110,5 +110,5 @@ class SignalWait(Awaitable[T_co], Protocol[T_co]):
     @property
     @abstractmethod
     def id(self) -> str:
-        """The text that names the wait, for :attr:`Signal.wait`; the same on replay."""
+        """The id of the wait, for :attr:`Signal.wait`; the same on replay."""
         ...

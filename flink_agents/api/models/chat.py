@@ -1,4 +1,4 @@
-"""Chat models as authors declare them, and what a conversation gives: plain data, free of model libraries."""
+"""Chat models as authors declare them, and results of conversations: plain data, free of model libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flink_agents.api.settings import Limits
 T = TypeVar("T")
 
 RESPONSE_LIMIT = 16 * 1024 * 1024
-"""How many bytes an answer of a service may have, unless a description says otherwise."""
+"""Default limit of a service's answer in bytes."""
 
 ChatInput = str | ChatMessage | ChatTranscript | Sequence[Any]
 """Messages to a model: a string of the user, contents such as pictures, or messages."""
@@ -33,11 +33,11 @@ class _Plain(BaseModel, metaclass=CheckedModelType):
 
 
 class Secret(_Plain):
-    """Where a secret is found on the worker. Plans, records and logs hold this reference, never the value.
+    """A reference to a secret on the worker. Plans, records and logs hold this reference, never the value.
 
     Attributes:
         env: The environment variable that holds it.
-        file: The file that holds it; white space around it does not belong to it.
+        file: The file that holds it; white space around the secret is ignored.
     """
 
     env: str | None = Field(default=None, min_length=1, description="The environment variable that holds it.")
@@ -47,8 +47,10 @@ class Secret(_Plain):
     @classmethod
     def _check_reference(cls, value: object) -> object:
         if isinstance(value, str):
-            # The text must not become part of the error: it may be the secret.
-            raise ValueError("a secret is named by {'env': VARIABLE} or {'file': PATH}, and not written out")
+            # The value must not become part of the error: it may be the secret.
+            raise ValueError(
+                "refer to a secret by {'env': VARIABLE} or {'file': PATH}; do not write its value"
+            )
         return value
 
     @model_validator(mode="after")
@@ -59,43 +61,43 @@ class Secret(_Plain):
 
 
 class Public(_Plain):
-    """A value that looks or is named like a secret, and that everybody may see.
+    """A value that looks or is named like a secret, but is public.
 
     Attributes:
         public: The value.
     """
 
-    public: str = Field(description="A value that everybody may see.")
+    public: str = Field(description="A public value.")
 
 
 class UsageLimits(_Plain):
-    """What one conversation, which is one ``ctx.chat``, may use. Each limit is off where it is None.
+    """Usage limits of one conversation, which is one ``ctx.chat``. None switches a limit off.
 
     Attributes:
         requests: Requests to models that were answered, those of fallbacks and judges included.
         tool_calls: Calls of tools.
         input_tokens: Tokens that were sent.
-        output_tokens: Tokens that came back.
+        output_tokens: Tokens that were received.
         total_tokens: Both together.
-        cost: US dollars, by the list prices that pydantic-ai knows; that of a judge counts where the judge
-            limits it as well.
+        cost: US dollars, by the list prices in pydantic-ai; the cost of a judge counts if the judge has a
+            limit of cost, too.
     """
 
     requests: int | None = Field(default=25, ge=1, description="Requests to models.")
     tool_calls: int | None = Field(default=None, ge=0, description="Calls of tools.")
     input_tokens: int | None = Field(default=None, ge=1, description="Tokens that are sent.")
-    output_tokens: int | None = Field(default=None, ge=1, description="Tokens that come back.")
+    output_tokens: int | None = Field(default=None, ge=1, description="Tokens that are received.")
     total_tokens: int | None = Field(default=None, ge=1, description="Tokens in both directions.")
     cost: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="US dollars.")
 
 
 class OutputMode(StrEnum):
-    """How a model is brought to give an output of a type.
+    """Modes in which a model returns an output of a type.
 
     Attributes:
         TOOL: It calls a tool whose arguments are the output.
-        NATIVE: The provider holds its text to a JSON schema.
-        PROMPTED: The schema stands in the instructions.
+        NATIVE: The provider enforces a JSON schema for its text.
+        PROMPTED: The schema is part of the instructions.
     """
 
     TOOL = "tool"
@@ -104,11 +106,11 @@ class OutputMode(StrEnum):
 
 
 class OnToolError(StrEnum):
-    """What happens if a tool raises an exception without a meaning of its own.
+    """Policy if a tool raises an exception that has no special meaning.
 
     Attributes:
         FAIL: The conversation ends, and the action gets the exception.
-        TELL_MODEL: The model is told the exception's text as the result of its call.
+        TELL_MODEL: The model gets the exception's message as the result of its call.
     """
 
     FAIL = "fail"
@@ -116,11 +118,11 @@ class OnToolError(StrEnum):
 
 
 class OnUnknownOutcome(StrEnum):
-    """What happens if it is unknown if the call of a tool took effect.
+    """Policy if it is unknown whether a tool call took effect.
 
     Attributes:
         FAIL: The conversation ends with ``ToolOutcomeUnknownError``.
-        ASK: A person decides, by an approval, whether the call is made again.
+        ASK: A person decides, by an approval, if the call is repeated.
     """
 
     FAIL = "fail"
@@ -128,7 +130,7 @@ class OnUnknownOutcome(StrEnum):
 
 
 class OnRefusal(StrEnum):
-    """What happens if a model refuses to answer, or a content filter withholds the answer.
+    """Policy if a model refuses to answer, or a content filter withholds the answer.
 
     Attributes:
         FAIL: The conversation ends with ``ModelRefusedError``.
@@ -142,17 +144,17 @@ class OnRefusal(StrEnum):
 
 
 class RouteRule(_Plain):
-    """A rule of a router: the first whose conditions all hold names the model.
+    """A rule of a router: the first rule whose conditions all hold selects the model.
 
     Attributes:
         model: Name of the chat model.
         contains: A regular expression that occurs in the last message of the user.
-        max_characters: The conversation has at most so many characters.
+        max_characters: Maximum number of characters of the conversation.
     """
 
     model: str = Field(min_length=1, description="Name of the chat model.")
     contains: str | None = Field(default=None, description="A regular expression for the user's text.")
-    max_characters: int | None = Field(default=None, ge=0, description="Length of the conversation, at most.")
+    max_characters: int | None = Field(default=None, ge=0, description="Maximum length of the conversation.")
 
     @field_validator("contains")
     @classmethod
@@ -160,7 +162,7 @@ class RouteRule(_Plain):
         try:
             re.compile(value or "")
         except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from None
+            raise ValueError(f"not a regular expression: {error}") from None
         return value
 
 
@@ -168,14 +170,14 @@ class Router(_Plain):
     """Chooses one of several chat models for each conversation: by rules, by a function, or by a judge.
 
     Attributes:
-        models: The chat models, and what each is for. The last one is taken where nothing chooses.
-        rules: Rules, from the first to the last.
-        function: ``module:qualname`` of a function that is given the messages, and returns a name.
-        judge: A chat model that is told what each model is for, and names one. Its request is recorded.
+        models: The chat models, and the purpose of each. The last one is the default.
+        rules: Rules, in order.
+        function: ``module:qualname`` of a function that gets the messages and returns a name.
+        judge: A chat model that gets the purpose of each model and chooses one. Its request is recorded.
     """
 
-    models: dict[str, str] = Field(min_length=1, description="Names of chat models, and what each is for.")
-    rules: tuple[RouteRule, ...] = Field(default=(), description="The first rule that holds decides.")
+    models: dict[str, str] = Field(min_length=1, description="Names of chat models, and their purposes.")
+    rules: tuple[RouteRule, ...] = Field(default=(), description="The first matching rule decides.")
     function: str | None = Field(default=None, pattern=r"^[^:\s]+:[^:\s]+$", description="module:qualname.")
     judge: str | None = Field(default=None, min_length=1, description="A chat model that decides.")
 
@@ -185,22 +187,22 @@ class Router(_Plain):
             raise ValueError("a router has either rules, a function or a judge")
         unknown = [rule.model for rule in self.rules if rule.model not in self.models]
         if unknown:
-            raise ValueError(f"the rules name {unknown[0]!r}, which is none of the router's models")
+            raise ValueError(f"the rules name {unknown[0]!r}, which is not a model of the router")
         return self
 
 
 class Endpoint(_Plain):
-    """Where a provider's models are reached.
+    """The endpoint of a provider's models.
 
     Attributes:
         base_url: Address of the service. Default: the provider's.
-        api_key: Where the key is found. Default: the variable that the provider's library reads.
+        api_key: Reference to the key. Default: the variable that the provider's library reads.
         headers: Headers of each request.
         options: More arguments of pydantic-ai's class of the provider, such as ``api_version``.
     """
 
     base_url: str | None = Field(default=None, description="Address of the service.")
-    api_key: Secret | None = Field(default=None, description="Where the key is found.")
+    api_key: Secret | None = Field(default=None, description="Reference to the key.")
     headers: dict[str, str | Secret | Public] = Field(
         default_factory=dict, description="Headers of each request."
     )
@@ -208,38 +210,40 @@ class Endpoint(_Plain):
 
 
 class ChatModelSpec(Endpoint, Limits):
-    """All that can be said about a chat model. ``docs/models.md`` explains each."""
+    """The description of a chat model. ``docs/models.md`` explains each field."""
 
     model: str | None = Field(default=None, min_length=1, description="The model, as 'provider:name'.")
     connection: str | None = Field(default=None, description="A chat_model_connection with the endpoint.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Such as temperature or max_tokens.")
-    instructions: str | None = Field(default=None, description="What the model is told before all messages.")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="Settings such as temperature or max_tokens."
+    )
+    instructions: str | None = Field(default=None, description="Instructions before all messages.")
     prompt: str | ResourceRef | None = Field(default=None, description="A prompt before the messages.")
     tools: tuple[str, ...] = Field(default=(), description="Tools that the model may call.")
     skills: tuple[str, ...] = Field(default=(), description="Skills that the model may load.")
-    output_mode: OutputMode | None = Field(default=None, description="How it gives an output of a type.")
-    output_retries: int = Field(default=2, ge=0, description="How often a wrong output is told.")
-    tool_retries: int = Field(default=2, ge=0, description="How often it may repeat a wrong call of a tool.")
-    tool_timeout: float | None = Field(default=None, gt=0, description="Seconds for a call of a tool.")
-    tool_result_limit: int = Field(default=100_000, ge=1, description="Bytes of JSON that a tool may return.")
-    on_tool_error: OnToolError = Field(default=OnToolError.FAIL, description="Where a tool raises.")
+    output_mode: OutputMode | None = Field(default=None, description="How it returns a typed output.")
+    output_retries: int = Field(default=2, ge=0, description="Retries of a wrong output.")
+    tool_retries: int = Field(default=2, ge=0, description="Retries of a wrong call of a tool.")
+    tool_timeout: float | None = Field(default=None, gt=0, description="Timeout of a tool call, in seconds.")
+    tool_result_limit: int = Field(default=100_000, ge=1, description="Limit of a tool result, in bytes.")
+    on_tool_error: OnToolError = Field(default=OnToolError.FAIL, description="If a tool raises.")
     on_unknown_outcome: OnUnknownOutcome = Field(
-        default=OnUnknownOutcome.FAIL, description="Where nobody knows whether a call of a tool took effect."
+        default=OnUnknownOutcome.FAIL, description="If it is unknown whether a tool call took effect."
     )
-    on_refusal: OnRefusal = Field(default=OnRefusal.FAIL, description="Where the model refuses to answer.")
-    limits: UsageLimits = Field(default=UsageLimits(), description="What one conversation may use.")
-    allow_urls: bool = Field(default=False, description="Whether contents may be URLs, to be downloaded.")
-    stream: bool = Field(default=False, description="Ask for a stream, which the record holds as a whole.")
-    timeout: float | None = Field(default=120.0, gt=0, description="Seconds for an attempt of a request.")
-    retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    on_refusal: OnRefusal = Field(default=OnRefusal.FAIL, description="If the model refuses to answer.")
+    limits: UsageLimits = Field(default=UsageLimits(), description="Usage limits of a conversation.")
+    allow_urls: bool = Field(default=False, description="True if contents may be URLs to download.")
+    stream: bool = Field(default=False, description="Ask for a stream, which is recorded as a whole.")
+    timeout: float | None = Field(default=120.0, gt=0, description="Timeout of an attempt, in seconds.")
+    retry: RetryTimes = Field(default=RetryTimes(), description="Policy for failed requests.")
     retry_after_limit: float = Field(
         default=300.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds to wait at most if the service says so.",
+        description="Longest wait that the service may ask for, in seconds.",
     )
-    response_limit: int = Field(default=RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have.")
-    fallback: tuple[str, ...] = Field(default=(), description="Chat models asked where this one fails.")
+    response_limit: int = Field(default=RESPONSE_LIMIT, ge=1, description="Limit of an answer, in bytes.")
+    fallback: tuple[str, ...] = Field(default=(), description="Chat models to ask if this one fails.")
     router: Router | None = Field(default=None, description="Chooses a chat model for each conversation.")
 
     @field_validator("model")
@@ -294,17 +298,17 @@ class ConnectionOptions(TypedDict, total=False):
 
 
 class ChatModel(ResourceDescriptor):
-    """A chat model: what a method below ``@chat_model`` returns, or what ``add_resource`` is given.
+    """A chat model, as the result of a ``@chat_model`` method or an argument of ``add_resource``.
 
     Args:
         model: ``provider:name``, such as ``openai:gpt-5-mini``. Empty for a router, or for a class.
-        clazz: A function or class that makes a model of pydantic-ai, or such a model itself, where no
-            provider's name stands for it.
-        arguments: Arguments for ``clazz``.
+        clazz: A function or class that creates a model of pydantic-ai, or such a model itself, if it has no
+            provider's name.
+        arguments: Arguments of ``clazz``.
         **options: The fields of ``ChatModelSpec``.
 
     Raises:
-        AgentDefinitionError: An option is unknown or has a wrong value.
+        AgentDefinitionError: An option is unknown, or its value is invalid.
     """
 
     def __init__(
@@ -321,22 +325,22 @@ class ChatModel(ResourceDescriptor):
         if both is not None:
             raise AgentDefinitionError(
                 "the chat model is described twice",
-                expected="one of model, router and clazz, which says what answers",
+                expected="one of model, router and clazz",
                 found=both,
-                fix="leave one of them out",
+                fix="remove one of them",
                 where=caller_place(0),
             )
         super().__init__(clazz=clazz, **{**(arguments or {}), **plain})
 
 
 class ChatModelConnection(ResourceDescriptor):
-    """The endpoint that several chat models share: what a method below ``@chat_model_connection`` returns.
+    """The endpoint of several chat models, as the result of a ``@chat_model_connection`` method.
 
     Args:
         **options: The fields of ``Endpoint``.
 
     Raises:
-        AgentDefinitionError: An option is unknown or has a wrong value.
+        AgentDefinitionError: An option is unknown, or its value is invalid.
     """
 
     def __init__(self, **options: Unpack[ConnectionOptions]) -> None:
@@ -347,30 +351,33 @@ class ConversationOptions(TypedDict, total=False):
     """Keywords of ``ctx.chat``."""
 
     tools: Sequence[Any]
-    """Tools besides those of the model: names of tools and of skills, functions, ``Tool`` objects."""
+    """More tools than those of the model: names of tools and of skills, functions, ``Tool`` objects."""
     output_mode: OutputMode | str | None
-    """How the model is brought to give an output of a type. Default: the model's."""
+    """Mode in which the model returns an output of a type. Default: the model's."""
     limits: UsageLimits | None
-    """What this conversation may use. Default: the model's limits."""
+    """Usage limits of this conversation. Default: the model's limits."""
     max_requests: int | None
-    """How many requests it may use, where that is less than the limits allow."""
+    """Maximum number of requests, if lower than in the limits."""
     settings: Mapping[str, Any]
-    """Settings such as ``temperature``, over those of the model."""
+    """Settings such as ``temperature``, which override those of the model."""
     instructions: str | None
-    """What the model is told before all messages, behind its own instructions."""
+    """Instructions before all messages, after the model's own instructions."""
     history: Sequence[Any] | ChatTranscript | ConversationHistory
-    """Earlier messages: the ``messages`` of a result or of a ``ChatResponseEvent``; or how much of it
-    short-term memory keeps for the key, so that the conversation continues from there."""
+    """Earlier messages: the ``messages`` of a result or of a ``ChatResponseEvent``.
+
+    A ``ConversationHistory`` continues the conversation in the key's short-term memory.
+    """
     allow_urls: bool
-    """Whether contents may be URLs, which the provider or the worker downloads. Default: the model's."""
+    """True if contents may be URLs, which the provider or the worker downloads. Default: the model's setting.
+    """
     variables: Mapping[str, Any]
     """Values for the variables of the model's prompt."""
     run_tools: bool
-    """False leaves calls of tools to the caller, who finds them in the result."""
+    """If False, tool calls are left to you: the result contains them."""
 
 
 def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
-    """Return what describes a chat model twice; None where one of name, router and class does."""
+    """Return the names of two conflicting descriptions of a chat model; None if there is only one."""
     given = [name for name in ("model", "router") if arguments.get(name)] + ["clazz"] * bool(clazz)
     return " and ".join(given) if "clazz" in given and len(given) > 1 else None
 
@@ -378,22 +385,22 @@ def two_makers(arguments: Mapping[str, Any], clazz: Any) -> str | None:
 def written(
     kind: type[BaseModel], given: Mapping[str, Any], what: str, page: str = "docs/models.md"
 ) -> dict[str, Any]:
-    """What was given, as JSON values of the fields of ``kind``.
+    """Return options as JSON values of the fields of ``kind``.
 
     Args:
-        kind: The model of what can be said.
-        given: The messages.
-        what: What it is said of, for the error.
-        page: The page that describes the fields.
+        kind: The model with the fields.
+        given: The options.
+        what: The resource, for the error.
+        page: The page of the documentation that describes the fields.
 
     Raises:
-        AgentDefinitionError: A field is unknown or has a wrong value.
+        AgentDefinitionError: A field is unknown, or its value is invalid.
     """
     try:
         return kind.model_validate(dict(given)).model_dump(mode="json", exclude_unset=True)
     except ValidationError as error:
         raise AgentDefinitionError(
-            f"{what} is described wrongly",
+            f"{what} has an invalid description",
             expected=f"the options that {page} describes",
             found=problem(error),
             fix=_fix(kind, error),
@@ -405,30 +412,29 @@ def _fix(kind: type[BaseModel], error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 1:
         return "correct the option"
-    otherwise = "leave it out"
+    otherwise = "remove it"
     if "settings" in kind.model_fields:
-        otherwise += "; what the provider is told, such as a temperature, stands in settings={...}"
+        otherwise += "; settings for the provider, such as a temperature, belong in settings={...}"
     return suggest(str(first["loc"][0]), kind.model_fields, otherwise)
 
 
 def problem(error: ValidationError) -> str:
-    """The first thing that is wrong, without the value, which may be a secret."""
+    """Return the first problem, without the value, which may be a secret."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
 
 
 class ChatUsage(_Plain):
-    """What a conversation used, by the recorded responses.
+    """The usage of a conversation, according to the recorded responses.
 
     Attributes:
         requests: Requests that were answered.
         tool_calls: Calls of tools.
         input_tokens: Tokens that were sent.
-        output_tokens: Tokens that came back.
-        cost: US dollars, where they are limited; None where they are not.
-        cache_read_tokens: Those of ``input_tokens`` that the provider read from its cache; None if it told
-            of none.
-        cache_write_tokens: Those that it wrote into its cache; None if it told of none.
+        output_tokens: Tokens that were received.
+        cost: US dollars, if the cost is limited; otherwise None.
+        cache_read_tokens: Input tokens that the provider read from its cache; None if it did not report any.
+        cache_write_tokens: Input tokens that it wrote to its cache; None if it did not report any.
     """
 
     requests: int = 0
@@ -445,7 +451,7 @@ class ChatUsage(_Plain):
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: ChatUsage) -> ChatUsage:
-        """What both used; what one of them does not know counts as nothing."""
+        """Return the sum of both; unknown numbers count as zero."""
         return ChatUsage(
             requests=self.requests + other.requests,
             tool_calls=self.tool_calls + other.tool_calls,
@@ -457,7 +463,7 @@ class ChatUsage(_Plain):
         )
 
     def with_cached(self, read: int, written: int) -> ChatUsage:
-        """The same with more tokens that the provider read from its cache, or wrote into it."""
+        """Return the usage with more tokens read from the provider's cache, or written to it."""
         return self + ChatUsage(cache_read_tokens=read or None, cache_write_tokens=written or None)
 
 
@@ -470,15 +476,15 @@ def _sum(one: N | None, other: N | None) -> N | None:
 
 @dataclass(frozen=True)
 class ChatResult(Generic[T]):
-    """What a conversation came to.
+    """The result of a conversation.
 
     Attributes:
-        output: The answer: a text, or an object of the type that was asked for.
+        output: The answer: a string, or an object of the requested type.
         messages: The whole transcript, as messages of pydantic-ai.
-        usage: What it used.
+        usage: Its usage.
         model: Name of the chat model that answered.
-        new: Number of the first message that the conversation added to what it was given.
-        tool_calls: Calls that the model asks for, where the conversation was to leave them to its caller.
+        new: Index of the first message that the conversation added.
+        tool_calls: Tool calls that the model requests, if ``run_tools`` is False.
     """
 
     output: T
@@ -490,5 +496,5 @@ class ChatResult(Generic[T]):
 
     @property
     def new_messages(self) -> list[Any]:
-        """The messages that the conversation added to what it was given."""
+        """Return the messages that the conversation added."""
         return self.messages[self.new :]

@@ -1,7 +1,7 @@
-"""Events by which actions talk with models and call tools, without waiting for the answer themselves.
+"""Events with which actions use models and call tools, without waiting for the answer themselves.
 
-An agent that emits a :class:`ChatRequestEvent` has the action ``answer_chat_request``, which answers it by a
-:class:`ChatResponseEvent`; ``answer_tool_request`` does the same for tools. Both stand in the plan.
+An agent that emits a :class:`ChatRequestEvent` has the action ``answer_chat_request``, which answers with a
+:class:`ChatResponseEvent`; ``answer_tool_request`` does the same for tools. Both are part of the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RequestedCall(_Plain):
     Attributes:
         name: Name of the tool.
         arguments: Its arguments; JSON values.
-        id: Identity of the call, by which its result is found.
+        id: Id of the call, which its result has, too.
     """
 
     name: str
@@ -38,14 +38,14 @@ class RequestedCall(_Plain):
 
 
 class CallResult(_Plain):
-    """What a call of a tool came to.
+    """The result of a tool call.
 
     Attributes:
         name: Name of the tool.
-        id: Identity of the call.
-        kind: ``success``; ``failed``, where the tool could not do it; ``retry``, where the call was wrong;
-            ``denied``, if it was not approved.
-        content: The result, or why there is none; a JSON value.
+        id: Id of the call.
+        kind: ``success``; ``failed`` if the tool failed; ``retry`` if the call was wrong; ``denied``, if it
+            was not approved.
+        content: The result, or the reason why there is none; a JSON value.
     """
 
     name: str
@@ -59,14 +59,14 @@ class ChatRequestEvent(Event):
 
     Attributes:
         model: Name of the chat model.
-        messages: What it is told: a text of the user, or messages.
-        tag: Whatever the author wants to find in the response.
-        tools: Names of tools besides those of the model.
-        output_schema: JSON schema of an object that the answer shall be; None for a text.
+        messages: The messages, or a string from the user.
+        tag: Any value that the response should repeat.
+        tools: Names of more tools, in addition to those of the model.
+        output_schema: JSON schema of the answer, an object; None for a string.
         variables: Values for the prompt of the model.
-        history: Earlier messages: ``messages`` of an earlier response; or how much of it short-term
-            memory keeps for the key.
-        run_tools: False leaves calls of tools to the author, who finds them in the response.
+        history: Earlier messages: ``messages`` of an earlier response, or a ``ConversationHistory`` in
+            short-term memory.
+        run_tools: If False, tool calls are left to you: the response contains them.
     """
 
     model: str
@@ -81,7 +81,7 @@ class ChatRequestEvent(Event):
     @field_validator("messages", mode="before")
     @classmethod
     def _check_messages(cls, value: Any, info: ValidationInfo) -> Any:
-        # JSON has nothing else for messages; what pydantic reads of it is data, and is told as such.
+        # JSON has no other form for messages; pydantic reads them as data, and they count as such.
         if info.mode == "json" or isinstance(value, str):
             return value
         several: list[object] = (
@@ -107,13 +107,13 @@ class ChatResponseEvent(Event):
     """The answer of a chat model.
 
     Attributes:
-        request_id: Id of the event that asked.
-        tag: What its author wrote there.
+        request_id: Id of the request event.
+        tag: The tag of the request.
         model: Name of the chat model that answered.
         output: The answer.
-        messages: The whole transcript; JSON values, which ``history`` of another request takes.
-        usage: What the conversation used.
-        tool_calls: Calls that the model asks for, where they are left to the author.
+        messages: The whole transcript; JSON values, for ``history`` of another request.
+        usage: Usage of the conversation.
+        tool_calls: Tool calls that the model requests, if they are left to you.
     """
 
     request_id: str
@@ -130,7 +130,7 @@ class ToolRequestEvent(Event):
 
     Attributes:
         calls: The calls, by the names of the agent's tools.
-        tag: Whatever the author wants to find in the response.
+        tag: Any value that the response should repeat.
         tools: Names of MCP servers and of skills whose tools may be called as well.
     """
 
@@ -140,11 +140,11 @@ class ToolRequestEvent(Event):
 
 
 class ToolResponseEvent(Event):
-    """What calls of tools came to.
+    """The results of tool calls.
 
     Attributes:
-        request_id: Id of the event that asked.
-        tag: What its author wrote there.
+        request_id: Id of the request event.
+        tag: The tag of the request.
         results: The results, in the order of the calls.
     """
 
@@ -155,9 +155,9 @@ class ToolResponseEvent(Event):
 
 def _not_written(field: str, expected: str, found: object) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a ChatRequestEvent is given {field} that are none of the agent's code",
+        f"a ChatRequestEvent has {field} that the agent's code did not create",
         expected=expected,
         found=type(found).__name__,
-        fix="format it as a string, or build ChatMessage(role='user', content=...) of its fields",
+        fix="format it as a string, or build ChatMessage(role='user', content=...) from its fields",
         where=authors_place(),
     )

@@ -1,4 +1,4 @@
-"""MCP servers as authors declare them, and what an action does with one: free of libraries of MCP."""
+"""MCP servers as authors declare them, and the operations of actions on them: free of MCP libraries."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from flink_agents.api.resources import ChatMessage, ResourceDescriptor
 from flink_agents.api.settings import ToolSourceLimits
 
 Transport = Literal["stdio", "streamable-http", "sse"]
-"""How messages come to a server."""
+"""The transport of messages to a server."""
 
 
 OnNameTaken = Literal["skip", "prefix", "fail"]
-"""What becomes of a tool of a server if the model has another tool of its name: it is left out, it gets the
-name of the server before its own, or the conversation fails."""
+"""Policy if the model has another tool with the name of a server's tool: omit the tool, prefix it with the
+name of the server, or fail the conversation.
+"""
 
 
 class MCPServerSpec(ToolSourceLimits):
-    """All that can be said about an MCP server. ``docs/mcp.md`` explains each."""
+    """The description of an MCP server. ``docs/mcp.md`` explains each field."""
 
-    command: str | None = Field(default=None, min_length=1, description="The program that is the server.")
+    command: str | None = Field(default=None, min_length=1, description="The program of the server.")
     args: tuple[str | Secret | Public, ...] = Field(default=(), description="Its arguments.")
     env: dict[str, str | Secret | Public] = Field(
         default_factory=dict, description="Its environment variables."
@@ -41,18 +42,21 @@ class MCPServerSpec(ToolSourceLimits):
         default_factory=dict, description="Headers of each request."
     )
     auth: Secret | None = Field(default=None, description="A bearer token of each request.")
-    prefix: str = Field(default="", description="What stands, with '_', before the names of its tools.")
-    tools: tuple[str, ...] | None = Field(default=None, description="Tools that are had, such as 'read_*'.")
-    exclude: tuple[str, ...] = Field(default=(), description="Tools that are left out, such as 'delete_*'.")
+    prefix: str = Field(default="", description="Prefix of the names of its tools, before '_'.")
+    tools: tuple[str, ...] | None = Field(default=None, description="Tools to include, such as 'read_*'.")
+    exclude: tuple[str, ...] = Field(default=(), description="Tools to exclude, such as 'delete_*'.")
     on_name_taken: OnNameTaken = Field(default="skip", description="If a model has a tool of that name.")
     connect_timeout: float = Field(default=30.0, gt=0, description="Seconds until it is ready.")
-    timeout: float = Field(default=60.0, gt=0, description="Seconds for each request.")
-    tools_ttl: float = Field(default=60.0, ge=0, description="Seconds after which tools are listed again.")
-    retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    timeout: float = Field(default=60.0, gt=0, description="Timeout of a request, in seconds.")
+    tools_ttl: float = Field(default=60.0, ge=0, description="Seconds until tools are listed again.")
+    retry: RetryTimes = Field(default=RetryTimes(), description="Policy for failed requests.")
     retry_after_limit: float = Field(
-        default=300.0, ge=0, allow_inf_nan=False, description="Seconds to wait at most if the server says so."
+        default=300.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Longest wait that the server may ask for, in seconds.",
     )
-    response_limit: int = Field(default=2 * RESPONSE_LIMIT, ge=1, description="Bytes of an answer.")
+    response_limit: int = Field(default=2 * RESPONSE_LIMIT, ge=1, description="Limit of an answer, in bytes.")
 
     @model_validator(mode="after")
     def _check_one(self) -> MCPServerSpec:
@@ -64,7 +68,7 @@ class MCPServerSpec(ToolSourceLimits):
 
     @property
     def way(self) -> Transport:
-        """How messages come to the server. An address that ends with ``/sse`` is one of SSE."""
+        """The transport of messages to the server. A URL that ends with ``/sse`` means SSE."""
         if self.transport is not None:
             return self.transport
         if self.url is None:
@@ -101,7 +105,7 @@ class MCPServerOptions(TypedDict, total=False):
 
 
 class MCPServer(ResourceDescriptor):
-    """An MCP server: what a method below ``@mcp_server`` returns, or what ``add_resource`` is given.
+    """An MCP server, as the result of a ``@mcp_server`` method or an argument of ``add_resource``.
 
     ``MCPServer(command="python", args=["server.py"])`` is a process of each subtask, and
     ``MCPServer(url="https://example.com/mcp")`` is a service.
@@ -110,7 +114,7 @@ class MCPServer(ResourceDescriptor):
         **options: The fields of ``MCPServerSpec``.
 
     Raises:
-        AgentDefinitionError: An option is unknown or has a wrong value.
+        AgentDefinitionError: An option is unknown, or its value is invalid.
     """
 
     def __init__(self, **options: Unpack[MCPServerOptions]) -> None:
@@ -122,11 +126,11 @@ class MCPTool:
     """A tool of an MCP server.
 
     Attributes:
-        name: The name by which a model calls it: with the prefix of the server.
-        tool: The name that the server gives it.
-        description: What it does.
+        name: The name for models: with the prefix of the server.
+        tool: Its name in the server.
+        description: Its purpose.
         parameters: JSON schema of its arguments.
-        repeatable: Whether the server says that a repeated call changes nothing more.
+        repeatable: True if the server declares that repeated calls have no further effect.
     """
 
     name: str
@@ -141,10 +145,10 @@ class MCPResource:
     """A resource of an MCP server.
 
     Attributes:
-        uri: What :meth:`MCPServerClient.read_resource` takes.
+        uri: Its address, for :meth:`MCPServerClient.read_resource`.
         name: Its name.
-        description: What it is.
-        media_type: Such as ``text/plain``, if the server says it.
+        description: Its description.
+        media_type: Its media type, such as ``text/plain``, if the server declares it.
     """
 
     uri: str
@@ -159,9 +163,9 @@ class MCPPrompt:
 
     Attributes:
         name: Its name.
-        description: What it is for.
+        description: Its purpose.
         required: Names of the arguments that it needs.
-        optional: Names of other arguments that it takes.
+        optional: Names of its optional arguments.
     """
 
     name: str
@@ -171,57 +175,57 @@ class MCPPrompt:
 
 
 class MCPServerClient(AwaitedMethods, ABC):
-    """An MCP server, as an ``async def`` action uses it; from ``ctx.mcp_server(name)``.
+    """An MCP server in an ``async def`` action; from ``ctx.mcp_server(name)``.
 
-    Each method is a durable call: a replay gets what was answered then, without the server.
+    Each method is a durable step: a replay returns the recorded answer, without the server.
     """
 
     called_as = "ctx.mcp_server(...)"
 
     @abstractmethod
     async def list_tools(self) -> list[MCPTool]:
-        """The tools of the server that its description does not leave out.
+        """Return the tools of the server, without those that its description excludes.
 
         Raises:
             MCPServerUnavailableError: The server did not answer in any attempt.
-            MCPRequestError: It refused.
+            MCPRequestError: The server rejected the request.
         """
 
     @abstractmethod
     async def call_tool(self, tool: str, /, **arguments: Any) -> Any:
-        """Call a tool, by the name that the server gives it; returns JSON values, and bytes as bytes.
+        """Call a tool by its name in the server; return JSON values, and bytes as bytes.
 
         Raises:
             ApprovalDeniedError: The tool needs an approval, and was not approved.
             MCPServerUnavailableError: The server could not be reached in any attempt.
-            MCPRequestError: The tool failed, or the server has none of that name.
-            MCPOutcomeUnknownError: The connection was lost in the middle, or the server gave no answer in
-                time. The tool may have done its work.
+            MCPRequestError: The tool failed, or the server has no tool of that name.
+            MCPOutcomeUnknownError: The connection was lost during the call, or the server did not answer in
+                time. The call may have taken effect.
         """
 
     @abstractmethod
     async def list_resources(self) -> list[MCPResource]:
-        """The resources of the server."""
+        """Return the resources of the server."""
 
     @abstractmethod
     async def read_resource(self, uri: str) -> str | bytes | list[str | bytes]:
-        """The content of a resource; a list where it has several parts, or none.
+        """Return the content of a resource; a list if it has several parts, or none.
 
         Raises:
             MCPServerUnavailableError: The server did not answer in any attempt.
-            MCPRequestError: It has no such resource.
+            MCPRequestError: The server has no such resource.
         """
 
     @abstractmethod
     async def list_prompts(self) -> list[MCPPrompt]:
-        """The prompts of the server."""
+        """Return the prompts of the server."""
 
     @abstractmethod
     async def get_prompt(self, prompt: str, /, **arguments: str) -> list[ChatMessage]:
-        """The messages of a prompt, with its arguments filled in.
+        """Return the messages of a prompt, with its arguments filled in.
 
         Raises:
             MCPServerUnavailableError: The server did not answer in any attempt.
-            MCPRequestError: It has no such prompt, or the arguments do not fit.
-            MCPResultError: The prompt has content that is no text.
+            MCPRequestError: The server has no such prompt, or the arguments are invalid.
+            MCPResultError: The prompt has content that is not text.
         """

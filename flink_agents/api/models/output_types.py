@@ -1,7 +1,7 @@
-"""Types of answers that a library has in a form of its own: each is described by a Python type.
+"""Types of answers from libraries, such as PyFlink's rows: a Python type describes each.
 
-PyFlink has the types of rows, for example. Who asks a model for such an answer finds here what the model is
-told, and how the answer becomes an object of the library, without an import of the library.
+The Python type defines the schema for a model, and a function converts the answer to an object of the
+library. The library is not imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DESCRIBED_BY: Mapping[str, str] = {"pyflink": "flink_agents.runtime.flink.row_outputs:described_row"}
-"""For each library a function, as ``module:qualname``: it is given a type, and returns its description."""
+"""Functions by library, as ``module:qualname``: each returns the description of a type."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class DescribedType:
 
     Attributes:
         kind: A Python type that pydantic describes, with the same fields.
-        make: Makes an object of the library of a value of ``kind``.
+        make: Converts a value of ``kind`` to an object of the library.
     """
 
     kind: Any
@@ -29,10 +29,10 @@ class DescribedType:
 
 
 def described(kind: Any) -> DescribedType | None:
-    """What describes ``kind``; None where pydantic itself has to.
+    """Return the description of ``kind``; None if pydantic supports it directly.
 
     Raises:
-        AgentConfigurationError: The library has such a type, and no Python type describes it.
+        AgentConfigurationError: It is a type of the library that no Python type can describe.
     """
     owner = kind if isinstance(kind, type) else type(kind)
     reference = DESCRIBED_BY.get(owner.__module__.partition(".")[0])

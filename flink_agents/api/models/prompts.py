@@ -1,4 +1,4 @@
-"""A prompt that an action fills in: ``await ctx.prompt("greet", name="Ada")``."""
+"""A prompt with its variables filled in: ``await ctx.prompt("greet", name="Ada")``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from flink_agents.api.resources import ChatMessage, Prompt
 
 
 class FilledPrompt(Awaitable[list[ChatMessage]]):
-    """A prompt with its values; awaiting it gives its messages, and ``ctx.chat`` awaits it by itself.
+    """A prompt with its values. Await it for its messages; ``ctx.chat`` awaits it itself.
 
     Args:
         name: Name of the prompt.
         prompt: The prompt.
         values: Values for its variables.
-        server: Gives an MCP server of the agent.
+        server: Returns an MCP server of the agent.
 
     Raises:
-        AgentDefinitionError: A value is missing, belongs to no variable, or does not fit.
+        AgentDefinitionError: A value is missing, belongs to no variable, or is invalid.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class FilledPrompt(Awaitable[list[ChatMessage]]):
 
     @property
     def messages(self) -> list[ChatMessage]:
-        """The messages, for code that does not wait.
+        """Return the messages, for code that cannot await.
 
         Raises:
-            AgentDefinitionError: An MCP server has to be asked for them.
+            AgentDefinitionError: They come from an MCP server.
         """
         if self._source is not None:
             raise AgentDefinitionError(
                 f"the prompt {self._source.prompt!r} comes from the MCP server {self._source.server!r}",
                 expected="an async def action, which can wait for the server",
-                fix="write await ctx.prompt(...), or give the prompt to ctx.chat",
+                fix="write await ctx.prompt(...), or pass the prompt to ctx.chat",
             )
         return list(self._local)

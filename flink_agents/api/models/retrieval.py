@@ -1,7 +1,7 @@
-"""What an action does with vector stores and long-term memory, and the events that ask for documents.
+"""Vector stores and long-term memory in actions, and events that request documents.
 
-``ctx.vector_store(name)`` and ``ctx.long_term_memory(...)`` give these objects. Each method is a durable
-call: a replay gets what was found then, and a write that is repeated after a crash changes nothing more.
+``ctx.vector_store(name)`` and ``ctx.long_term_memory(...)`` return these objects. Each method is a durable
+step: a replay returns the recorded result, and a write that is repeated after a crash has no further effect.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from flink_agents.api.vector_store import (
 )
 
 DEFAULT_K = 4
-"""How many documents are found by default."""
+"""Default number of documents in a result."""
 
 
 class ContextRetrievalRequestEvent(Event):
-    """Asks for documents; a built-in action answers with a :class:`ContextRetrievalResponseEvent`.
+    """A request for documents; a built-in action answers with a :class:`ContextRetrievalResponseEvent`.
 
     Attributes:
-        query: What the documents should be about.
+        query: The topic of the documents.
         vector_store: Name of the vector store.
-        k: How many documents are found, at most.
-        filter: Which documents come into question.
-        collection: The collection. Default: that of the store's description.
-        tag: Whatever the author wants to find in the response.
+        k: Maximum number of documents.
+        filter: Filter of the documents.
+        collection: The collection. Default: the collection in the store's description.
+        tag: Any value that the response should repeat.
     """
 
     EVENT_TYPE = "_context_retrieval_request_event"
@@ -50,12 +50,12 @@ class ContextRetrievalRequestEvent(Event):
 
 
 class ContextRetrievalResponseEvent(Event):
-    """The documents that were asked for.
+    """The requested documents.
 
     Attributes:
-        request_id: ``id`` of the event that asked.
+        request_id: ``id`` of the request event.
         tag: The tag of that event.
-        query: What it asked.
+        query: The query of the request.
         documents: The documents, the nearest first.
     """
 
@@ -68,40 +68,40 @@ class ContextRetrievalResponseEvent(Event):
 
 
 class Collection(AwaitedMethods, ABC):
-    """A collection of a vector store, as an ``async def`` action uses it; from ``ctx.vector_store(name)``."""
+    """A collection of a vector store in an ``async def`` action; from ``ctx.vector_store(name)``."""
 
     called_as = "ctx.vector_store(...)"
 
     @abstractmethod
     async def add(self, documents: Sequence[Document]) -> list[str]:
-        """Keep documents; one that has the id of another takes its place.
+        """Add documents; a document replaces one with the same id.
 
-        A document without an id gets one that follows from the run: it is the same when the run is repeated.
-        One without an embedding gets that of the store's embedding model.
+        A document without an id gets one that derives from the run, so it is the same when the run is
+        repeated. If a document has no embedding, the store's embedding model computes it.
 
         Returns:
             The ids, in the order of the documents.
 
         Raises:
-            DocumentError: A document is none that can be kept.
+            DocumentError: A document cannot be stored.
             EmbeddingMismatchError: The collection has embeddings of another model.
         """
 
     @abstractmethod
     async def update(self, updates: Sequence[DocumentUpdate]) -> list[str]:
-        """Change documents; a new text gets a new embedding. Returns the ids of those that are there."""
+        """Change documents; a new text gets a new embedding. Return the ids of existing documents."""
 
     @abstractmethod
     async def delete(self, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        """Remove the documents of ``ids``, or those that ``filter`` means; with both, those of both.
+        """Remove the documents that have one of the ``ids``, match ``filter``, or both if you pass both.
 
         Raises:
-            VectorFilterError: Neither is given. :meth:`drop` removes all.
+            VectorFilterError: Neither is passed. :meth:`drop` removes all.
         """
 
     @abstractmethod
     async def drop(self) -> None:
-        """Remove the collection; another embedding model may fill it again."""
+        """Remove the collection; then another embedding model may fill it."""
 
     @abstractmethod
     async def get(
@@ -111,13 +111,13 @@ class Collection(AwaitedMethods, ABC):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Document]:
-        """Documents in the order of their ids, without embeddings."""
+        """Return documents in the order of their ids, without embeddings."""
 
     @abstractmethod
     async def query(
         self, query: str | Sequence[float], k: int = DEFAULT_K, filter: Filter | None = None
     ) -> list[ScoredDocument]:
-        """The ``k`` documents that are nearest to a text, or to a vector; the nearest first.
+        """Return the ``k`` documents that are nearest to a text or a vector, the nearest first.
 
         Raises:
             EmbeddingMismatchError: The collection has embeddings of another model.
@@ -125,19 +125,19 @@ class Collection(AwaitedMethods, ABC):
 
     @abstractmethod
     async def count(self, filter: Filter | None = None) -> int:
-        """How many documents there are."""
+        """Return the number of documents."""
 
 
 @dataclass(frozen=True)
 class MemoryItem:
-    """What a long-term memory keeps.
+    """An item of a long-term memory.
 
     Attributes:
-        id: Its name within scope and subject.
-        text: What is remembered.
-        metadata: Texts, numbers and truth values by name.
-        created: When it was added, or last changed: the time at which that run began.
-        score: Cosine similarity to what was searched for; None where nothing was.
+        id: Its id within scope and subject.
+        text: The remembered text.
+        metadata: Strings, numbers and bools by name.
+        created: Time of its last change: the start of the run that made it.
+        score: Cosine similarity to the query; None without a query.
     """
 
     id: str
@@ -148,11 +148,11 @@ class MemoryItem:
 
 
 Summarise = Callable[[list[str]], str | Awaitable[str]]
-"""Makes one text of several, the oldest first."""
+"""Makes one text of several; the oldest comes first."""
 
 
 class LongTermMemory(AwaitedMethods, ABC):
-    """What is known of one subject in one scope, across runs, restarts and submissions of a job."""
+    """The memory of one subject in one scope, across runs, restarts and submissions of a job."""
 
     called_as = "ctx.long_term_memory(...)"
 
@@ -163,12 +163,12 @@ class LongTermMemory(AwaitedMethods, ABC):
         metadata: Mapping[str, Scalar] | None = None,
         ids: str | Sequence[str] | None = None,
     ) -> list[str]:
-        """Remember texts. What has the id of another item takes its place.
+        """Add texts; a text replaces an item with the same id.
 
         Args:
             text: One text, or several.
-            metadata: What all of them are marked with.
-            ids: As many ids as texts. Default: ids that follow from the run.
+            metadata: Metadata of all of them.
+            ids: An id for each text. Default: ids that derive from the run.
 
         Returns:
             The ids.
@@ -176,36 +176,36 @@ class LongTermMemory(AwaitedMethods, ABC):
 
     @abstractmethod
     async def search(self, query: str, k: int = DEFAULT_K, filter: Filter | None = None) -> list[MemoryItem]:
-        """The ``k`` items that are nearest to ``query``, the nearest first."""
+        """Return the ``k`` items that are nearest to ``query``, the nearest first."""
 
     @abstractmethod
     async def get(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[MemoryItem]:
-        """Items, the oldest first: those of ``ids``, or all."""
+        """Return items, the oldest first: those of ``ids``, or all."""
 
     @abstractmethod
     async def update(
         self, id: str, text: str | None = None, metadata: Mapping[str, Scalar] | None = None
     ) -> bool:
-        """Change an item; what is None stays. Returns whether it is there."""
+        """Change an item; arguments that are None change nothing. Return True if the item exists."""
 
     @abstractmethod
     async def delete(self, ids: str | Sequence[str] | None = None, filter: Filter | None = None) -> None:
-        """Forget items: those of ``ids``, those that ``filter`` means, or all of the subject."""
+        """Remove items: those of ``ids``, those that match ``filter``, or all of the subject."""
 
     @abstractmethod
     async def compact(
         self, summarise: Summarise | str | None = None, *, above: int = 20, keep: int = 10
     ) -> bool:
-        """Where there are more than ``above`` items, put one summary in place of all but the newest ``keep``.
+        """If there are more than ``above`` items, replace all but the newest ``keep`` by one summary.
 
         Args:
-            summarise: A function that makes one text of several, or the name of a chat model. It is called
-                once, durably. Default: the chat model of the description.
-            above: With so many items nothing happens.
-            keep: How many of the newest ones stay as they are.
+            summarise: A function that makes one text of several, or the name of a chat model. It runs as one
+                durable step. Default: the chat model of the description.
+            above: Number of items that is not compacted.
+            keep: Number of newest items that are kept.
 
         Returns:
-            Whether there were more.
+            True if there were more items.
         """

@@ -1,4 +1,4 @@
-"""What can be said about embedding models, vector stores and long-term memories: free of their libraries."""
+"""Descriptions of embedding models, vector stores and long-term memories, without their libraries."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from flink_agents.api.settings import Limits
 
 
 class EmbeddingModelSpec(Endpoint, Limits):
-    """All that can be said about an embedding model. ``docs/retrieval.md`` explains each."""
+    """The description of an embedding model. ``docs/retrieval.md`` explains each field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(pattern=r"^[^:]+:.+", description="The model, 'provider:model'.")
-    dimensions: int | None = Field(default=None, ge=1, description="Length of vectors, where one may choose.")
-    batch_size: int = Field(default=64, ge=1, description="How many texts a request has, at most.")
-    timeout: float = Field(default=60.0, gt=0, description="Seconds that a request may take.")
-    truncate: bool = Field(default=False, description="Cut texts that are too long; else they are refused.")
-    retry: RetryTimes = Field(default=RetryTimes(), description="When a failed request is sent again.")
+    dimensions: int | None = Field(
+        default=None, ge=1, description="Length of vectors, if the model has a choice."
+    )
+    batch_size: int = Field(default=64, ge=1, description="Maximum number of texts in a request.")
+    timeout: float = Field(default=60.0, gt=0, description="Timeout of a request, in seconds.")
+    truncate: bool = Field(default=False, description="Cut texts that are too long, instead of an error.")
+    retry: RetryTimes = Field(default=RetryTimes(), description="Policy for failed requests.")
     retry_after_limit: float = Field(
         default=300.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds to wait at most, if the service asks.",
+        description="Longest wait that the service may ask for, in seconds.",
     )
-    response_limit: int = Field(
-        default=4 * RESPONSE_LIMIT, ge=1, description="Bytes that an answer may have."
-    )
+    response_limit: int = Field(default=4 * RESPONSE_LIMIT, ge=1, description="Limit of an answer, in bytes.")
     connection: str | None = Field(default=None, description="A chat_model_connection with the endpoint.")
 
 
 class VectorStoreSpec(BaseModel):
-    """What can be said about a vector store of any kind; all else are options of the store."""
+    """The description of a vector store of any kind; all other fields are options of the store."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -45,17 +45,17 @@ class VectorStoreSpec(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the store."""
+        """Return the options of the store."""
         return dict(self.model_extra or {})
 
 
 class LongTermMemorySpec(BaseModel):
-    """All that can be said about a long-term memory. ``docs/long-term-memory.md`` explains each."""
+    """The description of a long-term memory. ``docs/long-term-memory.md`` explains each field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    vector_store: str = Field(description="The vector store that keeps it; it has an embedding model.")
+    vector_store: str = Field(description="Its vector store, which has an embedding model.")
     namespace: str | None = Field(
-        default=None, min_length=1, description="Whose memory it is. Default: the option job-identifier."
+        default=None, min_length=1, description="Namespace of the memory. Default: the option job-identifier."
     )
-    chat_model: str | None = Field(default=None, description="The model that compact() asks for summaries.")
+    chat_model: str | None = Field(default=None, description="The chat model for summaries of compact().")

@@ -15,35 +15,37 @@ from flink_agents.api.settings import ToolSourceLimits
 
 
 class SkillsSpec(ToolSourceLimits):
-    """All that can be said about skills. ``docs/skills.md`` explains each."""
+    """The description of skills. ``docs/skills.md`` explains each field."""
 
     path: str | None = Field(default=None, min_length=1, description="A folder, or a zip file.")
     package: str | None = Field(
         default=None,
         pattern=r"^\w+(\.\w+)*$",
-        description="A package that is installed on the workers; path is below it then.",
+        description="A package that is installed on the workers; path is inside of it.",
     )
-    only: tuple[str, ...] = Field(default=(), description="Names of the skills that are given. Default: all.")
-    scripts: bool = Field(default=True, description="Whether scripts may be run.")
-    timeout: float = Field(default=60.0, gt=0, description="Seconds that a script may take.")
+    only: tuple[str, ...] = Field(default=(), description="Names of the skills to use. Default: all.")
+    scripts: bool = Field(default=True, description="True if scripts may run.")
+    timeout: float = Field(default=60.0, gt=0, description="Timeout of a script, in seconds.")
     output_limit: int = Field(
-        default=20_000, ge=100, description="Bytes of each of a script's two outputs that are kept."
+        default=20_000, ge=100, description="Number of bytes that are kept of each of a script's outputs."
     )
-    size_limit: int = Field(default=16 * 1024 * 1024, ge=1, description="Bytes of all files together.")
+    size_limit: int = Field(
+        default=16 * 1024 * 1024, ge=1, description="Limit of all files together, in bytes."
+    )
     inherit: tuple[str, ...] = Field(
-        default=(), description="Variables of the worker that scripts get besides the usual ones."
+        default=(), description="More variables of the worker that scripts inherit."
     )
     environment: dict[str, str | Secret | Public] = Field(
-        default_factory=dict, description="More variables of scripts, secrets by reference."
+        default_factory=dict, description="More variables of scripts; secrets by reference."
     )
     max_concurrency: int | None = Field(
-        default=4, ge=1, description="How many scripts may run at a time in a subtask."
+        default=4, ge=1, description="Maximum number of scripts at a time in a subtask."
     )
 
     @model_validator(mode="after")
     def _check_source(self) -> SkillsSpec:
         if self.path is None and self.package is None:
-            raise ValueError("skills come from a path, or from a package")
+            raise ValueError("skills need a path or a package")
         return self
 
 
@@ -66,15 +68,15 @@ class SkillsOptions(TypedDict, total=False):
 
 
 class Skills(ResourceDescriptor):
-    """Skills for models: what a method below ``@skills`` returns, or what ``add_resource`` is given.
+    """Skills for models, as the result of a ``@skills`` method or an argument of ``add_resource``.
 
     Args:
-        path: A folder whose subfolders are skills, or which is one, or a zip file of such a folder; as the
-            workers name it. With ``package``, the path below that package.
+        path: A folder of skills, a single skill's folder, or a zip file of such a folder, as a path on the
+            workers. With ``package``, a path inside of that package.
         **options: The fields of ``SkillsSpec``.
 
     Raises:
-        AgentDefinitionError: An option is unknown or has a wrong value.
+        AgentDefinitionError: An option is unknown, or its value is invalid.
     """
 
     def __init__(self, path: str = "", **options: Unpack[SkillsOptions]) -> None:

@@ -1,8 +1,8 @@
-"""Filters of documents, checked and in one form, for stores to translate.
+"""Filters of documents, validated and in one form, which stores translate.
 
-``{"author": "Ada", "year": {"$gte": 2020}}`` means documents whose metadata has both. A text and a truth
-value can be equal or not; numbers can be compared, whole ones with others. A document without the field is
-unequal to everything, and is not less or more than anything.
+``{"author": "Ada", "year": {"$gte": 2020}}`` matches documents whose metadata satisfies both. Strings and
+bools can only be equal or unequal; numbers can also be ordered, integers with floats. A document without the
+field is unequal to each value, and neither less nor greater.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ ORDER: Mapping[str, Callable[[float, float], bool]] = {
     "$lt": lambda value, bound: value < bound,
     "$lte": lambda value, bound: value <= bound,
 }
-"""Operators that compare numbers, and what they mean."""
+"""Operators that compare numbers, and their functions."""
 
 _SETS = ("$in", "$nin")
 _OPERATORS = ("$eq", "$ne", *ORDER, *_SETS)
 _EXAMPLE = "{'author': 'Ada'}, {'year': {'$gte': 2020}} or {'$or': [{...}, {...}]}"
 MAX_CONDITIONS = 200
-"""How many conditions a filter may have: stores make a statement of them."""
+"""Maximum number of conditions in a filter: stores translate them to one statement."""
 MAX_DEPTH = 20
-"""How deep ``$and`` and ``$or`` may stand within each other."""
+"""Maximum depth of nested ``$and`` and ``$or``."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Condition:
 
     Attributes:
         field: Name of the field.
-        operator: How it is compared: ``$eq``, ``$ne``, or one of :data:`ORDER`.
-        value: With what.
+        operator: The operator: ``$eq``, ``$ne``, or one of :data:`ORDER`.
+        value: The value to compare with.
     """
 
     field: str
@@ -50,14 +50,14 @@ class Condition:
 
 @dataclass(frozen=True)
 class AllOf:
-    """What all parts mean; all documents where there is none."""
+    """Matches documents that match all parts; without parts, all documents."""
 
     parts: tuple[Parsed, ...] = ()
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """What one of the parts means, at least; no document where there is none."""
+    """Matches documents that match at least one part; without parts, no document."""
 
     parts: tuple[Parsed, ...] = ()
 
@@ -66,10 +66,10 @@ Parsed = Condition | AllOf | AnyOf
 
 
 def parse_filter(filter: Mapping[str, Any] | None) -> Parsed:
-    """A filter as conditions.
+    """Return a filter as conditions.
 
     Raises:
-        VectorFilterError: It is none.
+        VectorFilterError: The filter is invalid.
     """
     parsed = AllOf() if filter is None else _parse(filter)
     if _size(parsed) > MAX_CONDITIONS:
@@ -78,7 +78,7 @@ def parse_filter(filter: Mapping[str, Any] | None) -> Parsed:
 
 
 def matches(parsed: Parsed, metadata: Mapping[str, Scalar]) -> bool:
-    """Whether a filter means a document with this metadata: what it says, in Python."""
+    """Return True if a filter matches a document with this metadata: the reference implementation."""
     if isinstance(parsed, AllOf):
         return all(matches(part, metadata) for part in parsed.parts)
     if isinstance(parsed, AnyOf):
@@ -88,13 +88,13 @@ def matches(parsed: Parsed, metadata: Mapping[str, Scalar]) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return ORDER[parsed.operator](value, cast(float, parsed.value))
-    # True is 1 in Python; in JSON it is not.
+    # True equals 1 in Python, but not in JSON.
     same = value == parsed.value and isinstance(value, bool) == isinstance(parsed.value, bool)
     return same if parsed.operator == "$eq" else not same
 
 
 def both(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The filter that means what both mean."""
+    """Return the filter that matches documents of both filters."""
     return {"$and": [first, second]} if first and second else first or second
 
 
@@ -132,20 +132,20 @@ def _condition(name: str, operator: str, value: object) -> Parsed:
         parts = tuple(_condition(name, one, each) for each in values)
         return AnyOf(parts) if operator == "$in" else AllOf(parts)
     if not is_scalar(value):
-        raise _wrong(f"at {name!r} a text, a finite number or a truth value", repr(value))
+        raise _wrong(f"at {name!r} a string, a finite number or a bool", repr(value))
     if operator in ORDER and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise _wrong(f"a number behind {operator} at {name!r}", repr(value))
+        raise _wrong(f"a number after {operator} at {name!r}", repr(value))
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _wrong(f"at {name!r} a text that UTF-8 can write", repr(value)) from None
+            raise _wrong(f"at {name!r} a string that UTF-8 can encode", repr(value)) from None
     return Condition(name, operator, cast(Scalar, value))
 
 
 def _sequence(what: str, value: object) -> Sequence[object]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise _wrong(f"a list behind {what}", repr(value))
+        raise _wrong(f"a list after {what}", repr(value))
     return cast("Sequence[object]", value)
 
 
@@ -155,7 +155,7 @@ def _size(parsed: Parsed) -> int:
 
 def _wrong(expected: str, found: str) -> VectorFilterError:
     return VectorFilterError(
-        "a filter of documents cannot be understood",
+        "invalid filter of documents",
         expected=expected,
         found=found[:300],
         fix=f"write {_EXAMPLE}",

@@ -1,8 +1,8 @@
-"""Resources that actions use: tools, prompts, clients, and descriptions of what is connected later.
+"""Resources of actions: tools, prompts, clients, and descriptions of services.
 
 Function tools, prompts and clients are provided by this package. Other kinds are declared by a
-:class:`ResourceDescriptor`, checked and written into the plan; a distribution that is installed provides them
-(``providers``). Where none does, asking for one at run time raises ``ResourceUnavailableError``.
+:class:`ResourceDescriptor`, checked and written into the plan; an installed distribution provides them
+(``providers``). If none does, using one at run time raises ``ResourceUnavailableError``.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from flink_agents.api.settings import (
 )
 
 RESOURCE_PROVIDERS = "flink_agents.resource_providers"
-"""The group of the entry points of providers; the name of one is the kind that it provides."""
+"""The group of the providers' entry points; the name of each is the kind that it provides."""
 
 
 class ResourceType(StrEnum):
     """Kinds of resources. A name is unique within its kind.
 
-    A kind that a distribution provides is a member as soon as it is named: ``ResourceType("kind")``.
+    A kind that a distribution provides becomes a member at its first use: ``ResourceType("kind")``.
     """
 
     TOOL = "tool"
@@ -77,7 +77,7 @@ class ResourceType(StrEnum):
             raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
         member = str.__new__(cls, value)
         member._name_ = member._value_ = value
-        # Named again, also where it is unpickled, it is the same object.
+        # If it is named again, or unpickled, it is the same object.
         cls._value2member_map_[value] = member
         return member
 
@@ -91,13 +91,13 @@ _RETIRED = {
     "embedding_model_setup": "embedding_model",
     "embedding_model_connection": "chat_model_connection",
 }
-"""Kinds of plans that older versions wrote, and what they are called now."""
+"""Former names of kinds in plans of older versions, and their names now."""
 
 
 def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
     install = f"install a distribution with an entry point {value!r} in the group {RESOURCE_PROVIDERS}"
     return AgentDefinitionError(
-        f"{value!r} is no type of resource",
+        f"{value!r} is not a type of resource",
         expected="one of " + ", ".join(names),
         found=repr(value),
         fix=suggest(str(value), names, install),
@@ -108,7 +108,7 @@ def _read_kind(value: ResourceType | str) -> ResourceType:
     try:
         return ResourceType(value)
     except AgentDefinitionError as error:
-        # pydantic takes no other error for one of the text that it reads.
+        # Pydantic accepts no other error for an invalid value.
         raise ValueError(f"{error.message}; {error.fix}") from error
 
 
@@ -117,14 +117,14 @@ ResourceKind = Annotated[
     BeforeValidator(_read_kind),
     WithJsonSchema({"type": "string", "examples": [kind.value for kind in ResourceType]}),
 ]
-"""A type of resource in JSON and YAML, where schemas cannot know what is installed."""
+"""A type of resource in JSON and YAML, whose schemas cannot contain installed providers."""
 
 
 def check_resource_type(value: ResourceType | str, where: str | None = None) -> ResourceType:
-    """Return ``value`` as a type.
+    """Return ``value`` as a resource type.
 
     Raises:
-        AgentDefinitionError: There is no such type, and nothing that is installed provides one.
+        AgentDefinitionError: The type is unknown, and no installed distribution provides it.
     """
     try:
         return ResourceType(value)
@@ -133,7 +133,7 @@ def check_resource_type(value: ResourceType | str, where: str | None = None) -> 
 
 
 class ResourceRef(BaseModel):
-    """A resource named in the arguments of another one."""
+    """A reference to a resource in the arguments of another one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -142,10 +142,10 @@ class ResourceRef(BaseModel):
 
 
 class ResourceDescriptor:
-    """A class and the arguments to make a resource with.
+    """A class and its arguments, from which a resource is created.
 
     Args:
-        clazz: The class, or its name as ``module:qualname``, where its provider asks for one.
+        clazz: The class, or its name as ``module:qualname``, if its provider needs one.
         **arguments: Its constructor arguments: JSON values, or :class:`ResourceRef`.
     """
 
@@ -161,7 +161,7 @@ class ChatMessage(BaseModel, metaclass=WrittenType):
     """One message of a conversation.
 
     Only a call such as ``ChatMessage(role="system", content=...)`` speaks with a role. A message that
-    pydantic makes out of a record is data, and a chat model takes it as the user's only.
+    pydantic creates from a record is data, so a chat model accepts it only as the user's.
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
@@ -180,7 +180,7 @@ class MCPPromptSource(BaseModel):
     Attributes:
         server: Name of the MCP server in the agent.
         prompt: Name of the prompt in the server.
-        arguments: A template for each argument of the prompt. None gives it all values by their names.
+        arguments: A template for each argument of the prompt. None passes all values by their names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -190,10 +190,10 @@ class MCPPromptSource(BaseModel):
     arguments: dict[str, str] | None = Field(default=None, description="Templates of its arguments.")
 
     def filled(self, values: Mapping[str, Any], what: str) -> dict[str, str]:
-        """The arguments for the server.
+        """Return the arguments for the server.
 
         Raises:
-            AgentDefinitionError: A value does not fit.
+            AgentDefinitionError: A value is invalid.
         """
         if self.arguments is None:
             return {name: str(value) for name, value in values.items()}
@@ -205,7 +205,7 @@ class Prompt(BaseModel):
 
     Attributes:
         messages: The messages; a text prompt has one with the role ``user``.
-        mcp: A prompt of an MCP server, whose messages stand behind these.
+        mcp: A prompt of an MCP server, whose messages follow these.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -215,7 +215,7 @@ class Prompt(BaseModel):
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans without such prompts stay as older versions wrote them.
+        # Plans without such prompts keep the form of older versions.
         written = handler(self)
         if self.mcp is None:
             written.pop("mcp", None)
@@ -233,14 +233,14 @@ class Prompt(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | Path, role: str = "user") -> Prompt:
-        """Return the prompt in a file, which is read now: workers do not need it.
+        """Read a prompt from a file at once: workers do not need the file.
 
         Args:
-            path: A text (``.txt``, ``.md``), which is one message, or a YAML file with ``messages``.
-            role: The role of a text.
+            path: A text file (``.txt``, ``.md``), which is one message, or a YAML file with ``messages``.
+            role: The role of a text file's message.
 
         Raises:
-            AgentDefinitionError: The file cannot be read, or is no prompt.
+            AgentDefinitionError: The file cannot be read, or is not a prompt.
         """
         read = read_prompt_file(path, role, caller_place(0))
         return cls.from_messages([ChatMessage(role=one, content=text) for one, text in read])
@@ -254,14 +254,14 @@ class Prompt(BaseModel):
         arguments: Mapping[str, str] | None = None,
         before: Sequence[ChatMessage] = (),
     ) -> Prompt:
-        """Return a prompt of an MCP server, which is asked for it when the prompt is used.
+        """Return a prompt of an MCP server, which is requested when the prompt is used.
 
         Args:
             server: Name of the MCP server in the agent.
             prompt: Name of the prompt in the server.
             arguments: A template for each argument, such as ``{"tone": "kindly", "customer": "{name}"}``.
-                Default: the server is given all values by their names.
-            before: Messages that stand before those of the server.
+                Default: the server gets all values by their names.
+            before: Messages before those of the server.
         """
         source = MCPPromptSource(
             server=server, prompt=prompt, arguments=None if arguments is None else dict(arguments)
@@ -270,13 +270,13 @@ class Prompt(BaseModel):
 
     @property
     def templates(self) -> list[str]:
-        """All texts that have variables."""
+        """All templates."""
         arguments = self.mcp.arguments if self.mcp is not None else None
         return [*(message.content for message in self.messages), *(arguments or {}).values()]
 
     @property
     def variables(self) -> set[str]:
-        """Names that :meth:`format_messages` needs.
+        """Names of the variables that :meth:`format_messages` needs.
 
         Raises:
             AgentDefinitionError: A template cannot be filled in: its braces do not match, or a
@@ -288,8 +288,8 @@ class Prompt(BaseModel):
         """Return the messages with ``variables`` filled in.
 
         Raises:
-            AgentDefinitionError: A template cannot be filled in, a variable of it is missing, a value has
-                not what the template takes of it, or the messages are those of an MCP server.
+            AgentDefinitionError: A template cannot be filled in, a variable is missing, a value lacks an
+                attribute or entry that the template uses, or the messages come from an MCP server.
         """
         if self.mcp is not None:
             raise AgentDefinitionError(
@@ -302,15 +302,15 @@ class Prompt(BaseModel):
     def filled(
         self, variables: Mapping[str, Any], what: str, *, all_known: bool = False
     ) -> list[ChatMessage]:
-        """Return the messages that are written here, with ``variables`` filled in.
+        """Return the prompt's own messages, with ``variables`` filled in.
 
         Args:
             variables: Values.
-            what: What the prompt is called, for errors.
-            all_known: Whether a value that belongs to no variable is an error.
+            what: Name of the prompt, for errors.
+            all_known: True if a value without a variable is an error.
 
         Raises:
-            AgentDefinitionError: A variable is missing, not known, or does not fit.
+            AgentDefinitionError: A value is missing, unknown, or invalid.
         """
         known = self.variables
         missing = sorted(known - variables.keys())
@@ -318,12 +318,12 @@ class Prompt(BaseModel):
         unknown = sorted(variables.keys() - known) if all_known and not takes_all else []
         if missing or unknown:
             raise AgentDefinitionError(
-                f"{what} misses variables" if missing else f"{what} has no such variable",
+                f"{what} has variables without a value" if missing else f"{what} has no such variable",
                 expected=", ".join(sorted(known)) or "no variables",
                 found=", ".join(sorted(variables)) or "none",
                 fix=f"pass {', '.join(name + '=...' for name in missing)}"
                 if missing
-                else suggest(unknown[0], known, f"leave out {', '.join(unknown)}"),
+                else suggest(unknown[0], known, f"remove {', '.join(unknown)}"),
             )
         return [
             like(
@@ -334,12 +334,12 @@ class Prompt(BaseModel):
         ]
 
     def format_string(self, /, **variables: Any) -> str:
-        """Return the texts of all messages with ``variables`` filled in, a line break between them."""
+        """Return the texts of all messages with ``variables`` filled in, separated by line breaks."""
         return "\n".join(message.content for message in self.format_messages(**variables))
 
 
 TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
-"""Kinds of resources that stand for several tools where a tool is named."""
+"""Kinds of resources whose names mean several tools."""
 
 REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.CHAT_MODEL, "connection"): ResourceType.CHAT_MODEL_CONNECTION,
@@ -352,11 +352,11 @@ REFERENCE_ARGUMENTS: Mapping[tuple[ResourceType, str], ResourceType] = {
     (ResourceType.LONG_TERM_MEMORY, "vector_store"): ResourceType.VECTOR_STORE,
     (ResourceType.LONG_TERM_MEMORY, "chat_model"): ResourceType.CHAT_MODEL,
 }
-"""Arguments that name another resource, and of which type."""
+"""Arguments that name another resource, and its type."""
 
 
 def references_of(resource_type: ResourceType, arguments: Mapping[str, Any]) -> list[ResourceRef]:
-    """Return the resources that ``arguments`` of a resource of ``resource_type`` name."""
+    """Return the resources that are named in ``arguments`` of a resource of ``resource_type``."""
     found: list[ResourceRef] = []
     if resource_type is ResourceType.CHAT_MODEL and isinstance(router := arguments.get("router"), Mapping):
         named = cast("Mapping[str, Any]", router)

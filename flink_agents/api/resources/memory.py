@@ -1,15 +1,15 @@
 """Memory of an agent: values under dotted paths, scoped to (agent name, key).
 
-Sensory memory lives as long as one run; short-term memory belongs to the key and is part of
-Flink's checkpoints. Values are anything JSON has, and bytes, tuples, sets, dates, decimals,
-enums, dataclasses and pydantic models; each comes back with its own type, as a fresh copy::
+Sensory memory lives as long as one run; short-term memory belongs to the key and is part of Flink's
+checkpoints. Values are JSON values, bytes, tuples, sets, dates, decimals, enums, dataclasses and pydantic
+models; each keeps its type, and each read returns a new copy::
 
     visits = ctx.short_term_memory.get("visits", 0) + 1
     ctx.short_term_memory.set("visits", visits)
     ctx.short_term_memory.set("last.order", order)
 
-An action's writes become visible to later actions of the run at once, and reach state only
-when the whole run is committed. An action that fails leaves no trace in memory.
+An action's writes become visible to later actions of the run at once, and reach state only when the whole run
+is committed. A failed action changes nothing in memory.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class MemoryRef:
     path: str
 
     def resolve(self, ctx: ResolvingContext) -> Any:
-        """Return the value that the pointer names now.
+        """Return the present value at the pointer's path.
 
         Raises:
-            MemoryPathError: Nothing is stored there (any more).
+            MemoryPathError: No value is stored there, or it was removed.
         """
         return ctx.resolve(self)
 
@@ -66,11 +66,11 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def get(self, path: str | MemoryRef, default: Any = None) -> Any:
-        """Return the value at ``path``, a ``MemoryObject`` where it is an object, or ``default``.
+        """Return the value at ``path``, which is a ``MemoryObject`` for an object, or ``default``.
 
         Raises:
             MemoryPathError: The path is malformed, or leads through a plain value.
-            ContextMisuseError: Called from a foreign thread, inside a durable function, or after the
+            ContextMisuseError: The call came from another thread, inside a durable function, or after the
                 action ended.
         """
 
@@ -82,7 +82,7 @@ class MemoryObject(ABC):
             MemoryPathError: The path is malformed, leads through a plain value, or names an
                 object.
             UnserializableValueError: State cannot hold the value.
-            ContextMisuseError: Called from a foreign thread or after the action ended.
+            ContextMisuseError: The call came from another thread or after the action ended.
         """
 
     @abstractmethod
@@ -90,8 +90,8 @@ class MemoryObject(ABC):
         """Add ``value`` to the end of the list at ``path``, which is created if missing.
 
         Raises:
-            MemoryPathError: The path is malformed, leads through a plain value, or there is something
-                else than a list.
+            MemoryPathError: The path is malformed, leads through a plain value, or has another value than a
+                list.
         """
 
     @abstractmethod
@@ -107,8 +107,8 @@ class MemoryObject(ABC):
         """Return the object at ``path``, created if missing.
 
         Args:
-            path: Where.
-            overwrite: Replace a plain value that is there.
+            path: The path.
+            overwrite: True to replace a plain value at the path.
 
         Raises:
             MemoryPathError: A plain value is there and ``overwrite`` is False.
@@ -116,7 +116,7 @@ class MemoryObject(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Tell whether a value or an object is at ``path``.
+        """Return True if a value or an object is at ``path``.
 
         Raises:
             MemoryPathError: The path is malformed.

@@ -12,22 +12,22 @@ from flink_agents.api.errors import AgentDefinitionError
 _TEXTS = frozenset({".txt", ".md", ".markdown", ".prompt"})
 _YAML = frozenset({".yaml", ".yml"})
 ROLES = ("system", "user", "assistant")
-"""Roles of messages that a chat model can be told."""
+"""Roles of messages to a chat model."""
 
 Messages = list[tuple[str, str]]
 """Role and text of each message."""
 
 
 def read_prompt_file(path: str | Path, role: str, where: str | None = None) -> Messages:
-    """The messages in a file.
+    """Return the messages in a file.
 
     Args:
         path: The file.
-        role: The role of a text.
+        role: The role of a text file's message.
         where: The author's place in the code, for errors.
 
     Raises:
-        AgentDefinitionError: It cannot be read, or is no prompt.
+        AgentDefinitionError: The file cannot be read, or is not a prompt.
     """
     file = Path(path)
     kind = file.suffix.lower()
@@ -37,7 +37,7 @@ def read_prompt_file(path: str | Path, role: str, where: str | None = None) -> M
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(file, f"{type(error).__name__}: {error}", where) from None
-    # The last line break belongs to the file, and not to what it says.
+    # The last line break belongs to the file, not to its message.
     return [(role, text.removesuffix("\n"))] if kind in _TEXTS else _of_yaml(file, text, where)
 
 
@@ -49,7 +49,7 @@ def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
     if isinstance(value, dict) and set(cast("dict[str, Any]", value)) == {"messages"}:
         value = cast("dict[str, Any]", value)["messages"]
     if not isinstance(value, list) or not value:
-        raise _wrong(file, f"no list of messages, but {type(cast(object, value)).__name__}", where)
+        raise _wrong(file, f"not a list of messages, but {type(cast(object, value)).__name__}", where)
     found: Messages = []
     for number, one in enumerate(cast("list[Any]", value), 1):
         said = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
@@ -62,7 +62,7 @@ def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
 
 def _wrong(file: Path, found: str, where: str | None) -> AgentDefinitionError:
     return AgentDefinitionError(
-        f"the file {file} is no prompt",
+        f"the file {file} is not a prompt",
         expected="a text (.txt, .md), or a YAML file with messages, each with a role "
         f"({', '.join(ROLES)}) and content",
         found=found,

@@ -1,13 +1,13 @@
-"""Tells messages that the agent's code wrote from messages that came with data.
+"""Distinguishes messages that the agent's code wrote from messages in input data.
 
-A record can be typed as a message, and a model or a server can answer with something that looks like one.
-Such an object comes from outside, so it never speaks as the system, the assistant or a tool.
-Each object carries its origin, and copies, memory and the journal keep it:
+A record can have the type of a message, and the answer of a model or server can look like one. Such an object
+comes from outside, so it must never speak as the system, the assistant or a tool. Each object carries its
+origin, and copies, memory and the journal keep it:
 
 - An object of a class with :class:`WrittenType` is the code's only if a call such as ``ChatMessage(...)``
-  made it. What pydantic makes out of a mapping is data.
-- An object of a model library is data if it arrived with data: :func:`as_data` marks what the runtime hands
-  to an action.
+  created it. Objects that pydantic creates from a mapping are data.
+- An object of a model library is data if it arrived with data: :func:`as_data` marks objects that the runtime
+  passes to an action.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import BaseModel
 T = TypeVar("T")
 
 ORIGIN = "__flink_agents_origin__"
-"""The entry in the ``__dict__`` of an object that says where it is from."""
+"""Entry in an object's ``__dict__`` with its origin."""
 
 CODE, DATA = "code", "data"
 
@@ -36,7 +36,7 @@ _LIBRARY = "pydantic_ai.messages"
 """The module of the messages and contents of pydantic-ai."""
 
 _DEEPEST = 10
-"""How deep types are looked into; what lies deeper may be anything."""
+"""Maximum depth of the inspection of types; deeper types may be anything."""
 
 _LEAVES = frozenset({str, int, float, bool, bytes, type(None)})
 _SEVERAL = (list, tuple, set, frozenset, deque)
@@ -47,35 +47,35 @@ class WrittenType(type(BaseModel)):
     """Class of models that speak for the code that calls them."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Make an instance, and note that code made it."""
+        """Create an instance, and mark it as the code's."""
         made = super().__call__(*args, **kwargs)
         made.__dict__[ORIGIN] = CODE
         return made
 
 
 class Delivered:
-    """A base of models that are data once they arrived with data, and the code's otherwise."""
+    """Base of models that are data if they arrived with data, and the code's otherwise."""
 
 
 def is_data(one: object) -> bool:
-    """Return True if a message or content came with data, and False if the code wrote it."""
+    """Return True if a message or content came with input data, and False if the code wrote it."""
     origin = origin_of(one)
     return origin != CODE if isinstance(type(one), WrittenType) else origin == DATA
 
 
 def origin_of(one: object) -> str | None:
-    """The origin that an object carries, if any."""
+    """Return the origin of an object, if it has one."""
     return cast("Mapping[str, Any]", getattr(one, "__dict__", {})).get(ORIGIN)
 
 
 def set_origin(one: Any, origin: str | None) -> None:
-    """Give an object the origin that a record of it has."""
+    """Set the origin of an object that was read from a record."""
     if origin is not None:
         one.__dict__[ORIGIN] = origin
 
 
 def like(source: BaseModel, made: T) -> T:
-    """Give ``made`` the origin of the object that it was made of."""
+    """Copy the origin of ``source`` to ``made``, which was created from it."""
     set_origin(made, DATA if is_data(source) else CODE)
     return made
 
@@ -85,7 +85,7 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
 
     Args:
         value: Any value.
-        copy: Copies it if it has such objects, because other code may hold them as its own.
+        copy: True to copy it if it has such objects, because other code may hold them as its own.
     """
     found = messages_in(value)
     if found and copy is not None:
@@ -97,10 +97,10 @@ def as_data(value: T, copy: Callable[[T], T] | None = None) -> T:
 
 
 def taking_data(function: Callable[..., Any], types: Iterable[Any]) -> Callable[..., Any]:
-    """Return ``function``, called with messages and contents in its arguments as data.
+    """Return ``function`` with its arguments' messages and contents marked as data.
 
     Args:
-        function: Gets its arguments from a model or from an approval.
+        function: A function whose arguments come from a model or an approval.
         types: The types of its parameters.
     """
     if not any(map(_may_carry, types)):
@@ -122,7 +122,7 @@ def taking_data(function: Callable[..., Any], types: Iterable[Any]) -> Callable[
 
 
 def _may_carry(kind: Any, depth: int = 0) -> bool:
-    """Whether values of a type can have messages or contents in them, as far as the type says."""
+    """Return True if values of a type can contain messages or contents."""
     if depth > _DEEPEST:
         return True
     if isinstance(kind, type):
@@ -134,7 +134,7 @@ def _may_carry(kind: Any, depth: int = 0) -> bool:
 
 
 def messages_in(value: Any) -> list[Any]:
-    """All messages and contents in a value, at any depth."""
+    """Return all messages and contents in a value, at any depth."""
     if type(value) in _LEAVES:
         return []
     found, seen, stack = list[Any](), set[int](), list[Any]([value])
@@ -155,14 +155,14 @@ def _class_of(one: object) -> type:
 
 @lru_cache(maxsize=4096)
 def carries_origin(kind: type) -> bool:
-    """Return True if objects of a class are messages or contents, which carry an origin."""
+    """Return True if objects of a class are messages or contents, which have an origin."""
     if isinstance(kind, WrittenType) or issubclass(kind, Delivered):
         return True
     return any(base.__module__ == _LIBRARY for base in kind.__mro__)
 
 
 def _parts(one: Any) -> Iterable[Any]:
-    """What an object consists of."""
+    """Yield the parts of an object."""
     if isinstance(one, Mapping):
         entries = cast("Mapping[Any, Any]", one)
         yield from entries.keys()

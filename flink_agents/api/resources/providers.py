@@ -1,7 +1,7 @@
-"""``ResourceProvider``: makes the resources of one kind, in this package or in a distribution of its own.
+"""``ResourceProvider``: creates the resources of one kind, in this package or in another distribution.
 
-A distribution announces a provider by an entry point of the group ``flink_agents.resource_providers``, whose
-name is the kind: ``@resource("kind")``, ``add_resource(name, "kind", ...)`` and YAML know it then.
+A distribution registers a provider as an entry point of the group ``flink_agents.resource_providers``, whose
+name is the kind: then ``@resource("kind")``, ``add_resource(name, "kind", ...)`` and YAML accept it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flink_agents.api.settings.options import Configuration
 
 
 class NamedCode(str):
-    """The name of a class or function, with the object itself if that came with the job.
+    """The name of a class or function, with the object itself if the job contains it.
 
     Attributes:
         there: The object; None if it has to be imported.
@@ -28,7 +28,7 @@ class NamedCode(str):
     there: Any
 
     def __new__(cls, name: str, there: Any = None) -> NamedCode:
-        """Give a name its object."""
+        """Create a name with its object."""
         made = super().__new__(cls, name)
         made.there = there
         return made
@@ -40,11 +40,11 @@ class DeclaredResource:
 
     Attributes:
         name: Its name in the agent.
-        get: Gives another resource of the agent by name and kind.
-        clazz: The class of its descriptor, as ``module:qualname``; empty where it has none.
+        get: Returns another resource of the agent by name and kind.
+        clazz: The class of its descriptor, as ``module:qualname``; empty if it has none.
         arguments: The arguments of its descriptor; JSON values.
         function: The function that is the resource, bound to the agent; None of a descriptor.
-        description: What a tool does.
+        description: Description of a tool.
         prompt: The prompt of a prompt.
         limits: The limits of a tool.
     """
@@ -60,37 +60,39 @@ class DeclaredResource:
 
 
 class ResourceProvider(ABC):
-    """Makes the resources of one kind. It is created without arguments in each process.
+    """Creates the resources of one kind.
 
-    A resource that has a method ``aclose`` without arguments is closed at the end of the attempt: the method
-    is called on the agent loop, and what it returns is awaited.
+    It has a constructor without arguments, which is called in each process.
+
+    If a resource has a method ``aclose`` without arguments, the agent loop calls it at the end of the
+    attempt, and awaits the result.
     """
 
-    # Not abstract: most arguments are fine if `provide` can use them.
+    # Not abstract: most arguments are valid if `provide` can use them.
     def check(self, name: str, arguments: Mapping[str, Any]) -> None:  # noqa: B027
-        """Look at the arguments of a descriptor when the agent is compiled.
+        """Check the arguments of a descriptor when the agent is compiled.
 
         Raises:
-            ValueError: They cannot be right; the text becomes part of an error with the author's place.
+            ValueError: They are invalid; the message becomes part of an error with the author's place.
         """
 
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
-        """The same, for kinds whose arguments depend on the class of the descriptor.
+        """Check the arguments of a descriptor whose kind depends on its class.
 
         Raises:
-            ValueError: They cannot be right.
+            ValueError: They are invalid.
         """
         self.check(name, arguments)
 
-    # Not abstract: most providers import what they need when they are imported themselves.
+    # Not abstract: most providers import their libraries when they are imported themselves.
     def load(self) -> None:  # noqa: B027
-        """Import what takes long. It is called when a subtask begins, before its first input."""
+        """Import slow modules. It is called when a subtask starts, before its first input."""
 
     # Not abstract: most resources serve any number of hosts.
     def check_cluster(  # noqa: B027
         self, name: str, arguments: Mapping[str, Any], config: Configuration
     ) -> None:
-        """Look at them once more when the agent is applied in a job for a real cluster.
+        """Check the arguments again when the agent is applied in a job for a real cluster.
 
         Args:
             name: Name of the resource.
@@ -101,21 +103,21 @@ class ResourceProvider(ABC):
             AgentsError: The resource cannot serve the hosts of a cluster.
         """
 
-    # Not abstract: a resource may need nothing of the worker.
+    # Not abstract: a resource may have no requirements on a worker.
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:  # noqa: B027
-        """Look whether a worker has what the resource needs. It is called before the first input.
+        """Check that a worker meets the requirements of the resource. It is called before the first input.
 
         Args:
             declared: The resource.
             config: The options of the job.
 
         Raises:
-            AgentsError: Something is missing. The job fails, whatever ``on_error`` says.
+            AgentsError: A requirement is missing. The job fails, independently of ``on_error``.
         """
 
     @abstractmethod
     def provide(self, declared: DeclaredResource) -> Any:
-        """Return what ``ctx.get_resource`` gives. It is asked once in each subtask, at the first use."""
+        """Return the result of ``ctx.get_resource``. Each subtask calls it once, at the first use."""
 
 
 PROVIDERS = Providers(
@@ -135,22 +137,22 @@ PROVIDERS = Providers(
         "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
     },
 )
-"""Each names a subclass of :class:`ResourceProvider`."""
+"""Each provider is a subclass of :class:`ResourceProvider`."""
 
 
 def provider_of(kind: ResourceType) -> ResourceProvider | None:
-    """Return the provider of a kind; None where nothing that is installed provides it.
+    """Return the provider of a kind, or None.
 
     Raises:
-        ResourceUnavailableError: Several do, or the one cannot be imported, or is none.
+        ResourceUnavailableError: There are several, or the provider cannot be imported, or is invalid.
     """
-    # Entry points are searched for in files: not where it is known without them.
+    # Entry points are searched in files, so this is avoided for known kinds.
     if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
         return None
     made = PROVIDERS.load(kind.value)()
     if not isinstance(made, ResourceProvider):
         raise ResourceUnavailableError(
-            f"the provider of the resource {kind.value!r} is none",
+            f"the provider of the resource {kind.value!r} is invalid",
             expected="a subclass of ResourceProvider",
             found=type(made).__name__,
             fix=f"correct its entry point in the group {RESOURCE_PROVIDERS}",

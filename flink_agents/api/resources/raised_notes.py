@@ -1,4 +1,4 @@
-"""Notes on exceptions: which tool raised one.
+"""Notes on exceptions: the tool that raised one.
 
 Python's own notes (``BaseException.add_note``) travel with an exception: into records of durable calls, into
 tracebacks, and into the error that ends the action.
@@ -13,18 +13,18 @@ from typing import Any, cast
 
 
 def note_once(error: BaseException, note: str) -> None:
-    """Add a note to an exception, unless it has that note or takes none."""
+    """Add a note to an exception, unless it has that note already or cannot have notes."""
     if note in notes_of(error):
         return
     try:
         error.add_note(note)
     except Exception:
-        # A class can forbid new attributes, as a frozen dataclass does. The exception itself counts.
+        # A class can forbid new attributes, as a frozen dataclass does. The exception matters more.
         return
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Return the notes of an exception, oldest first."""
+    """Return the notes of an exception, the oldest first."""
     try:
         notes = object.__getattribute__(error, "__notes__")
     except BaseException:
@@ -36,7 +36,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def noting(note: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function``, whose exceptions have a note; a coroutine function stays one."""
+    """Return ``function`` with a note on its exceptions; a coroutine function remains one."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Texts with variables in braces, as ``str.format`` has them: what prompts are made of."""
+"""Templates of prompts: texts with variables in braces, as in ``str.format``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
 
     Args:
         text: The template.
-        what: What has it, for the error.
+        what: The owner of the template, for the error.
         where: Its place in the code, if known.
 
     Raises:
-        AgentDefinitionError: It cannot be filled in, whatever the values.
+        AgentDefinitionError: The template cannot be filled in with any values.
     """
     names: set[str] = set()
     try:
@@ -43,7 +43,7 @@ def template_variables(text: str, what: str = "a prompt", where: str | None = No
 
 
 def _fields(text: str, depth: int = 2) -> Iterator[str]:
-    """Yield what stands in the braces, also in those inside a format such as ``{total:>{width}}``."""
+    """Yield the fields in braces, also those inside a format such as ``{total:>{width}}``."""
     for _, field, spec, conversion in string.Formatter().parse(text):
         if field is None:
             continue
@@ -59,14 +59,14 @@ def fill_template(text: str, variables: Mapping[str, Any], what: str) -> str:
     """Return a template with values in place of its variables.
 
     Raises:
-        AgentDefinitionError: The values do not have what the template takes of them.
+        AgentDefinitionError: The values lack attributes or entries that the template uses.
     """
     try:
         return text.format(**variables)
-    except Exception as error:  # whatever an attribute or a __format__ of a value raises
+    except Exception as error:  # an attribute or a __format__ of a value can raise anything
         raise AgentDefinitionError(
             f"{what} cannot be filled in with these values",
-            expected="values with the attributes, entries and formats that the template takes",
+            expected="values with the attributes, entries and formats that the template uses",
             found=f"{type(error).__name__}: {error} in {text!r}",
-            fix="pass other values, or change what the template takes of them",
+            fix="pass other values, or change the template",
         ) from error

@@ -1,7 +1,7 @@
-"""What a model is told of a function: a JSON schema of its parameters, and their texts in its docstring.
+"""The description of a function for a model: a JSON schema of its parameters, with texts from its docstring.
 
-Parameters of type ``RunnerContext`` and ``MemoryObject`` are no part of that, and neither is the parameter
-``idempotency_key``: a tool is given these.
+It does not include parameters of type ``RunnerContext`` and ``MemoryObject``, nor ``idempotency_key``: the
+conversation passes these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flink_agents.api.durable.checks import IDEMPOTENCY_KEY, misspelt_key
 from flink_agents.api.errors import ActionSignatureError
 
 GIVEN_TO_TOOLS = "__given_to_tools__"
-"""Attribute of classes whose objects a tool is given; no model is told of such parameters."""
+"""Attribute of classes whose objects the conversation passes to tools; models do not see such parameters."""
 
 _HEADING = re.compile(r"^(?:Args|Arguments|Parameters|Params):?\s*$")
 _GOOGLE = re.compile(r"^\*{0,2}(?P<name>\w+)(?:\s*\([^)]*\))?\s*:\s*(?P<text>.*)$")
@@ -27,7 +27,7 @@ _SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
 
 
 def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters that a tool is given instead of the model, and their annotations."""
+    """Return the parameters that the conversation passes to a tool, with their annotations."""
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):
@@ -36,7 +36,7 @@ def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
 
 
 def takes_key(func: Callable[..., Any]) -> bool:
-    """Tell whether a function has a parameter for the idempotency key of the call."""
+    """Return True if a function has a parameter for the idempotency key of the call."""
     try:
         parameter = inspect.signature(func).parameters.get(IDEMPOTENCY_KEY)
     except (TypeError, ValueError):
@@ -45,7 +45,7 @@ def takes_key(func: Callable[..., Any]) -> bool:
 
 
 def written_hints(func: Any) -> dict[str, Any]:
-    """The types that stand in a signature as texts: of parameters by name, and that of the result."""
+    """Return the string annotations of a signature as types: of parameters by name, and of the result."""
     plain, typed = inspect.signature(func), inspect.signature(func, eval_str=True)
     hints = {
         name: one.annotation
@@ -58,9 +58,9 @@ def written_hints(func: Any) -> dict[str, Any]:
 
 
 def annotate(func: Any, hints: Mapping[str, Any]) -> None:
-    """Give a function that was sent to this process types in place of the texts of its annotations.
+    """Replace the string annotations of a function that was sent to this process by types.
 
-    A function that was sent by its code has the names that its code needs, and not those of its annotations.
+    A function that was sent as code has the globals that its code needs, but not those of its annotations.
     """
     try:
         inspect.signature(func, eval_str=True)
@@ -75,17 +75,17 @@ def _is_given(annotation: Any) -> bool:
 
 
 def arguments_model(func: Any, name: str) -> type[BaseModel]:
-    """A model whose fields are the parameters of ``func`` that are not given to it.
+    """Return a model whose fields are the parameters of ``func`` that a model fills in.
 
     Raises:
-        ActionSignatureError: It is no function, or no schema can describe a parameter.
+        ActionSignatureError: It is not a function, or a parameter has no schema.
     """
     if not any((inspect.isroutine(func), isinstance(func, functools.partial))):
         raise ActionSignatureError(
-            f"tool {name!r} is no function",
+            f"tool {name!r} is not a function",
             expected="a function with annotated parameters",
             found=f"an object of type {type(func).__name__}",
-            fix="give the function itself, or the method of the object",
+            fix="pass the function itself, or the method of the object",
         )
     fields: dict[str, Any] = {}
     texts = parameter_texts(inspect.getdoc(func) or "")
@@ -96,8 +96,8 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
     parameters = list(parameters)
     if (wrong := misspelt_key(one.name for one in parameters)) is not None:
         raise ActionSignatureError(
-            f"tool {name!r} has a parameter {wrong!r}, which the model would have to give",
-            expected=f"{IDEMPOTENCY_KEY}, which the runtime gives",
+            f"tool {name!r} has a parameter {wrong!r}, which the model would have to fill in",
+            expected=f"{IDEMPOTENCY_KEY}, which the runtime fills in",
             found=wrong,
             fix=f"did you mean {IDEMPOTENCY_KEY!r}?",
         )
@@ -107,12 +107,12 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
         by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if not by_name or parameter.annotation is parameter.empty:
             raise ActionSignatureError(
-                f"tool {name!r} has a parameter {str(parameter)!r} that no schema can describe",
+                f"tool {name!r} has a parameter {str(parameter)!r} without a schema",
                 expected="annotated parameters that can be passed by name",
                 fix=f"annotate it, as in '{parameter.name}: str'",
             )
         default = ... if parameter.default is parameter.empty else parameter.default
-        # By alias: a model's field cannot be named "_id", "json" or "copy", a parameter can.
+        # By alias: a model's field cannot be named "_id", "json" or "copy", but a parameter can.
         described = Field(default, alias=parameter.name, description=texts.get(parameter.name))
         fields[f"parameter{number}"] = (parameter.annotation, described)
     try:
@@ -124,21 +124,21 @@ def arguments_model(func: Any, name: str) -> type[BaseModel]:
 
 
 def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
-    """The JSON schema of what :func:`arguments_model` gave.
+    """Return the JSON schema of a result of :func:`arguments_model`.
 
     Raises:
-        ActionSignatureError: No schema can describe a parameter.
+        ActionSignatureError: A parameter has no schema.
     """
     try:
         schema = model.model_json_schema()
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
-    # Models are told no more than before: what they pass besides is rejected when they do.
+    # The schema does not forbid extra arguments: they are rejected when a model passes them.
     return {part: said for part, said in schema.items() if part != "additionalProperties"}
 
 
 def parameter_texts(doc: str) -> dict[str, str]:
-    """What a docstring says of each parameter, in the form of Google, NumPy or Sphinx."""
+    """Return the docstring's text for each parameter, in the style of Google, NumPy or Sphinx."""
     found: dict[str, str] = {}
     lines = doc.split("\n")
     for number, line in enumerate(lines):
@@ -152,7 +152,7 @@ def parameter_texts(doc: str) -> dict[str, str]:
 
 
 def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """The entries of a section: a line that is indented more than the first continues the line above."""
+    """Return the entries of a section: a line with a deeper indent continues the entry above."""
     found: dict[str, str] = {}
     name, indent = "", -1
     for line in lines:
@@ -176,8 +176,8 @@ def _section(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
 
 def _undescribed(name: str, error: Exception) -> ActionSignatureError:
     return ActionSignatureError(
-        f"tool {name!r} has parameters of a type that no schema can describe",
-        expected="plain data, dataclasses and pydantic models, known where the function stands",
+        f"tool {name!r} has parameters of a type without a schema",
+        expected="plain data, dataclasses and pydantic models, defined in the module of the function",
         found=str(error).split("\n")[0],
-        fix="take plain data, and make objects of it in the tool",
+        fix="accept plain data, and create objects from it in the tool",
     )

@@ -46,22 +46,22 @@ class Tool:
     """A Python function with a name, a description and a JSON schema of its arguments.
 
     Args:
-        func: The function; its parameters are annotated, its docstring describes it.
+        func: The function, with annotated parameters and a docstring.
         name: Default: the function's name.
         description: Default: the first paragraph of the docstring.
-        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` gives;
+        **limits: ``max_concurrency`` and ``rate_limit`` of the tool that ``ctx.get_resource`` returns;
             ``needs_approval``, ``approval_timeout`` and ``idempotent``, as ``ToolOptions`` describes them.
 
     Attributes:
-        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which a model is not told of: the
-            conversation passes them. Whoever calls the tool otherwise passes them as well.
-        takes_key: True if the function has a parameter ``idempotency_key``. No model is told of it. A model's
-            call and a durable call fill it in, other code passes it.
+        given: Parameters of type ``RunnerContext`` and ``MemoryObject``, which are hidden from models: the
+            conversation passes them. If you call the tool yourself, pass them, too.
+        takes_key: True if the function has a parameter ``idempotency_key``, which is hidden from models. A
+            model's call and a durable step fill it in; other code passes it.
 
     Raises:
-        AgentDefinitionError: A limit is none.
-        ActionSignatureError: It is no function, or a parameter has no annotation, cannot be
-            passed by name, or is of a type that no schema describes.
+        AgentDefinitionError: A limit is invalid.
+        ActionSignatureError: It is not a function, or a parameter has no annotation, cannot be passed by
+            name, or has a type without a schema.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class Tool:
         self._read_signature()
 
     def _read_signature(self) -> None:
-        """Make of the function's signature what checks and describes arguments."""
+        """Derive the model of the arguments from the function's signature."""
         self._arguments = arguments_model(self.func, self.name)
         self._parameters = arguments_schema(self._arguments, self.name)
         self.given = given_parameters(self.func)
         self.takes_key = takes_key(self.func)
         if self.takes_key:
-            # A durable call of the tool itself finds the parameter here.
+            # A durable step of the tool itself finds the parameter here.
             self.__signature__ = inspect.signature(self.func)
         if self.settings.needs_approval:
             calls_durably(waits_durably(self))
-        # Objects that a tool is given are no data that could be described.
+        # Objects that the conversation passes to a tool have no schema.
         any_type = ConfigDict(arbitrary_types_allowed=True)
         checked = validate_call(config=any_type) if self.given else validate_call
         types = [field.annotation for field in self._arguments.model_fields.values()]
         self._validated = noting(f"in tool {self.name!r}", checked(taking_data(self.func, types)))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker makes the tool of again: classes that pydantic made cannot be sent to it."""
+        """Return the state without pydantic's generated classes, which a worker derives again."""
         state = {name: getattr(self, name) for name in ("func", "name", "settings", "description")}
         return {**state, "hints": written_hints(self.func)}
 
@@ -108,19 +108,19 @@ class Tool:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """JSON schema of the arguments."""
+        """Return the JSON schema of the arguments."""
         return self._parameters
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check that arguments of a model fit the parameters.
+        """Check a model's arguments against the parameters.
 
         Raises:
-            ValidationError: They do not.
+            ValidationError: They are invalid.
         """
         self._arguments.model_validate(dict(arguments))
 
     def through(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Tool:
-        """Return a copy of this tool whose calls go through what ``wrap`` makes of the function."""
+        """Return a copy of this tool whose function is wrapped by ``wrap``."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._validated = wrap(self._validated)
@@ -128,7 +128,7 @@ class Tool:
 
     @property
     def approved(self) -> Tool:
-        """A copy of this tool that needs no approval any more."""
+        """Return a copy of this tool that needs no approval."""
         if not self.settings.needs_approval:
             return self
         made = copy.copy(self)
@@ -137,7 +137,7 @@ class Tool:
 
     @property
     def is_repeatable(self) -> bool:
-        """True if a call may be made again, with its idempotency key, if its outcome is unknown."""
+        """True if a call may be repeated, with its idempotency key, if its outcome is unknown."""
         said = self.settings.idempotent
         return self.takes_key if said is None else said
 
@@ -151,12 +151,12 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; arguments are validated against its annotations.
 
-        Where a tool needs an approval, what this returns is to be awaited in an ``async def`` action. It is
-        one recorded call then, unless the tool is given a context or memory.
+        If a tool needs an approval, await the result in an ``async def`` action. It is one recorded call
+        then, unless the tool has context or memory parameters.
 
         Raises:
             ApprovalDeniedError: When awaited: it was not approved.
-            ContextMisuseError: It needs an approval, and this is no code of an ``async def`` action.
+            ContextMisuseError: It needs an approval, and the caller is not an ``async def`` action.
         """
         if self.settings.needs_approval:
             return noted(f"the tool {self.name}", call_approved(self, args, kwargs))
@@ -166,22 +166,22 @@ class Tool:
 
 
 def call_approved(tool: Tool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Awaitable[Any]:
-    """Return a call of ``tool``, to be awaited, that starts when it is approved.
+    """Return an awaitable call of ``tool`` that starts when it is approved.
 
     Args:
         tool: The tool.
-        args: Arguments by place.
+        args: Arguments by position.
         kwargs: Arguments by name.
 
     Raises:
-        ContextMisuseError: The code that runs is not that of an ``async def`` action.
+        ContextMisuseError: The running code is not that of an ``async def`` action.
     """
     run = current_action_run.get()
     context = None if run is None else run.context_here()
     if context is None:
         raise ContextMisuseError(
-            f"the tool {tool.name!r} needs an approval, but no run can wait for it here",
-            expected="a call in an async def action, to be awaited",
+            f"the tool {tool.name!r} needs an approval, but no run can wait for an approval here",
+            expected="an awaited call in an async def action",
             found="a call in a def action, in a durable function, or outside of actions",
             fix=f"write async def, and await {tool.name}(...)",
         )
@@ -222,7 +222,7 @@ async def ask(
         tool: Name of the tool.
         arguments: The arguments of the call, as JSON values.
         timeout: Seconds after which it counts as denied; None for never.
-        check: Raises ``ValueError`` for arguments that an answer must not bring.
+        check: Raises ``ValueError`` for arguments that an answer must not contain.
 
     Raises:
         ApprovalDeniedError: It was not approved.
@@ -231,9 +231,9 @@ async def ask(
     if not outcome.approved:
         raise ApprovalDeniedError(
             outcome.text,
-            expected="somebody who approves the call",
+            expected="an approval of the call",
             found=outcome.decision,
-            fix="catch ApprovalDeniedError in the action, and go on without the tool",
+            fix="catch ApprovalDeniedError in the action, and continue without the tool",
             decision=outcome.decision,
         )
     return outcome
@@ -253,7 +253,7 @@ def _recorded(tool: Tool, arguments: Mapping[str, Any]) -> DurableCallable:
 
 
 def with_key(function: Any, is_async: bool) -> Any:
-    """Return a function of one dict of arguments that gets the idempotency key among them."""
+    """Return a function of a dict of arguments, to which the idempotency key is added."""
 
     async def call_async(arguments: dict[str, Any], idempotency_key: str) -> Any:
         return await function({**arguments, IDEMPOTENCY_KEY: idempotency_key})

@@ -1,8 +1,8 @@
-"""The settings for the execution of an action or a tool, all in one place.
+"""The settings for the execution of actions and tools.
 
-A setting is a field of :class:`PlainSettings`, where it is a value that JSON holds, and a key of
-:class:`ActionOptions`. From there it reaches decorator, builder, YAML, plan, ``plan show``, schemas and the
-running action: ``action.settings`` has it.
+A setting is a field of :class:`PlainSettings`, if its value fits into JSON, and a key of
+:class:`ActionOptions`. Decorator, builder, YAML, plan, ``plan show``, schemas and the running action
+(``action.settings``) derive from them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flink_agents.api.errors import ActionSignatureError, AgentDefinitionError
 from flink_agents.api.errors.base import suggest
 
 NEAR = 0.85
-"""How much two names are alike, from 0 to 1, where one is most likely the other one misspelt."""
+"""Similarity of two names, from 0 to 1, from which one counts as a misspelling of the other."""
 
 S = TypeVar("S", bound=BaseModel)
 Condition = Callable[[Any], bool]
@@ -44,13 +44,13 @@ Condition = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Setting:
-    """The spelling of a setting in code, YAML and plans, and its text for people.
+    """The form of a setting in code, YAML and plans, and its text for people.
 
     Attributes:
-        expected: What it has to be.
-        example: How it is written in code.
-        shown: How it is shown behind an action, as a format of its value; empty where it is not.
-        text_of: Makes of its value what the format gets.
+        expected: The valid values, in words.
+        example: An example in code.
+        shown: Format of its text after an action; empty if it is not shown.
+        text_of: Converts its value for the format.
     """
 
     expected: str
@@ -60,7 +60,7 @@ class Setting:
 
 
 _FUNCTION = re.compile(r"[^:\s]+:[^:\s]+")
-"""How a file names a function: ``module:qualname``."""
+"""Reference to a function in a file: ``module:qualname``."""
 
 
 def _one_of(kind: type[StrEnum], name: str, example: StrEnum, shown: str = "") -> Setting:
@@ -74,25 +74,25 @@ def _seconds(value: object) -> object:
 def _approval(value: object) -> object:
     if isinstance(value, bool) or callable(value) or (isinstance(value, str) and _FUNCTION.fullmatch(value)):
         return value
-    raise ValueError("neither a truth value nor a function")
+    raise ValueError("neither a bool nor a function")
 
 
 class Limits(BaseModel):
-    """What a call waits for before it begins: limits for all keys of a subtask together."""
+    """Limits of a call, for all keys of a subtask together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_concurrency: Annotated[
         int | None,
-        Setting("a whole number, at least 1", "max_concurrency=4", "at most {} at a time"),
-    ] = Field(default=None, ge=1, description="How many may run at a time in a subtask.")
+        Setting("an integer of 1 or more", "max_concurrency=4", "at most {} at a time"),
+    ] = Field(default=None, ge=1, description="Maximum number that run at a time in a subtask.")
     rate_limit: Annotated[
         RateLimit | None,
         Setting("a RateLimit", "rate_limit=RateLimit(10, per=1)", "at most {0.calls} per {0.per:g} s"),
-    ] = Field(default=None, description="How many may begin in a time in a subtask.")
+    ] = Field(default=None, description="Maximum rate of starts in a subtask.")
 
     def texts(self) -> list[str]:
-        """Return what is set, in a few words each."""
+        """Return a short text for each setting that is set."""
         kind = type(self)
         said = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
@@ -103,7 +103,7 @@ class Limits(BaseModel):
 
 
 class ApprovedLimits(Limits):
-    """Limits, and if each call needs an approval."""
+    """Limits, and the need for an approval."""
 
     needs_approval: Annotated[
         Any,
@@ -114,16 +114,18 @@ class ApprovedLimits(Limits):
             "needs_approval=True",
             "needs approval",
         ),
-    ] = Field(default=False, description="Somebody has to approve it first; or the function that tells.")
+    ] = Field(default=False, description="True if it needs approval, or a function that decides.")
     approval_timeout: Annotated[
         float | None,
         BeforeValidator(_seconds),
         Setting("seconds, more than 0", "approval_timeout=3600", "approval within {}", duration_text),
-    ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which it counts as denied.")
+    ] = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request counts as denied."
+    )
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans without approvals stay as older versions wrote them.
+        # Plans without approvals keep the form of older versions.
         written = handler(self)
         for name in ("needs_approval", "approval_timeout"):
             if not written.get(name, True):
@@ -132,20 +134,20 @@ class ApprovedLimits(Limits):
 
 
 class ToolLimits(ApprovedLimits):
-    """Limits of a tool, and whether a call of it may be repeated."""
+    """Limits of a tool, and if a call of it may be repeated."""
 
     idempotent: Annotated[
         bool | None,
         Setting("True, False or None", "idempotent=True", "idempotent: {}"),
     ] = Field(
         default=None,
-        description="Whether a call with an unknown outcome may be made again. "
-        "Default: if the function takes an idempotency_key.",
+        description="True if a call with an unknown outcome may be repeated. Default: if the function has "
+        "a parameter idempotency_key.",
     )
 
     @model_serializer(mode="wrap")
     def _write_tool(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans in which no tool says it stay as older versions wrote them.
+        # Plans in which no tool sets it keep the form of older versions.
         written = handler(self)
         for name, unset in (("needs_approval", False), ("approval_timeout", None), ("idempotent", None)):
             if written.get(name, unset) == unset:
@@ -154,22 +156,22 @@ class ToolLimits(ApprovedLimits):
 
 
 class ToolSourceLimits(Limits):
-    """Limits of a source of tools, and which of these tools need an approval."""
+    """Limits of a source of tools, and the tools that need an approval."""
 
     needs_approval: StrictBool | tuple[str, ...] = Field(
         default=False,
-        description="Whether somebody has to approve calls, or of which tools: 'delete_*'.",
+        description="True if calls need approval, or the tools that do: 'delete_*'.",
     )
     approval_timeout: Annotated[float | None, BeforeValidator(_seconds)] = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a call counts as denied."
+        default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request counts as denied."
     )
     idempotent: StrictBool | tuple[str, ...] = Field(
         default=False,
-        description="Whether calls with an unknown outcome may be repeated, or of which tools: 'get_*'.",
+        description="True if calls with an unknown outcome may be repeated, or the tools: 'get_*'.",
     )
 
     def is_idempotent(self, name: str) -> bool:
-        """Tell whether a call of the tool ``name`` may be made again if its outcome is unknown."""
+        """Return True if a call of the tool ``name`` may be repeated if its outcome is unknown."""
         if isinstance(self.idempotent, bool):
             return self.idempotent
         return any(fnmatchcase(name, pattern) for pattern in self.idempotent)
@@ -182,10 +184,10 @@ class ToolSourceLimits(Limits):
 
 
 class PlainSettings(ApprovedLimits):
-    """The settings of an action that are the same in code, in YAML and in a plan."""
+    """The settings of an action that have the same form in code, YAML and plans."""
 
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER, "on error {}")] = (
-        Field(default=None, strict=False, description="Policy where the action raises.")
+        Field(default=None, strict=False, description="Policy if the action raises.")
     )
     timeout: Annotated[
         float | None,
@@ -193,11 +195,11 @@ class PlainSettings(ApprovedLimits):
         Setting("seconds, more than 0", "timeout=30", "timeout {}", duration_text),
     ] = Field(default=None, gt=0, allow_inf_nan=False, description="Seconds after which an attempt fails.")
     blocking: Annotated[bool, Setting("True or False", "blocking=True", "blocking")] = Field(
-        default=False, description="The def action waits for something: run it in a pool."
+        default=False, description="Run the def action in a thread pool, because it blocks."
     )
 
     def plain(self) -> dict[str, Any]:
-        """Return the values of these settings by name, as code has them."""
+        """Return the values of these settings by name, in their form in code."""
         return {name: getattr(self, name) for name in PlainSettings.model_fields}
 
 
@@ -213,7 +215,7 @@ class ActionSettings(PlainSettings):
     model_config = ConfigDict(strict=True)
 
     retry: Annotated[RetryPolicy | None, Setting("a RetryPolicy", "retry=RetryPolicy(max_attempts=3)")] = None
-    # That it can be called with the event is checked with the action.
+    # The check that it accepts the event is part of the action's checks.
     when: SkipValidation[Condition | None] = None
 
 
@@ -225,7 +227,7 @@ class AgentSettings(BaseModel):
     on_error: Annotated[OnError | None, _one_of(OnError, "on_error", OnError.DEAD_LETTER)] = Field(
         default=None, strict=False
     )
-    # An event that no action accepts is not accepted the next time either.
+    # An event that no action accepts would not be accepted in a second attempt either.
     on_unhandled: Annotated[
         OnUnhandled | None, _one_of(OnUnhandled, "on_unhandled", OnUnhandled.DEAD_LETTER)
     ] = Field(default=None, strict=False)
@@ -239,12 +241,13 @@ class LimitOptions(TypedDict, total=False):
     """Keywords of tools and actions: the fields of :class:`ApprovedLimits`."""
 
     max_concurrency: int | None
-    """How many executions may run at a time, of all keys of a subtask."""
+    """Maximum number of executions at a time, for all keys of a subtask."""
     rate_limit: RateLimit | None
-    """How many executions may begin in a time, of all keys of a subtask."""
+    """Maximum rate of starts, for all keys of a subtask."""
     needs_approval: bool | Condition
-    """Whether somebody has to approve each execution first. A function is asked: one of an action gets the
-    event, one of a tool the arguments by name as one dict."""
+    """True if each execution needs an approval first, or a function that decides: for an action it gets the
+    event, for a tool the arguments by name as one dict.
+    """
     approval_timeout: float | timedelta | None
     """Seconds after which an execution without an answer counts as denied. Default: never."""
 
@@ -253,29 +256,32 @@ class ToolOptions(LimitOptions, total=False):
     """Keywords of a tool: the fields of :class:`ToolSettings`."""
 
     idempotent: bool | None
-    """True if a call whose outcome is unknown may be made again, with the same idempotency key. False if it
-    must not, also not after a crash. Default: True if the function has a parameter ``idempotency_key``; else
-    it is made again after a crash only."""
+    """True if a call with an unknown outcome may be repeated, with the same idempotency key.
+
+    False if it must not be repeated, even after a crash. Default: True if the function has a parameter
+    ``idempotency_key``; otherwise it is repeated only after a crash.
+    """
 
 
 class ActionOptions(LimitOptions, total=False):
     """Keywords of an action: the fields of :class:`ActionSettings`."""
 
     when: Condition | None
-    """Called with the event; the action runs where it returns true."""
+    """Called with the event; the action runs if it returns True."""
     on_error: OnError | str | None
-    """Policy where the action raises. Default: the agent's."""
+    """Policy if the action raises. Default: the agent's."""
     retry: RetryPolicy | None
-    """When and how often it is tried again where it raises. Default: the agent's."""
+    """Retry policy if the action raises. Default: the agent's."""
     timeout: float | timedelta | None
     """Seconds after which an attempt fails with ``ActionTimeoutError``."""
     blocking: bool
-    """The ``def`` action waits for something, such as a file or a server: it runs in a pool of threads
-    and never holds up other keys."""
+    """True if the ``def`` action blocks, for example on a file or a server: it runs in a pool of threads, so
+    that other keys do not wait for it.
+    """
 
 
 def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
-    """Return how each setting of ``kind`` is written, by name."""
+    """Return the form of each setting of ``kind``, by name."""
     return {
         name: one
         for name, field in kind.model_fields.items()
@@ -287,17 +293,17 @@ def settings_of(kind: type[BaseModel]) -> dict[str, Setting]:
 def check_settings(
     kind: type[S], what: str, where: str | None, given: Mapping[str, Any], also: Iterable[str] = ()
 ) -> S:
-    """Return the settings, if each is what it has to be.
+    """Return the settings, if each is valid.
 
     Args:
-        kind: Which settings there are.
-        what: What has the settings, for the error.
+        kind: The class of the settings.
+        what: The owner of the settings, for the error.
         where: Its place in the code, if known.
-        given: What the author wrote.
+        given: The author's values.
         also: Other keywords that the author could have meant.
 
     Raises:
-        AgentDefinitionError: One is not, or there is no such setting.
+        AgentDefinitionError: A setting is invalid or unknown.
         ActionSignatureError: The function in ``needs_approval`` cannot be called.
     """
     try:
@@ -312,7 +318,7 @@ def check_settings(
             f"{what} has no option {name!r}",
             expected=f"one of {', '.join(names)}",
             found=f"{name}={given[name]!r}"[:300],
-            fix=suggest(name, names, "leave it out"),
+            fix=suggest(name, names, "remove it"),
             where=where,
         )
     setting = settings_of(kind)[name]
@@ -322,10 +328,10 @@ def check_settings(
         else []
     )
     raise AgentDefinitionError(
-        f"{what} has a wrong {name}",
+        f"{what} has an invalid {name}",
         expected=setting.expected,
         found=repr(given[name]),
-        fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or leave it out",
+        fix=f"write {name}={near[0]!r}" if near else f"write {setting.example}, or omit it",
         where=where,
     )
 
@@ -339,14 +345,14 @@ def _check_approval(what: str, where: str | None, needed: object) -> None:
         signature = inspect.signature(needed)
         signature.bind(None)
     except ValueError:
-        return  # a function of a C extension without a text signature: nothing to compare
+        return  # a function of a C extension without a text signature: it cannot be checked
     except TypeError:
         problem = f"def {getattr(needed, '__name__', type(needed).__name__)}{inspect.signature(needed)}"
     if problem is not None:
         raise ActionSignatureError(
-            f"{what} has a needs_approval that cannot be called with what it is asked about",
-            expected="a function that takes the event of an action, or the arguments of a tool as one dict, "
-            "and returns a truth value",
+            f"{what} has a needs_approval that cannot be called with one argument",
+            expected="a function that takes the event of an action, or the arguments of a tool as one "
+            "dict, and returns a bool",
             found=problem,
             fix="write needs_approval=lambda asked: ...",
             where=where,
@@ -356,17 +362,17 @@ def _check_approval(what: str, where: str | None, needed: object) -> None:
 def check_near(
     what: str, where: str | None, found: Iterable[str], names: Iterable[str], fix: str = "rename it"
 ) -> None:
-    """Check that no name is nearly the one of a setting, which whoever wrote it most likely means.
+    """Check that no name is most likely a misspelt setting.
 
     Args:
-        what: What has the names, for the error.
+        what: The owner of the names, for the error.
         where: Its place in the code, if known.
         found: The names.
-        names: Those of the settings.
-        fix: What to do where it is none.
+        names: The names of the settings.
+        fix: The fix if the name is not a misspelling.
 
     Raises:
-        AgentDefinitionError: One is.
+        AgentDefinitionError: A name is similar to a setting.
     """
     known = list(names)
     for name in found:
@@ -374,7 +380,7 @@ def check_near(
         if near and name not in known:
             raise AgentDefinitionError(
                 f"{what} has {name!r}, which is not a setting",
-                expected=f"{near[0]!r}, or a name that is not so much like it",
+                expected=f"{near[0]!r}, or a less similar name",
                 found=repr(name),
                 fix=f"did you mean {near[0]!r}? If not, {fix}",
                 where=where,
@@ -382,21 +388,21 @@ def check_near(
 
 
 def check_asks(what: str, where: str | None, given: Mapping[str, Any]) -> None:
-    """Check that what has a timeout for its approval asks for one.
+    """Check that a timeout of an approval comes with an approval.
 
     Args:
-        what: What has the settings, for the error.
+        what: The owner of the settings, for the error.
         where: Its place in the code, if known.
-        given: What the author wrote.
+        given: The author's values.
 
     Raises:
-        AgentDefinitionError: It does not: it would be executed without anybody's approval.
+        AgentDefinitionError: It does not: it would be executed without an approval.
     """
     if given.get("approval_timeout") is not None and "needs_approval" not in given:
         raise AgentDefinitionError(
             f"{what} has an approval_timeout, but no needs_approval",
-            expected="needs_approval beside it",
+            expected="both",
             found=f"approval_timeout={given['approval_timeout']!r}",
-            fix="write needs_approval=True, or a function that tells; or leave approval_timeout out",
+            fix="write needs_approval=True, or a function that decides; or remove approval_timeout",
             where=where,
         )

@@ -1,4 +1,4 @@
-"""What a local job does with what an earlier start of it left."""
+"""Policies of a local job for data of an earlier start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Resume(StrEnum):
 
     Attributes:
         AUTO: A job with a name resumes if ``__main__`` is a file, outside of IPython and pytest.
-        NEVER: No job resumes, and nothing is kept for that.
+        NEVER: No job resumes, and no data is kept for it.
         REQUIRE: As ``AUTO``, in IPython and pytest too; a job that cannot resume is an error.
     """
 
@@ -25,8 +25,8 @@ class Accept(StrEnum):
     Attributes:
         NOTHING: Such a start is an error.
         LOST_OUTPUTS: Outputs of transactions that brokers have aborted are lost.
-        OLDER_JOURNAL: Durable steps that an older copy of the journal lacks are made again.
-        OTHER_SCRIPT: The job run continues, though another script began it.
+        OLDER_JOURNAL: Durable steps that an older copy of the journal lacks are repeated.
+        OTHER_SCRIPT: The job run continues, although another script started it.
     """
 
     NOTHING = "nothing"

@@ -1,13 +1,13 @@
 """Options of a job, in one place: name, type, default and meaning.
 
-A value comes from the first of these that has one: code (``Configuration.set`` or the mapping
-given to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MAX_EVENTS`` for
-``run.max-events``), Flink's configuration (``flink-agents.run.max-events``), a YAML file
-(named by ``FLINK_AGENTS_CONFIG``), the default. An unknown name is an error wherever it stands.
+A value comes from the first of these sources that has one: code (``Configuration.set`` or the mapping passed
+to ``AgentsExecutionEnvironment``), the environment (``FLINK_AGENTS_RUN_MAX_EVENTS`` for ``run.max-events``),
+Flink's configuration (``flink-agents.run.max-events``), a YAML file (named by ``FLINK_AGENTS_CONFIG``), the
+default. An unknown name is an error in each source.
 
-Options of a store stand below ``action-state.NAME.``, and are declared beside it. Those of this package's
-stores are listed like all others. An installed store of a third party may declare its own; those of one that
-does not are taken as they are, and read by it.
+Options of a store have the prefix ``action-state.NAME.``, and are declared next to the store. Those of this
+package's stores are listed like all others. A third party's store may declare its own; if it does not, its
+options are passed to it as they are.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
 CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
 KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
-"""The environment variable that names the jar file of Flink's Kafka connector."""
+"""Environment variable with the path of the jar file of Flink's Kafka connector."""
 
 TEST_MODE_VARIABLE = "FLINK_AGENTS_TEST_MODE"
-"""The environment variable that makes the test kit replay, restart or crash."""
+"""Environment variable that makes the test kit replay, restart or crash."""
 
 _NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE)
-"""Variables that begin as options do and are none."""
+"""Variables with the prefix of options that are not options."""
 
 _SEE_TABLE = "see the table of options in docs/configuration.md"
 
@@ -64,7 +64,7 @@ class AgentOptions(TraceOptions):
     ON_UNHANDLED = option("events.on-unhandled", OnUnhandled, OnUnhandled.FAIL)(
         "Policy for an event that no action accepts, if its agent has none."
     )
-    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)("Most events that one run may emit.")
+    MAX_EVENTS = option("run.max-events", int, 10_000, minimum=1)("Maximum number of events of a run.")
     CHECK_CODE = option("run.check-code", bool, True)(
         "Reject a worker whose loaded modules differ from those of the job."
     )
@@ -90,16 +90,16 @@ class AgentOptions(TraceOptions):
         "Longest time of a run that sleeps or waits; then its waits raise. Default: no limit."
     )
     MAX_SUSPENDED_PER_KEY = option("run.max-suspended-per-key", int, 100, minimum=1)(
-        "If so many runs of a key are suspended, inputs wait, also with 'interleave'."
+        "Inputs wait if this number of runs of a key is suspended, even with 'interleave'."
     )
     SIGNALS_PER_KEY = option("signals.max-per-key", int, 100, minimum=1)(
-        "Most signals of a key that are kept for a run that has not asked for them."
+        "Maximum number of signals that a key keeps for later waits."
     )
     SIGNALS_TTL = option("signals.ttl", timedelta, "7 d", minimum="1 s")(
-        "How long a signal waits for a run, and its id is remembered."
+        "Time that a signal waits for a run, and that its id is remembered."
     )
     STUCK_AFTER = option("run.stuck-after", timedelta, "5 min", minimum="0 s")(
-        "Log a run on the event loop that takes longer, and what it waits for. 0 s: never."
+        "Log a run on the event loop that takes longer, and the reason why it waits. 0 s: never."
     )
     BLOCKED_AFTER = option("loop.blocked-after", timedelta, "1 s", minimum="0 s")(
         "Log code that blocks the event loop for longer. 0 s: never."
@@ -133,17 +133,17 @@ class AgentOptions(TraceOptions):
         "Overrides, such as `mcp-servers.NAME.url`."
     )
     RESTART_ATTEMPTS = option("local.restart.attempts", int, 3, minimum=0)(
-        "How often a local job with checkpoints restarts before it fails."
+        "Number of restarts of a local job with checkpoints before it fails."
     )
     RESTART_DELAY = option("local.restart.delay", timedelta, "1 s", minimum="0 s")(
         "Time before such a restart."
     )
     RESUME = option("local.resume", Resume, Resume.AUTO)(
-        "Resume a local job that has a name and runs from a file. require: one that cannot is an error."
+        "Resume a local job that has a name and runs from a file. require: raise an error if it cannot."
     )
     FRESH = option("local.fresh", bool, False)("Start a local job over, and move its old data aside.")
     JAVA_TRACE = option("local.java-trace", bool, False)(
-        "If a local job fails, print Flink's whole text, too."
+        "If a local job fails, print Flink's whole message, too."
     )
     STATE_DIR = option("local.state-dir", str)(
         "Directory of the folders of local jobs. Default: .flink-agents beside the script."
@@ -156,10 +156,10 @@ class AgentOptions(TraceOptions):
         "Time for the savepoint at Ctrl-C and SIGTERM; then the job ends without one."
     )
     ACCEPT = option("local.accept", Accept, Accept.NOTHING)(
-        "What a start may accept: aborted transactions, steps that are made again, or another script."
+        "Accepted by a start: aborted transactions, repeated steps, or another script."
     )
 
-    # -- durable execution, whatever its store; the options of a store stand with it -----
+    # -- durable execution; the options of a store are declared next to the store -------
 
     STORE = option("action-state.store", str)(
         "Store of the journals: sqlite, kafka, memory, or an installed one. Default in a local job: sqlite."
@@ -168,26 +168,26 @@ class AgentOptions(TraceOptions):
         "If a replay makes another durable step than was recorded. rerun: drop the records."
     )
     REORDER_TIMEOUT = option("action-state.reorder-timeout", timedelta, "60 s", minimum="0 s")(
-        "After a restore, how long a recorded run waits for its input before others of its key run."
+        "After a restore: time that a recorded run waits for its input before others of its key run."
     )
     LATE_INPUT_TIMEOUT = option("action-state.late-input-timeout", timedelta, "1 d", minimum="0 s")(
-        "After a restore, how long a recorded run that others have overtaken is kept for its input."
+        "After a restore: time that a recorded run is kept for its input if others ran first."
     )
     ON_PLAN_CHANGE = option("action-state.on-plan-change", OnPlanChange, OnPlanChange.CONTINUE_COMPATIBLE)(
         "If the agent's plan changed. continue-compatible: fail only if unfinished work does not fit."
     )
     SHUTDOWN_GRACE = option("action-state.shutdown-grace", timedelta, "3 s", minimum="0 s")(
-        "How long durable steps may finish when an attempt of the job ends in a running process."
+        "Time that durable steps have to finish if an attempt of the job ends in a running process."
     )
     ON_JOB_CHANGE = option("action-state.on-job-change", OnJobChange, OnJobChange.FAIL)(
-        "If state is of another job-identifier. fork: use journals of its own. adopt: continue those "
-        "of the other job, which has ended."
+        "If state belongs to another job-identifier. fork: use its own journals. adopt: continue those of "
+        "the other job, which has ended."
     )
     PRUNE = option("action-state.prune", Prune, Prune.CHECKPOINTS)(
         "When records are removed: when all retained checkpoints cover them, or after a restore."
     )
     RETENTION = option("action-state.retention", timedelta, "0 s", minimum="0 s")(
-        "How much longer such records are kept."
+        "Extra time that such records are kept."
     )
     REST_ADDRESS = option("action-state.rest-address", str)(
         "Flink's REST address for TaskManagers, such as jobmanager:8081."
@@ -215,7 +215,7 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
     """Return the option named ``key``, as found in ``source``.
 
     Raises:
-        OptionError: There is none; the text suggests a near name.
+        OptionError: The option is unknown; the message suggests a similar name.
     """
     options = all_options()
     store = next((one for one in third_party_stores(key) if key.startswith(f"{STORE_PREFIX}{one}.")), None)
@@ -229,7 +229,7 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
         return found
     fix = _fix_of(key, options)
     raise OptionError(
-        # Not behind the names, of which there are many.
+        # Not after the names, of which there are many.
         f"unknown option {key!r} in {source}: {fix}",
         expected="one of " + ", ".join(options),
         found=repr(key),
@@ -238,7 +238,7 @@ def find_option(key: str, source: str) -> ConfigOption[Any]:
 
 
 def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[Any] | None:
-    """Return the option of one entry, where ``key`` names an entry of one of ``options``."""
+    """Return the option of an entry; None if ``key`` is not an entry of one of ``options``."""
     for one in options:
         if one.type is dict and key.startswith(f"{one.key}.") and key != f"{one.key}.":
             return ConfigOption(key, object, None, one.doc)
@@ -248,7 +248,7 @@ def _entry_of(key: str, options: Iterable[ConfigOption[Any]]) -> ConfigOption[An
 def _fix_of(key: str, options: Iterable[str]) -> str:
     store, dot, _ = key.removeprefix(STORE_PREFIX).partition(".")
     foreign = key.startswith(STORE_PREFIX) and bool(dot) and store not in STORES.built_in
-    # An option of a store has much in common with others that are not meant.
+    # Names of a store's options resemble each other, so suggestions would mislead.
     otherwise = f"install the store {store!r}, or correct its name" if foreign else _SEE_TABLE
     return suggest(key, options, otherwise, cutoff=0.9 if foreign else 0.6)
 
@@ -258,10 +258,10 @@ class Configuration(Mapping[str, Any]):
 
     Args:
         values: Values by option or key.
-        source: Where they come from, for error texts.
+        source: Source of the values, for error messages.
 
     Raises:
-        OptionError: A key is unknown or a value does not fit.
+        OptionError: A key is unknown, or a value is invalid.
     """
 
     def __init__(
@@ -272,27 +272,27 @@ class Configuration(Mapping[str, Any]):
             self.set(key, value, source)
 
     def set(self, option: ConfigOption[Any] | str, value: object, source: str = "code") -> Configuration:
-        """Set one option; returns this configuration."""
+        """Set one option, and return this configuration."""
         found = option if isinstance(option, ConfigOption) else find_option(option, source)
         self._values[found.key] = found.parse(value)
         return self
 
     def get(self, option: ConfigOption[T] | str, default: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the value of ``option``: the one set, else ``default``, else the option's own."""
+        """Return the value of ``option``: the set one, else ``default``, else the option's own."""
         found = option if isinstance(option, ConfigOption) else find_option(option, "code")
         if found.key in self._values:
             return self._values[found.key]
         return default if default is not None else found.default
 
     def below(self, prefix: str) -> dict[str, Any]:
-        """Return the values whose keys begin with ``prefix`` and a dot, by the rest of their keys.
+        """Return the values whose keys start with ``prefix`` and a dot, by the rest of their keys.
 
         ``below("action-state.sqlite")`` are the options of the store ``sqlite``.
         """
         return _below(self._values, prefix)
 
     def over(self, lower: Mapping[str, Any]) -> Configuration:
-        """Return a configuration in which these values win over ``lower``."""
+        """Return a configuration in which these values override ``lower``."""
         merged = Configuration()
         merged._values = {**lower, **self._values}
         return merged
@@ -311,7 +311,7 @@ class Configuration(Mapping[str, Any]):
         """Return options set by ``FLINK_AGENTS_...`` variables.
 
         Raises:
-            OptionError: A variable with that prefix names no option, or a value does not fit.
+            OptionError: A variable with that prefix is not an option, or a value is invalid.
         """
         environ = os.environ if environ is None else environ
         names = {environment_name(key): key for key in all_options()}
@@ -329,7 +329,7 @@ class Configuration(Mapping[str, Any]):
         """Return options of a YAML file: nested mappings or dotted keys.
 
         Raises:
-            OptionError: The file cannot be read, is no YAML, or says something else than options.
+            OptionError: The file cannot be read, is not YAML, or has other content than options.
         """
         loaded = _load_yaml(Path(path))
         if loaded is None:
@@ -345,7 +345,7 @@ class Configuration(Mapping[str, Any]):
 
     @classmethod
     def from_flink(cls, flink: Mapping[str, str]) -> Configuration:
-        """Return options that stand in Flink's configuration behind ``flink-agents.``."""
+        """Return the options in Flink's configuration, which have the prefix ``flink-agents.``."""
         values: dict[str | ConfigOption[Any], object] = {
             key[len(FLINK_PREFIX) :]: value for key, value in flink.items() if key.startswith(FLINK_PREFIX)
         }
@@ -355,7 +355,7 @@ class Configuration(Mapping[str, Any]):
     def load(
         cls, code: Mapping[str, Any] | None = None, flink: Mapping[str, str] | None = None
     ) -> Configuration:
-        """Return all sources in their order of precedence (see the module's text)."""
+        """Return all sources in their order of precedence (see the module's docstring)."""
         path = os.environ.get(CONFIG_FILE_VARIABLE)
         result = cls.from_yaml(path) if path else cls()
         result = cls.from_flink(flink or {}).over(result)
@@ -364,7 +364,7 @@ class Configuration(Mapping[str, Any]):
 
 
 def environment_name(key: str) -> str:
-    """Return the environment variable of the option ``key``."""
+    """Return the name of the environment variable of the option ``key``."""
     return ENVIRONMENT_PREFIX + re.sub(r"[.-]", "_", key).upper()
 
 
@@ -382,7 +382,7 @@ def _key_of_store(name: str) -> str | None:
 
 
 def _unknown_variable(name: str, names: list[str]) -> OptionError:
-    # Without the prefix, which makes all names alike.
+    # Without the common prefix, which would make all names similar.
     words = {one.removeprefix(ENVIRONMENT_PREFIX): one for one in names}
     near = difflib.get_close_matches(name.removeprefix(ENVIRONMENT_PREFIX), words, n=1)
     fix = f"did you mean {words[near[0]]!r}?" if near else _SEE_TABLE
@@ -404,12 +404,12 @@ def _load_yaml(path: Path) -> object:
             f"the file of options {path} cannot be read",
             expected="a YAML file",
             found=str(error),
-            fix=f"check the path, which the variable {CONFIG_FILE_VARIABLE} may give",
+            fix=f"check the path, perhaps in the variable {CONFIG_FILE_VARIABLE}",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise OptionError(
-            f"the file of options {path} is no YAML",
+            f"the file of options {path} is not YAML",
             expected="options and their values, such as 'run.max-events: 100'",
             found=getattr(error, "problem", None) or str(error),
             fix="correct the line",

@@ -1,6 +1,6 @@
 """The installed stores of durable execution, and the options of each of them.
 
-Stores and their options are found by name: a name or an option can be checked without importing a store.
+Stores and their options are found by name, so a name or an option can be checked without importing a store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flink_agents.api.common.providers import Providers
 from flink_agents.api.errors import UnknownStoreError
 
 STORE_PREFIX = "action-state."
-"""Behind it stand the name of a store, a dot, and an option of that store."""
+"""Prefix of options of stores; the name of a store, a dot, and the option follow."""
 
 _HOME = "flink_agents.connectors.action_state"
 
@@ -26,7 +26,7 @@ STORES = Providers(
         "kafka": f"{_HOME}.kafka.store:KafkaStore.from_options",
     },
 )
-"""Each names a function, or a class, that makes a store of a mapping of options."""
+"""Each provider is a function or a class that creates a store from a mapping of options."""
 
 STORE_OPTIONS = Providers(
     "flink_agents.action_state_options",
@@ -34,14 +34,14 @@ STORE_OPTIONS = Providers(
     UnknownStoreError,
     {name: f"{_HOME}.{name}.options:OPTIONS" for name in STORES.built_in},
 )
-"""Each has the name of a store, and names its ``ConfigOption``s. A third party may leave it out."""
+"""Each provider has the name of a store, and is a list of ``ConfigOption``. A third party may omit it."""
 
 
 def third_party_stores(key: str = STORE_PREFIX) -> list[str]:
-    """Return the names of installed stores that are not of this package, longest first.
+    """Return the names of installed third-party stores, the longest first.
 
     Args:
-        key: Where this is no key of an option of stores, there are none: nothing is looked for.
+        key: An option's key. If it is not an option of a store, the result is empty, without a search.
     """
     if not key.startswith(STORE_PREFIX):
         return []
@@ -50,10 +50,10 @@ def third_party_stores(key: str = STORE_PREFIX) -> list[str]:
 
 
 def options_of_store(store: str) -> dict[str, ConfigOption[Any]] | None:
-    """Return the options of a store by key; None of a store of a third party that does not tell them.
+    """Return the options of a store by key; None if a third-party store does not declare them.
 
     Raises:
-        UnknownStoreError: What a third party names as its options are none.
+        UnknownStoreError: The declared options of a third-party store are invalid.
     """
     if store not in STORE_OPTIONS:
         return None
@@ -61,7 +61,7 @@ def options_of_store(store: str) -> dict[str, ConfigOption[Any]] | None:
     prefix = f"{STORE_PREFIX}{store}."
     if not all(isinstance(one, ConfigOption) and one.key.startswith(prefix) for one in declared):
         raise UnknownStoreError(
-            f"the options of store {store!r} are none",
+            f"the options of store {store!r} are invalid",
             expected=f"ConfigOption objects with keys that begin with {prefix}",
             found=repr(declared)[:200],
             fix=f"correct its entry point in the group {STORE_OPTIONS.group}",

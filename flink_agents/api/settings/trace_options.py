@@ -10,7 +10,7 @@ from flink_agents.api.settings.tracing import TraceLevel
 
 
 class TraceOptions:
-    """What is recorded of runs, and where the records go."""
+    """Amount and destination of the trace records of runs."""
 
     TRACE_LEVEL = option("trace.level", TraceLevel, TraceLevel.OFF)(
         "Amount of records. runs: begin, end, waits. calls: also actions and durable steps. content: "

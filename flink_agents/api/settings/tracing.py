@@ -1,4 +1,4 @@
-"""How much a job records of its runs: the levels of the trace, and the names of its sinks."""
+"""The levels of the trace, and the names of its sinks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from flink_agents.api.errors.trace import UnknownTraceSinkError
 
 
 class TraceLevel(StrEnum):
-    """How much is recorded of a run. Each level includes the one before it.
+    """The amount of trace records of a run. Each level includes the previous one.
 
     Attributes:
-        OFF: Nothing; no recorder is attached.
-        RUNS: The begin and end of each run, its waits and its failures.
-        CALLS: Also its actions and durable calls, with their durations.
-        CONTENT: Also requests and results of durable calls, redacted and cut.
+        OFF: No records; no recorder is attached.
+        RUNS: The start and end of each run, its waits and its failures.
+        CALLS: Also its actions and durable steps, with their durations.
+        CONTENT: Also requests and results of durable steps, redacted and cut.
     """
 
     OFF = "off"
@@ -25,7 +25,7 @@ class TraceLevel(StrEnum):
 
     @property
     def rank(self) -> int:
-        """The place of the level, from 0."""
+        """The position of the level, from 0."""
         return list(TraceLevel).index(self)
 
 
@@ -42,4 +42,4 @@ TRACE_SINKS = Providers(
         "otel": f"{_HOME}.otel:OtelSink.from_target",
     },
 )
-"""Each names a function that makes a sink of a ``flink_agents.trace.sinks.TraceTarget``."""
+"""Each provider is a function that creates a sink from a ``flink_agents.trace.sinks.TraceTarget``."""

@@ -1,7 +1,7 @@
 """Stores of durable execution, by name.
 
-``memory``, ``sqlite`` and ``kafka`` are part of this package. Another distribution adds one by an entry point
-of the group ``flink_agents.action_state_stores``, which names a function, or a class, that takes a
+``memory``, ``sqlite`` and ``kafka`` are part of this package. Another distribution adds one with an entry
+point of the group ``flink_agents.action_state_stores``, which names a function, or a class, that takes a
 mapping of options and returns an :class:`~flink_agents.api.action_state.ActionStateStore`. One of the group
 ``flink_agents.action_state_options`` names the options of that store.
 """
@@ -25,13 +25,13 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
         options: Its options, without any prefix: ``Configuration.below(f"action-state.{name}")``.
 
     Raises:
-        UnknownStoreError: There is no such store, or it cannot be imported.
-        OptionError: It has no such option, or a value does not fit.
+        UnknownStoreError: The store is unknown, or cannot be imported.
+        OptionError: An option is unknown, or its value is invalid.
     """
     made = STORES.load(name)(dict(options or {}))
     if not isinstance(made, ActionStateStore):
         raise UnknownStoreError(
-            f"the provider of store {name!r} returns no store",
+            f"the provider of store {name!r} returned a value that is not a store",
             expected="an object of a subclass of ActionStateStore",
             found=type(made).__name__,
             fix=f"correct its entry point in the group {STORES.group}",
@@ -47,8 +47,8 @@ def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
         options: Its options. A third party's store that declares no options checks them itself.
 
     Raises:
-        UnknownStoreError: There is no such store, or several.
-        OptionError: The store has no such option, or a value does not fit.
+        UnknownStoreError: The store is unknown, or has several providers.
+        OptionError: An option is unknown, or its value is invalid.
     """
     STORES.find(name)
     if options_of_store(name) is not None:
@@ -56,5 +56,5 @@ def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:
 
 
 def store_names() -> list[str]:
-    """Return the names of all stores that are installed."""
+    """Return the names of all installed stores."""
     return STORES.names()

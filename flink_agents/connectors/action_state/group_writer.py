@@ -26,8 +26,11 @@ _log = bounded_logger("flink_agents.store")
 
 BUSY = 8
 PAUSE_SECONDS = 0.0001
-"""After each batch, the writer waits this long per entry so that the next batch can grow. A batch takes the
-interpreter from other threads several times, and does so no oftener for many appends than for few."""
+"""After each batch, the writer waits this long per entry so that the next batch can grow.
+
+A batch takes the interpreter from other threads several times, and does so no more often for many appends
+than for few.
+"""
 
 BEATS_PER_LEASE = 4
 """Heartbeats per lease: an owner that stops sending them counts as dead."""
@@ -49,7 +52,7 @@ class StoreMetrics:
         data_bytes: The size of their encoded data.
         errors: Failures of the system that stores the records.
         rebuild_records: Records that were read.
-        rebuild_seconds: How long reading took.
+        rebuild_seconds: Time spent reading.
     """
 
     def __init__(self) -> None:
@@ -62,14 +65,14 @@ class StoreMetrics:
         self.rebuild_seconds = 0.0
 
     def appended(self, count: int, data_bytes: int, seconds: float) -> None:
-        """Note a turn of a writer with a number of appends."""
+        """Record a turn of a writer with a number of appends."""
         with self._lock:
             self.appends += count
             self.data_bytes += data_bytes
             self._turns.append((count, seconds))
 
     def failed(self) -> None:
-        """Note a failure."""
+        """Record a failure."""
         with self._lock:
             self.errors += 1
 
@@ -171,13 +174,13 @@ class GroupWriter(ABC, Generic[P]):
         Returns:
             The future to await. If its caller is cancelled, the write continues.
         """
-        # The own method of the loop would look for an action that the code belongs to; a store has none.
+        # The loop's own method would look for the action that the code belongs to; a store has none.
         future: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         write.future = future
         self.waiting.add(future)
         self._queue.put(write)
         if self.ended_by is not None:
-            # The thread may have looked for the last time before this came.
+            # The thread may have checked its queue for the last time before this arrived.
             self._refuse_waiting()
         return future
 
@@ -197,7 +200,7 @@ class GroupWriter(ABC, Generic[P]):
         self._abandoned = True
         self._queue.put(None)
 
-    # -- what a subclass implements ---------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------
 
     @abstractmethod
     def _write(self, batch: list[P]) -> list[Outcome]:
@@ -209,7 +212,7 @@ class GroupWriter(ABC, Generic[P]):
 
     @abstractmethod
     def _finish(self) -> None:
-        """Release the lease unless the writer was abandoned, and close what was opened; raises nothing."""
+        """Release the lease unless the writer was abandoned, and close all resources; never raise."""
 
     # -- the thread -------------------------------------------------------------------
 
@@ -242,7 +245,7 @@ class GroupWriter(ABC, Generic[P]):
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
-        """Fail all pending writes, as nothing is written any more."""
+        """Fail all pending writes, as nothing is written after this."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:
@@ -278,9 +281,9 @@ class GroupWriter(ABC, Generic[P]):
         """Return the error for a write that may be stored or not; nothing is written after it."""
         self._metrics.failed()
         self._failure = AppendOutcomeUnknownError(
-            f"{what}: it is unknown what is stored",
+            f"{what}: it is unknown which records are stored",
             found=f"{type(cause).__name__}: {cause}",
-            fix="none, if the job restarts: the next attempt reads what was stored",
+            fix="none, if the job restarts: the next attempt reads the stored records",
         )
         return self._failure
 

@@ -18,7 +18,7 @@ def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
         given: The options that the job sets, without the prefix. Values are strings or already parsed.
 
     Raises:
-        OptionError: An option is unknown, missing, or has a value that does not fit.
+        OptionError: An option is unknown, missing or invalid.
     """
     prefix = f"{STORE_PREFIX}{store}."
     known = {key.removeprefix(prefix): one for key, one in (options_of_store(store) or {}).items()}
@@ -29,7 +29,7 @@ def read_options(store: str, given: Mapping[str, Any]) -> dict[str, Any]:
             f"store {store!r} has no option {unknown[0]!r}",
             expected=f"one of {', '.join(sorted(known))}",
             found=", ".join(unknown),
-            fix="correct its name, or leave it out",
+            fix="correct its name, or remove it",
         )
     return {name: _value(name, option, store, given) for name, option in known.items()}
 

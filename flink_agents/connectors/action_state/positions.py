@@ -21,7 +21,7 @@ class JournalPosition:
 
     Attributes:
         store_id: Id of the store.
-        number: How many transactions have appended records.
+        number: Number of transactions that have appended records.
     """
 
     store_id: str
@@ -40,7 +40,7 @@ def journal_position(path: Path) -> JournalPosition:
 
 
 def raise_position(path: Path, number: int) -> None:
-    """Let an older copy of a file count as up to date, after you have accepted what it lacks.
+    """Let an older copy of a file count as up to date, after you have accepted its missing records.
 
     Raises:
         sqlite3.Error: The file cannot be written.

@@ -28,7 +28,7 @@ class ThreadedStore(ActionStateStore, Generic[P]):
 
     Args:
         place: Where it stores records, for error messages.
-        close_seconds: How long :meth:`close` waits for either thread.
+        close_seconds: Time that :meth:`close` waits for each thread.
 
     Attributes:
         measured: Its metrics.
@@ -83,8 +83,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
                 this fails.
 
         Returns:
-            A function that makes the writer, given the writer's ``on_end``, and the functions that close
-            what the reader thread uses.
+            A function that creates the writer with its ``on_end``, and the functions that close the reader
+            thread's resources.
         """
 
     @override
@@ -137,7 +137,7 @@ def _close_all(opened: Sequence[Callable[[], object]]) -> None:
         try:
             close()
         except Exception as error:  # The others still have to be closed.
-            _log.warning("what a store had opened was not closed in order: %s", error)
+            _log.warning("resources of a store were not closed cleanly: %s", error)
 
 
 def _close_in(threads: ThreadPoolExecutor, closers: Collection[Callable[[], object]]) -> list[Any]:
@@ -158,11 +158,11 @@ def _forget(
 def _end(
     ended: asyncio.Future[None], place: str, seconds: float, waiting: Collection[asyncio.Future[None]]
 ) -> None:
-    """Fail the appends that no thread will answer any more."""
+    """Fail the appends that no thread will answer."""
     for future in [one for one in waiting if not one.done()]:
         future.set_exception(
             AppendOutcomeUnknownError(
-                f"{place} was closed while an append was on its way, and did not answer",
+                f"{place} was closed while an append was in flight, and did not answer",
                 expected=f"an answer within {seconds:g} s",
             )
         )

@@ -37,7 +37,7 @@ CLIENT_OPTIONS = ("bootstrap_servers", *_SECURITY, *_SAME_MEANING)
 """Options that a source and a sink accept; other settings of the Java client go into ``properties``."""
 
 BOOTSTRAP_MS = 12_000
-"""How long a client looks for brokers, if its options do not say it."""
+"""Time that a client looks for brokers, unless its options set it."""
 
 _OWN_PROPERTIES = frozenset(
     ("bootstrap.servers", "group.id", "transactional.id", "key.deserializer", "value.deserializer")
@@ -48,7 +48,7 @@ _OWN_PROPERTIES = frozenset(
 
 @contextmanager
 def reaching(servers: Any = None) -> Iterator[None]:
-    """Turn errors of kafka-python into errors that say what to check.
+    """Turn errors of kafka-python into errors with a fix.
 
     Args:
         servers: The addresses of the brokers, if they are known.
@@ -64,7 +64,7 @@ def reaching(servers: Any = None) -> Iterator[None]:
         at = f" at {servers if isinstance(servers, str) else ','.join(servers)}" if servers else ""
         raise KafkaStreamError(
             f"the brokers{at} cannot be reached, or reject the request",
-            expected="brokers that answer at bootstrap_servers, and take the login of the client",
+            expected="brokers that answer at bootstrap_servers, and accept the login of the client",
             found=_told(error),
             fix="start the brokers, or correct bootstrap_servers and the options of the client; "
             "`flink-agents kafka start` starts a broker for development",
@@ -101,10 +101,10 @@ def made_client(kind: Callable[..., Any], **options: Any) -> Any:
             return kind(**options)
         except (TypeError, ValueError, AssertionError, OSError) as error:
             raise KafkaStreamError(
-                "kafka-python cannot make a client with these options",
-                expected="bootstrap_servers as 'host:port', and options of kafka-python with values that fit",
+                "kafka-python cannot create a client with these options",
+                expected="bootstrap_servers as 'host:port', and options of kafka-python with valid values",
                 found=f"{type(error).__name__}: {error}",
-                fix="correct the option that this names",
+                fix="correct the named option",
             ) from error
 
 
@@ -129,7 +129,7 @@ def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
         admin.close()
     if topic not in names:
         raise KafkaStreamError(
-            f"there is no topic {topic!r}",
+            f"topic {topic!r} does not exist",
             expected=expected,
             found=", ".join(sorted(one for one in names if not one.startswith("__"))[:20]) or "no topics",
             fix=suggest(topic, names, "correct the name, or create the topic: KafkaApprovals.create_topics"),
@@ -164,7 +164,7 @@ def java_properties(client: Mapping[str, Any], properties: Mapping[str, str]) ->
 def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> None:
     for name in client:
         if name not in CLIENT_OPTIONS:
-            otherwise = "give settings of the Java client by its own names: properties={'linger.ms': '5'}"
+            otherwise = "pass settings of the Java client by its own names: properties={'linger.ms': '5'}"
             raise KafkaStreamError(
                 f"a Kafka source or sink has no option {name!r}",
                 expected="its arguments, or an option of kafka-python: " + ", ".join(CLIENT_OPTIONS),
@@ -176,7 +176,7 @@ def _check_names(client: Mapping[str, Any], properties: Mapping[str, str]) -> No
             raise KafkaStreamError(
                 f"the property {name!r} follows from the arguments of the source or sink",
                 found=f"properties={{{name!r}: ...}}",
-                fix="leave it out, and use the argument for it",
+                fix="remove it, and use the argument for it",
             )
 
 
@@ -233,8 +233,8 @@ def _login(client: Mapping[str, Any]) -> dict[str, str]:
             f"sasl_mechanism={mechanism!r} cannot be translated for Flink's connector",
             expected=", ".join(LOGIN_MODULES),
             found=repr(mechanism),
-            fix="give sasl.mechanism, sasl.jaas.config and what else it needs as properties=, with "
-            f"security.protocol; the connector's classes begin with {SHADED}",
+            fix="pass sasl.mechanism, sasl.jaas.config and its other settings as properties=, with "
+            f"security.protocol; the connector's classes start with {SHADED}",
         )
     user, password = client.get("sasl_plain_username"), client.get("sasl_plain_password")
     if user is None or password is None:
@@ -252,7 +252,7 @@ def _quoted(text: str) -> str:
 
 def _wrong(name: str, expected: str, found: Any) -> KafkaStreamError:
     return KafkaStreamError(
-        f"the option {name!r} of a Kafka source or sink does not fit",
+        f"the option {name!r} of a Kafka source or sink is invalid",
         expected=expected,
         found=found if isinstance(found, str) else repr(found),
         fix=f"correct {name}",

@@ -13,7 +13,7 @@ from flink_agents.api.settings.options import KAFKA_JAR_VARIABLE
 from flink_agents.connectors import maven
 
 GROUP, ARTIFACT, VERSION = "org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"
-"""The newest connector. There is none for Flink 2.3; this one was made for 2.2 and works."""
+"""The newest connector. There is none for Flink 2.3; this one was built for 2.2 and works."""
 
 CONNECTOR = f"{GROUP}:{ARTIFACT}:{VERSION}"
 
@@ -24,10 +24,10 @@ _NEEDED = (FACTORY, "org.apache.flink.kafka.shaded.org.apache.kafka.clients.prod
 
 
 def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the jar file of the connector; downloads it if there is none.
+    """Return the jar file of the connector; download it if there is none.
 
     Args:
-        jar: The file that you give. Default: the value of ``FLINK_AGENTS_KAFKA_JAR``.
+        jar: The file that you pass. Default: the value of ``FLINK_AGENTS_KAFKA_JAR``.
         environ: Environment variables.
 
     Raises:
@@ -39,7 +39,7 @@ def connector_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os
 
 
 def present_jar(jar: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the jar file that is given or already there; None if it has to be downloaded.
+    """Return the given or an existing jar file; None if it has to be downloaded.
 
     Raises:
         KafkaConnectorError: The given file is not the connector.
@@ -68,7 +68,7 @@ def _checked(file: Path) -> Path:
 def _missing_from(file: Path) -> str:
     """Return the reason why a file is not the connector; empty if it is."""
     if not zipfile.is_zipfile(file):
-        return "no jar file, or only a part of one"
+        return "not a jar file, or an incomplete one"
     with zipfile.ZipFile(file) as archive:
         names = set(archive.namelist())
     missing = [name for name in _NEEDED if f"{name.replace('.', '/')}.class" not in names]
@@ -80,7 +80,7 @@ def _wrong(file: Path, found: str) -> KafkaConnectorError:
         f"the file {file} is not Flink's Kafka connector",
         expected=f"{ARTIFACT}-{VERSION}.jar, or another version of it, which brings a Kafka client",
         found=found,
-        fix=f"correct jar= or {KAFKA_JAR_VARIABLE}, or leave both out: then the file is downloaded once",
+        fix=f"correct jar= or {KAFKA_JAR_VARIABLE}, or remove both: then the file is downloaded once",
     )
 
 
@@ -96,9 +96,9 @@ def _download() -> Path:
     try:
         return maven.fetch(CONNECTOR)
     except Exception as error:
-        # What the resolver raises is not documented: errors of HTTP, of XML, of files, and plain ones.
+        # The resolver's exceptions are not documented: errors of HTTP, XML, files, and others.
         raise KafkaConnectorError(
-            "Flink's Kafka connector cannot be fetched.",
+            "Flink's Kafka connector cannot be downloaded.",
             expected=f"{CONNECTOR} from Maven Central, or from a repository in jgo's settings",
             found=f"{type(error).__name__}: {error}",
             fix=f"{maven.CHECK_NETWORK}; or name a file from elsewhere in {KAFKA_JAR_VARIABLE}",

@@ -33,7 +33,7 @@ from flink_agents.runtime.serde.keys import decode_key, encode_key
 _log = bounded_logger("flink_agents.kafka")
 
 SECONDS = 30.0
-"""How long a broker may take to answer."""
+"""Timeout of a broker's answer, in seconds."""
 
 _REQUEST = TypeAdapter(ApprovalRequest)
 
@@ -69,7 +69,7 @@ class KafkaApprovals:
         """Create the topics that do not exist. The topic of requests is compacted, so no request is lost.
 
         Args:
-            partitions: How many partitions each has.
+            partitions: Number of partitions of each.
             replication: The number of replicas of each partition.
 
         Raises:
@@ -162,7 +162,7 @@ class KafkaApprovals:
 
         Args:
             request: The request.
-            seconds: How long to wait.
+            seconds: Timeout.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
@@ -185,9 +185,9 @@ def signal_json(signal: Signal) -> bytes:
     if signal.wait is not None and not _WAIT.fullmatch(signal.wait):
         raise KafkaValueError(
             "a signal has an invalid id of a wait",
-            expected="key|number|action|task|place, as ctx.wait_for_signal(...).id gives it",
+            expected="key|number|action|task|place, as in ctx.wait_for_signal(...).id",
             found=repr(signal.wait)[:MAX_ERROR],
-            fix="give the id that the action emitted, or the key of the run",
+            fix="pass the id that the action emitted, or the key of the run",
         )
     said = {one.name: getattr(signal, one.name) for one in fields(signal)}
     if signal.wait is not None:
@@ -234,9 +234,9 @@ def read_request(value: bytes) -> ApprovalRequest:
     except ValueError as error:
         raise KafkaValueError(
             "a record is not a request for an approval",
-            expected="what approvals_to_kafka writes",
+            expected="a record of approvals_to_kafka",
             found=str(error)[:MAX_ERROR],
-            fix="give requests a topic of their own",
+            fix="use a separate topic for requests",
         ) from error
 
 
@@ -258,7 +258,7 @@ def _tuples(value: Any) -> Any:
 
 def _no_topic(does: str, argument: str) -> KafkaStreamError:
     return KafkaStreamError(
-        f"a KafkaApprovals that {does} needs to know their topic",
+        f"a KafkaApprovals that {does} needs their topic",
         expected=f"{argument}='...'",
         fix=f"name the topic: KafkaApprovals({argument}='...')",
     )

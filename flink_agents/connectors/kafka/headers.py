@@ -43,10 +43,10 @@ LETTER = frozenset(
 """Headers that only messages in a topic of dead letters have."""
 
 PUT_BACK = f"{PREFIX}redrive"
-"""How often a message was redriven from a topic of dead letters."""
+"""Header with the number of times that a message was redriven from a topic of dead letters."""
 
 MAX_TRACEBACK = 4000
-"""How many characters of a traceback go into a header: its end, which has the error."""
+"""Maximum number of characters of a traceback in a header: its end, which has the error."""
 
 
 def lineage_headers(lineage: OutputLineage) -> dict[str, bytes]:
@@ -109,7 +109,7 @@ def agent_letter_headers(letter: DeadLetter, origin: str | None) -> dict[str, by
 
 
 def without_letter(headers: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the headers from before the message was a dead letter, and how often it was redriven."""
+    """Return the headers from before the message was a dead letter, with its number of redrives."""
     own = {name: content for name, content in headers.items() if name not in LETTER}
     before = own.get(PUT_BACK, b"0")
     return own | {PUT_BACK: str(int(before) + 1 if before.isdigit() else 1).encode()}

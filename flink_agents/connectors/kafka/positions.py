@@ -57,7 +57,7 @@ def _options(
     if isinstance(given, Mapping) and given:
         if len(topics) != 1:
             raise _wrong(
-                argument, given, "one topic, whose offsets they are", "make one source for each topic"
+                argument, given, "one topic, whose offsets they are", "create one source for each topic"
             )
         offsets = ";".join(f"partition:{number},offset:{offset}" for number, offset in given.items())
         return {f"{prefix}.mode": "specific-offsets", f"{prefix}.specific-offsets": offsets}

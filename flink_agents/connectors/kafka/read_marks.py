@@ -1,7 +1,7 @@
-"""Which messages of a partition were handled, if there are gaps: as the metadata of an offset.
+"""The handled messages of a partition, which may have gaps, as the metadata of an offset.
 
 A consumer group stores an offset, and a string of at most 4 KiB next to it. The offset is that of the first
-message that was left out. The string says which later messages were handled, as compressed bits.
+message that was left out. The string marks the later messages that were handled, as compressed bits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ReadMarks:
         return offset < self.begin or offset in self._done
 
     def note(self, offset: int, done: bool) -> None:
-        """Note a message as handled. Messages come in order, except those that were handled earlier."""
+        """Record a message as handled. Messages come in order, except those that were handled earlier."""
         self.read = True
         self._end = offset + 1
         if done:
@@ -65,7 +65,7 @@ class ReadMarks:
         """Return the handled messages after :attr:`begin` as a string.
 
         Raises:
-            KafkaStreamError: There are so many gaps that the string is too long.
+            KafkaStreamError: The string is too long, because there are too many gaps.
         """
         done = [offset - self.begin for offset in self._done if offset >= self.begin]
         if not done:
@@ -76,9 +76,9 @@ class ReadMarks:
         text = _VERSION + base64.b64encode(zlib.compress(bytes(bits), 9)).decode("ascii")
         if len(text) > MOST_TEXT:
             raise KafkaStreamError(
-                "so many dead letters are left out that the brokers cannot remember which",
+                "too many dead letters are skipped for the brokers to store which",
                 expected=f"a mark of at most {MOST_TEXT} characters for each partition",
                 found=f"{len(text)} characters for {max(done)} letters",
-                fix="put the letters back that were left out first, or use --limit",
+                fix="redrive the skipped letters first, or use --limit",
             )
         return text

@@ -49,7 +49,7 @@ class KafkaRecord(Generic[T]):
 
     @property
     def traceparent(self) -> str | None:
-        """The header ``traceparent``, whoever wrote it; runs that the record begins continue its trace."""
+        """The header ``traceparent`` from any writer; runs that the record starts continue its trace."""
         given = self.headers.get(TRACEPARENT)
         return None if given is None else given.decode("ascii", "replace").strip()
 

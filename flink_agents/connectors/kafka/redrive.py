@@ -106,7 +106,7 @@ def redrive(
 
     Raises:
         KafkaStreamError: The brokers cannot be reached, the topic does not exist, the origin of a letter is
-            unknown, or so many letters are left out that the brokers cannot store which.
+            unknown, or too many letters are skipped for the brokers to store which.
     """
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -184,7 +184,7 @@ def _marks(consumer: Any, topic: str) -> dict[int, ReadMarks]:
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
         raise KafkaStreamError(
-            f"there is no topic {topic!r} of dead letters",
+            f"topic {topic!r} of dead letters does not exist",
             expected="a topic of these brokers",
             found=", ".join(sorted(consumer.topics())) or "no topics",
             fix="name the topic that dead_letters= of the source, or the sink of dead letters, writes",
@@ -239,7 +239,7 @@ def _topic_of(letter: Letter, to: str | None) -> str:
     if topic is None:
         raise KafkaStreamError(
             f"the origin of the dead letter {letter.place} is unknown",
-            expected=f"the topic to put it into, or a header {ORIGIN}",
+            expected=f"a target topic, or a header {ORIGIN}",
             found=f"headers: {', '.join(letter.headers) or 'none'}",
             fix="name the topic with --to; with records=True of the source, dead letters of agents have it",
         )

@@ -1,7 +1,7 @@
 """``kafka_sink``: writes a stream of values to a topic.
 
-A Python function makes keys, values and headers; Flink's connector for tables writes them.
-PyFlink's own ``KafkaSink`` writes no headers.
+A Python function creates keys, values and headers; Flink's connector for tables writes them. PyFlink's own
+``KafkaSink`` writes no headers.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def kafka_sink(
     Strings and bytes are written as they are, None as a record without a value (a deletion), all else as
     JSON. The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an
     agent with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent:
-    the record, or the input of the run, as it came, with headers that say why. A record has the timestamp of
-    its value in the stream, else the time at which it is written.
+    the record, or the input of the run, as it came, with headers that describe the error. A record has the
+    timestamp of its value in the stream, else the time at which it is written.
 
     Args:
         topic: The topic.
@@ -67,8 +67,8 @@ def kafka_sink(
             soon as its checkpoint is complete.
         transactional_id: For exactly-once: the prefix of the transactions' names. Two jobs on the same
             brokers must not share it.
-        transaction_timeout: For exactly-once: how long brokers keep a transaction open. If the job is down
-            for longer, records written before its checkpoint are lost.
+        transaction_timeout: For exactly-once: the time that brokers keep a transaction open. If the job is
+            down for longer, records written before its checkpoint are lost.
         name: Name of the sink in the job, and part of its identity in savepoints. Default: the topic.
         jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
         properties: Properties of Kafka's Java client, by its own names.
@@ -98,7 +98,7 @@ def kafka_sink(
 
 
 def _needs_checkpoints(env: StreamExecutionEnvironment, topic: str, timeout_ms: int) -> None:
-    """Note that a job commits with checkpoints; a local job with a name enables some itself.
+    """Register that a job commits with checkpoints; a local job with a name enables them itself.
 
     Raises:
         KafkaStreamError: The job has no checkpoints.
@@ -121,7 +121,7 @@ def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
             "a Kafka sink writes to one topic",
             expected="its name",
             found=repr(topic),
-            fix="make a sink for each topic",
+            fix="create a sink for each topic",
         )
     if delivery not in ("at-least-once", "exactly-once"):
         raise KafkaStreamError(
@@ -132,10 +132,10 @@ def _check(topic: str, delivery: str, transactional_id: str | None) -> None:
         )
     if (delivery == "exactly-once") != (transactional_id is not None):
         raise KafkaStreamError(
-            f"the sink of topic {topic!r} has no name for its transactions, or one without need",
+            f"the sink of topic {topic!r} has no name for its transactions, or an unnecessary one",
             expected="a transactional_id for delivery='exactly-once', and only for that",
             found=f"delivery={delivery!r}, transactional_id={transactional_id!r}",
-            fix="name the job: transactional_id='orders-job'; no other job on these brokers may have it",
+            fix="name the job: transactional_id='orders-job'; no other job on these brokers may use it",
         )
 
 
@@ -196,7 +196,7 @@ class WriteRecords(ProcessFunction):
         self._key = key
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Check that this worker has the code that the job was made with."""
+        """Check that this worker has the code with which the job was built."""
         self._code_check.check()
 
     def process_element(self, value: Any, ctx: Any) -> Any:

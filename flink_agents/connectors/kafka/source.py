@@ -109,9 +109,9 @@ def kafka_source(
         dead_letters: Topic for records that do not have the declared types.
         on_error: What happens to these records: ``"dead-letter"`` (that topic, or ``dead_letters()`` of the
             stream), ``"fail"`` the job, or ``"ignore"`` them except for a line in the log.
-        out_of_orderness: How much older than an earlier record a record of a partition may be, for watermarks
-            by the timestamps of the records. None: no watermarks.
-        idle_timeout: After how long without a record watermarks stop waiting for a partition.
+        out_of_orderness: Time by which a record of a partition may be older than an earlier one, for
+            watermarks by the timestamps of the records. None: no watermarks.
+        idle_timeout: Time without a record after which watermarks stop waiting for a partition.
         name: Name of the source in the job, and part of its identity in savepoints. Default: the topics.
         jar: File of Flink's Kafka connector. Default: an existing one, else it is downloaded once.
         properties: Properties of Kafka's Java client, by its own names.
@@ -127,11 +127,11 @@ def kafka_source(
             "a Kafka source cannot do this with records that it cannot read",
             expected=f"on_error: one of {', '.join(ON_RECORD_ERROR)}; dead_letters= only with the first",
             found=f"on_error={on_error!r}, dead_letters={dead_letters!r}",
-            fix="correct on_error=, or leave it out",
+            fix="correct on_error=, or omit it",
         )
     if out_of_orderness is not None and not timedelta() <= out_of_orderness <= MAX_DELAY:
         raise KafkaStreamError(
-            "a Kafka source cannot wait so long for older records",
+            "a Kafka source cannot wait that long for older records",
             expected=f"out_of_orderness from 0 to {MAX_DELAY.days} days, or None for no watermarks",
             found=str(out_of_orderness),
             fix="correct out_of_orderness=",
@@ -248,7 +248,7 @@ class ReadRecords(ProcessFunction):
         self._key.check()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Check that this worker has the code of the types that the job was made with."""
+        """Check that this worker has the code of the types with which the job was built."""
         self._code_check.check()
         self._tag = OutputTag(DEAD_LETTERS, Types.PICKLED_BYTE_ARRAY())
 

@@ -27,7 +27,7 @@ class Connection:
     Attributes:
         client: Options of kafka-python.
         properties: Properties of the Java client, which take precedence.
-        jar: The connector's file that you give, or None.
+        jar: The connector's file that you pass, or None.
     """
 
     client: Mapping[str, Any]

@@ -22,7 +22,7 @@ class TopicDescription:
         name: Its name.
         partitions: Its number of partitions.
         replication_factor: The number of replicas of each partition.
-        records: How many offsets are between the beginning and the end of all partitions.
+        records: Number of offsets between the start and the end of all partitions.
         config: Its settings that differ from the broker's default.
     """
 
@@ -97,7 +97,7 @@ def describe_topic(name: str, **client: Any) -> TopicDescription:
         if found["error_code"] or not found["partitions"]:
             names = sorted(one for one in admin.list_topics() if not one.startswith("__"))
             raise KafkaStreamError(
-                f"there is no topic {name!r}",
+                f"topic {name!r} does not exist",
                 expected="a topic of these brokers",
                 found=", ".join(names) or "no topics",
                 fix=suggest(name, names, f"flink-agents kafka topic create {name}"),

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 
 MAX_ERROR = 2000
-"""How many characters of an error are shown; a Pydantic error may repeat the whole value."""
+"""Maximum number of characters of an error; a Pydantic error may repeat the whole value."""
 
 
 class ValueReader:
@@ -56,7 +56,8 @@ class ValueReader:
         except Exception as error:
             raise KafkaStreamError(
                 f"the {self.part} of a Kafka record cannot be read as {self.kind!r}",
-                expected="bytes, str, or a type that pydantic knows: a model, a dataclass, dict, list[int]",
+                expected="bytes, str, or a type that pydantic supports: a model, a dataclass, dict, "
+                "list[int]",
                 found=f"{type(error).__name__}: {error}",
                 fix=f"declare another type: {self.part}=...",
             ) from error
@@ -76,7 +77,7 @@ class ValueReader:
         try:
             return raw.decode() if self._plain is str else self._validate(raw)
         except UnicodeDecodeError as error:
-            raise self._error(f"no UTF-8: {error}") from error
+            raise self._error(f"not UTF-8: {error}") from error
         except ValidationError as error:
             raise self._error(str(error)) from error
 
@@ -85,7 +86,7 @@ class ValueReader:
             f"the {self.part} of a record does not have the declared type",
             expected=getattr(self.kind, "__qualname__", None) or str(self.kind),
             found=found[:MAX_ERROR],
-            fix=fix or f"correct what writes the topic, or declare another type: {self.part}=...",
+            fix=fix or f"correct the writer of the topic, or declare another type: {self.part}=...",
         )
 
 

@@ -1,1 +1,1 @@
-"""Actions of this package, which answer events by models and tools, and the agent that is built on them."""
+"""Built-in actions that answer events with models and tools, and the agent that is built on them."""

@@ -1,4 +1,4 @@
-"""The built-in actions: one answers requests to chat models, one requests for calls of tools."""
+"""The built-in actions: one answers requests to chat models, the other one requests for tool calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def answer_chat_request(event: ChatRequestEvent, ctx: RunnerContext) -> Ch
 
 
 async def answer_tool_request(event: ToolRequestEvent, ctx: RunnerContext) -> ToolResponseEvent:
-    """Call the tools that an event names, side by side. A wrong call is a result that says what is wrong."""
+    """Call the tools that an event names, concurrently. If a call is wrong, its result is the error."""
     given, _ = with_skills(ctx, event.tools)
     of_sources = await tools_of(ctx, given)
     known = {tool.name for tool in of_sources}

@@ -1,4 +1,4 @@
-"""``ReActAgent``: an agent on a stream whose model thinks and calls tools by turns until it has an answer."""
+"""``ReActAgent``: an agent on a stream whose model thinks and calls tools in turn until it has an answer."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from flink_agents.api.models.history import ConversationHistory
 from flink_agents.api.resources import ChatMessage, Prompt, ResourceDescriptor, ResourceType, Tool
 
 MODEL = "model"
-"""Name of the chat model that an agent is given as a description, and the default for its name."""
+"""Name of the chat model if the agent gets a description of one, and the default if it gets no name."""
 PROMPT = "prompt"
-"""Name of the prompt that an agent is given as an object."""
+"""Name of the prompt if the agent gets a ``Prompt`` object."""
 
 _NONE: Any = object()
 _CONVERSATION_FAILED = (ModelError, ToolError, RecordedFailureError)
-"""Errors of this package that end a conversation, and nothing else."""
+"""Errors of this package that end a conversation; no other errors end one."""
 _ANY = GetPydanticSchema(lambda kind, handler: core_schema.any_schema())
-"""Marks arguments that may be objects: the plan has their names."""
+"""Marks arguments that may be objects: the plan records their names."""
 
 _log = bounded_logger("flink_agents.react")
 
 
 class ReActAgent(Agent):
-    """An agent that lets a model think and call tools by turns, for each input, until it has an answer.
+    """An agent whose model thinks and calls tools in turn, for each input, until it has an answer.
 
     As a builder::
 
@@ -53,28 +53,29 @@ class ReActAgent(Agent):
             model=ChatModel("openai:gpt-5-mini"), tools=[price_of], output_type=Verdict, max_steps=5
         )
 
-    A class of one's own, with resources and actions, calls ``super().__init__(...)`` with them. In
-    YAML they are the ``configuration``. The model answers an input in the action ``react``, which a class
-    that derives from this one may replace; :meth:`answer` is what it does.
+    Your own subclass, with resources and actions, passes them to ``super().__init__(...)``. In YAML they are
+    the ``configuration``. The model answers an input in the action ``react``, which a subclass may replace;
+    it calls :meth:`answer`.
 
     Args:
         name: Name of the agent. Default: the class name.
         model: Name of its chat model, or a description that becomes the chat model ``model``.
-        instructions: What the model is told before all messages, behind what the chat model says.
+        instructions: Instructions that precede all messages and follow those of the chat model.
         prompt: How an input becomes messages: a ``Prompt``, the name of one (a single word), or a template.
-            Fields of the input fill it in, and ``{input}`` is all of it as text. Where it takes nothing of
-            the input, that follows as a message of the user. Default: the input as text.
+            Fields of the input fill it in, and ``{input}`` is the whole input as a string. If the prompt uses
+            nothing of the input, the input follows as a user message. Default: the input as a string.
         tools: Names of tools, functions or ``Tool`` objects, besides the tools of the chat model.
-        output_type: Type of the answer: whatever ``ctx.chat`` takes, or ``"module:Class"``. Default: the
-            class attribute ``output_type``; without one, a text. It is the type of the agent's outputs, too,
-            unless ``react`` is replaced: then only the class attribute declares what the agent puts out.
-        output_mode: How the model is brought to give it. Default: the chat model's.
-        max_steps: How many requests the model gets for an input.
-        limits: What the conversation of an input may use. Default: the limits of the chat model.
-        history: What the key remembers of earlier inputs. Default: nothing, each input stands for itself.
-        fallback: What is answered where the conversation fails: a value of ``output_type``, or JSON of one.
-            Default: the action fails, and ``on_error`` says what follows.
-        on_error: Policy where the action fails. Default: that of the class, or of the job.
+        output_type: Type of the answer: any type that ``ctx.chat`` accepts, or ``"module:Class"``. Default:
+            the class attribute ``output_type``; without one, ``str``. The agent's outputs have this type,
+            too. If ``react`` is replaced, only the class attribute declares the type of outputs.
+        output_mode: How the model returns it. Default: the mode of the chat model.
+        max_steps: Maximum number of requests to the model for an input.
+        limits: Usage limits of the conversation of an input. Default: the limits of the chat model.
+        history: The part of earlier conversations that the key remembers. Default: none; each input starts a
+            new conversation.
+        fallback: The answer if the conversation fails: a value of ``output_type``, or its JSON. Default: the
+            action fails, and ``on_error`` decides what follows.
+        on_error: Policy for a failed action. Default: the policy of the class, or of the job.
     """
 
     output_type: Any = None
@@ -105,7 +106,7 @@ class ReActAgent(Agent):
             self.on_error = on_error
         if max_steps < 1:
             raise AgentDefinitionError(
-                "a ReActAgent may not ask its model at all",
+                "a ReActAgent has a limit of less than one request to its model",
                 expected="max_steps of 1 or more",
                 found=str(max_steps),
             )
@@ -125,23 +126,23 @@ class ReActAgent(Agent):
 
     @action(InputEvent)
     async def react(self, event: InputEvent, ctx: RunnerContext) -> Any:
-        """Answer an input. An action that takes the place of this one may return any events."""
+        """Answer an input. An action that replaces this one may return any events."""
         return OutputEvent(output=await self.answer(event.input, ctx))
 
     async def answer(self, value: Any, ctx: RunnerContext) -> Any:
-        """What the model answers to ``value``, for actions of the agent.
+        """Return the model's answer to ``value``, for actions of the agent.
 
         Args:
-            value: What it is about, as an input is.
+            value: The value to answer, in the form of an input.
             ctx: The context of the action.
 
         Returns:
-            An answer of the output type; the fallback, if there is one, where the conversation fails.
+            An answer of the output type; the fallback, if there is one and the conversation fails.
 
         Raises:
-            ModelError: The model came to no answer.
+            ModelError: The model did not answer.
             ToolError: A tool ended the conversation.
-            Exception: What a tool raised.
+            Exception: A tool raised it.
         """
         try:
             messages = self._messages(value, ctx)
@@ -155,7 +156,7 @@ class ReActAgent(Agent):
             _log.warning("%s answers with its fallback: %s: %s", ctx.agent_name, type(error).__name__, error)
             return self._typed_fallback()
 
-    # -- what the model is told --------------------------------------------------------
+    # -- prompt of an input --------------------------------------------------------
 
     def _messages(self, value: Any, ctx: RunnerContext) -> list[ChatMessage]:
         text = _text_of(value)
@@ -172,7 +173,7 @@ class ReActAgent(Agent):
         return Prompt.from_text(prompt)
 
     def _typed_fallback(self) -> Any:
-        # It needs pydantic-ai, which an agent is declared without.
+        # The prompt needs pydantic-ai, which is not required to declare an agent.
         from flink_agents.models.chat.output import OutputType
 
         kind = self._answer_type()
@@ -180,18 +181,18 @@ class ReActAgent(Agent):
             return self._fallback
         return OutputType(kind, OutputMode.TOOL).of_json(self._fallback)
 
-    # -- what it was given -------------------------------------------------------------
+    # -- arguments -------------------------------------------------------------
 
     def _answer_type(self) -> Any:
         return self.output_type if self._given_type is None else self._given_type
 
     @classmethod
     def _puts_out_its_own(cls) -> bool:
-        """Whether an action of the class's own takes the place of ``react``, or nothing does."""
+        """Return True if a subclass replaces the action ``react``, or removes it."""
         return cls.react is not ReActAgent.react
 
     def _named(self, name: str, kind: ResourceType, given: Any) -> Any:
-        """The name of a resource, which is added where it was given itself."""
+        """Return the name of a resource. A resource that was passed as an object is added under its name."""
         if given is None or isinstance(given, str):
             return given
         self.add_resource(name, kind, given)
@@ -205,7 +206,7 @@ class ReActAgent(Agent):
         return tool.name
 
     def _write_arguments(self) -> None:
-        """Let the plan have the names of what was given: workers make the agent anew from that."""
+        """Record the arguments in the plan: workers create the agent again from them."""
         if type(self).__init__ is not ReActAgent.__init__:
             return
         _, given = self.__dict__["__arguments__"]
@@ -215,7 +216,7 @@ class ReActAgent(Agent):
             "tools": self._tools,
             "fallback": self._fallback,
         }
-        # Policy and type have places of their own in the plan, but for a type that is only that of answers.
+        # The plan has entries of its own for policy and type, except for a type that only answers have.
         left_out = ["on_error", "output_type"]
         if self._puts_out_its_own() and inspect.isclass(self._given_type):
             named["output_type"] = f"{self._given_type.__module__}:{self._given_type.__qualname__}"
@@ -234,7 +235,7 @@ def _text_of(value: Any) -> str:
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    """The fields of an input that has some."""
+    """Return the fields of an input; empty if it has none."""
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
         return {str(name): each for name, each in fields.items()}
@@ -248,7 +249,7 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 def _row_fields(value: Any) -> Any:
-    """The fields of a row of PyFlink; the text of anything else."""
+    """Return the fields of a row of PyFlink; for any other value its text."""
     return (
         value.as_dict(True) if getattr(value, "_fields", None) and hasattr(value, "as_dict") else str(value)
     )

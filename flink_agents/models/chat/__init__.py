@@ -1,1 +1,1 @@
-"""Chat models: each request that an action makes is one recorded call."""
+"""Chat models: each request of an action is one recorded call."""

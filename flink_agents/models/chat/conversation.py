@@ -1,6 +1,6 @@
-"""One conversation with a chat model: requests and tools by turns, until there is an output.
+"""One conversation with a chat model: requests and tool calls in turn, until there is an output.
 
-Everything between the recorded calls follows from what they returned, so that a replay comes to the same.
+Everything between the recorded calls follows from their results, so that a replay takes the same path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOTHING = "Answer with a text, or call a tool."
 
 
 class Sender(Protocol):
-    """Sends requests: to one model, or to those that stand in for it as well."""
+    """Sends requests: to one model, or also to its fallbacks."""
 
     async def send(
         self,
@@ -50,22 +50,22 @@ class Sender(Protocol):
         parameters: ModelRequestParameters,
         priced: bool,
     ) -> tuple[str, Answer]:
-        """Send a request; returns the name of the chat model that answered, and its answer."""
+        """Send a request, and return the name of the chat model that answered, and its answer."""
         ...
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a conversation is held under.
+    """The settings of one conversation.
 
     Attributes:
-        output: The type of its output; None for a text.
+        output: The type of its output; None for a string.
         settings: Settings of its requests.
-        instructions: What the model is told before all messages.
-        output_retries: How often the model is told what is wrong with its output.
-        run_tools: Whether calls of tools are made; else they end the conversation.
-        allow_urls: Whether messages may have contents that are URLs.
-        now: The time that its messages carry.
+        instructions: Instructions that precede all messages.
+        output_retries: Maximum number of corrections of a wrong output.
+        run_tools: True if tool calls are executed; if False, they end the conversation.
+        allow_urls: True if messages may contain URLs of files.
+        now: The timestamp of its messages.
     """
 
     output: OutputType | None
@@ -84,9 +84,9 @@ class Conversation:
         ctx: The context of the action.
         sender: Sends requests.
         toolbox: The tools.
-        terms: What it is held under.
-        counter: Counts what it uses.
-        messages: What was said before, and what is said first.
+        terms: The terms of the conversation.
+        counter: Counts its usage.
+        messages: Messages of earlier conversations and the first messages of this one.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Conversation:
         """Hold the conversation.
 
         Raises:
-            ModelError: It comes to no output, or uses more than it may.
+            ModelError: The model gave no valid output, or exceeded a usage limit.
             ToolError: A tool ends it.
         """
         while True:
@@ -135,7 +135,7 @@ class Conversation:
 
     @property
     def usage(self) -> ChatUsage:
-        """What it used so far."""
+        """Usage so far."""
         return self._counter.usage
 
     def _request_parameters(self) -> ModelRequestParameters:
@@ -149,7 +149,7 @@ class Conversation:
         return made
 
     async def _react(self, response: ModelResponse) -> ChatResult[Any] | None:
-        """Do what a response asks for; returns the result where it is the last one."""
+        """Handle a response: execute its tool calls, or return the result if it is the last response."""
         calls = response.tool_calls
         if not calls:
             return self._take_text(response.text or "")
@@ -166,7 +166,7 @@ class Conversation:
                 self._say(self._closing(calls, call))
                 return self._result(output)
         if wrong is not None:
-            # Once for all calls of the response: the model hears of none before it has made them all.
+            # Once for all calls of the response: the model gets their results only after all of them.
             self._count_wrong_output(wrong)
         rest = [call for call in calls if not self._gives_output(call)]
         if rest and not self._terms.run_tools:
@@ -187,7 +187,7 @@ class Conversation:
         return self._terms.output.of_call(call)
 
     def _closing(self, calls: Sequence[ToolCallPart], final: ToolCallPart) -> list[ModelRequestPart]:
-        """What the transcript holds of each call behind the one that gave the output."""
+        """Return a transcript entry for each call after the one that gave the output."""
         now = self._terms.now
         return [tool_return(call, _PROCESSED if call is final else _SKIPPED, now) for call in calls]
 
@@ -217,9 +217,8 @@ class Conversation:
         self._wrong_outputs += 1
         if self._wrong_outputs > self._terms.output_retries:
             raise ModelOutputError(
-                f"the chat model {self._model!r} gave no output that can be used, "
-                f"{self._wrong_outputs} times",
-                expected="an output of the type that was asked for",
+                f"the chat model {self._model!r} gave no valid output in {self._wrong_outputs} attempts",
+                expected="an output of the requested type",
                 found=str(found)[:1000],
                 fix="describe the output better, raise output_retries, or ask another model",
             )
@@ -231,7 +230,7 @@ class Conversation:
 
 
 def _free_name(toolbox: Toolbox) -> str:
-    """The name of the tool by which a model gives its output: one that no tool of the author has."""
+    """Return a name for the tool that returns the output: a name that no other tool has."""
     taken = {tool.name for tool in toolbox.definitions}
     names = chain([OUTPUT_TOOL], (f"{OUTPUT_TOOL}_{number}" for number in count(2)))
     return next(name for name in names if name not in taken)

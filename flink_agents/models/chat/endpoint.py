@@ -25,30 +25,31 @@ def make_model(
     arguments: Mapping[str, Any],
     secrets: Secrets,
 ) -> Model:
-    """The model that a description means.
+    """Create the model of a description.
 
     Args:
         name: Name of the chat model, for errors.
         spec: Its description.
         connection: The connection that it names, or None.
-        clazz: What makes the model, as ``module:qualname``; empty where its provider does.
-        arguments: Arguments for that.
-        secrets: Reads its secrets.
+        clazz: The class or function that creates the model, as ``module:qualname``; empty if its provider
+            does.
+        arguments: Arguments of that class or function.
+        secrets: Resolves its secrets.
 
     Raises:
         MissingExtraError: A package is missing.
-        ResourceUnavailableError: There is no such model, or something that it needs is missing.
+        ResourceUnavailableError: The model does not exist, or one of its requirements is missing.
     """
     what = f"the chat model {name!r}"
     if clazz:
         model = made_by(clazz, Model, what, **secrets.resolved(arguments))
     elif spec.model is None:
         raise ResourceUnavailableError(
-            f"{what} has no model", expected="'provider:name'", fix="say which model it is"
+            f"{what} has no model", expected="'provider:name'", fix="name the model"
         )
     else:
         model = _of_provider(what, spec.model, spec, connection, secrets)
-        # Without it, a stream of Chat Completions that breaks off passes for a whole answer.
+        # Without it, a stream of Chat Completions that breaks off looks like a complete answer.
         cast("dict[str, Any]", model.profile)["openai_chat_streaming_requires_finish_reason"] = True
     client = client_of(model)
     know_models([model])
@@ -60,10 +61,10 @@ def make_model(
 
 
 def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provider[Any]:
-    """The provider of pydantic-ai that the class of a connection is or makes.
+    """Return the Pydantic AI provider that the class of a connection is, or that it creates.
 
     Raises:
-        ResourceUnavailableError: It makes none.
+        ResourceUnavailableError: It creates none.
     """
     what = f"the connection {name!r}"
     return made_by(clazz, Provider, what, **Secrets(what).resolved(arguments))
@@ -87,15 +88,15 @@ def _of_provider(
         raise missing(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
         raise ResourceUnavailableError(
-            f"{what}, {model!r}, cannot be made",
-            expected="a provider that pydantic-ai knows, with the arguments that it takes",
+            f"{what}, {model!r}, cannot be created",
+            expected="a provider of pydantic-ai, with arguments that it accepts",
             found=f"{type(error).__name__}: {secrets.hide(error)}",
             fix="correct the name, or set api_key={'env': VARIABLE} if the key is missing",
         ) from None
 
 
 def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
-    """Arguments of the provider's class: those of the connection, and over them those of the model."""
+    """Return the arguments of the provider's class: those of the connection, overridden by the model's."""
     arguments: dict[str, Any] = {}
     for endpoint in (connection, spec):
         if endpoint is None:
@@ -109,6 +110,6 @@ def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) ->
 
 
 def client_of(model: Model) -> Any:
-    """The client of the provider's library; None where the model has none."""
+    """Return the client of the provider's library; None if the model has none."""
     provider = getattr(model, "_provider", None)
     return getattr(provider, "client", None)

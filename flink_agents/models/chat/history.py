@@ -1,7 +1,7 @@
-"""Histories of conversations in short-term memory: what a chat goes on from, and what stays of it.
+"""Histories of conversations in short-term memory: a chat continues one and stores its messages in it.
 
-A chat reads its history when it begins and writes it when it has ended: one that fails leaves no trace. What
-falls out is chosen by sizes of JSON alone, so that a replay comes to the same.
+A chat reads its history when it starts and writes it when it has ended, so a failed chat changes nothing. The
+sizes of the messages in JSON alone decide which messages are dropped, so that a replay drops the same ones.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from flink_agents.models.chat.shortening import (
 
 _log = bounded_logger("flink_agents.history")
 
-_SUMMARISED = "What was said before, in short:"
+_SUMMARISED = "Summary of the conversation so far:"
 _BYTES_OF_TOKEN = 4
 _MOST_OF_A_MESSAGE = 4000
-"""How many characters of one message a model reads that summarises it."""
+"""Maximum number of characters of one message that a summarising model reads."""
 _LEFT_OUT = frozenset({"run_id", "conversation_id", "usage"})
-"""Fields of messages that no later request needs."""
+"""Fields of messages that later requests do not need."""
 
 _under_way: WeakKeyDictionary[RunnerContext, set[str]] = WeakKeyDictionary()
-"""The histories that chats of an action go on with at present."""
+"""Names of the histories that running chats of an action continue."""
 
 
 class Remembered:
@@ -54,8 +54,8 @@ class Remembered:
 
     Args:
         ctx: The context of the action.
-        policy: What the author says of the history.
-        now: The time that messages carry.
+        policy: The author's settings of the history.
+        now: The timestamp of new messages.
     """
 
     def __init__(self, ctx: RunnerContext, policy: ConversationHistory, now: datetime) -> None:
@@ -68,18 +68,18 @@ class Remembered:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the history against other chats of the action.
+        """Lock the history against other chats of the action.
 
         Raises:
-            HistoryError: One of them goes on with it.
+            HistoryError: Another chat of the action continues it.
         """
         names = _under_way.setdefault(self._ctx, set())
         name = self._policy.name
         if name in names:
             raise HistoryError(
-                f"two chats of an action go on with the history {name!r} at a time",
+                f"two chats of an action use the history {name!r} at the same time",
                 expected="one after the other, or histories of different names",
-                fix="await the first before the second, or say ConversationHistory(name=...) for each",
+                fix="await the first before the second, or use a ConversationHistory(name=...) for each",
             )
         names.add(name)
         try:
@@ -88,14 +88,14 @@ class Remembered:
             names.remove(name)
 
     def messages(self) -> list[ModelMessage]:
-        """What was said before."""
+        """Return the earlier messages."""
         stored = self._kept.read()
         return [*self._opening(stored.system, stored.summary), *from_json(stored.messages)]
 
     def begin(self, said: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """The messages of a chat: what was said before, and behind it ``said``.
+        """Return the messages of a chat: the earlier ones, then ``said``.
 
-        System messages at the begin of ``said`` take the place of those that the history began with.
+        System messages at the start of ``said`` replace those at the start of the history.
         """
         stored = self._kept.read()
         system, self._turn = _without_system(said)
@@ -103,14 +103,14 @@ class Remembered:
         return [*self._opening(self._system, stored.summary), *from_json(stored.messages), *self._turn]
 
     async def end(self, answered: Sequence[ModelMessage]) -> None:
-        """Remember the chat.
+        """Store the chat in the history.
 
         Args:
-            answered: What the chat added to its messages.
+            answered: The messages that the chat added.
 
         Raises:
             HistoryError: The system messages leave no room for others.
-            ModelError: What fell out could not be summarised.
+            ModelError: The dropped messages could not be summarised.
         """
         stored = self._kept.read()
         room = self._room(stored)
@@ -134,15 +134,16 @@ class Remembered:
             parts = [SystemPromptPart(text, timestamp=self._now) for text in system]
             opening.append(ModelRequest(parts, timestamp=self._now))
         if summary:
-            # As the user's: it repeats what others said, which must not get the weight of a system message.
+            # As a user message: it repeats what others said, which must not get the weight of a system
+            # message.
             part = UserPromptPart(f"{_SUMMARISED}\n{summary}", timestamp=self._now)
             opening.append(ModelRequest([part], timestamp=self._now))
         return opening
 
     def _room(self, stored: StoredConversation) -> int:
-        """How many bytes are left for messages."""
+        """Return the number of bytes that are left for messages."""
         summary = self._policy.summary
-        # A character has up to four bytes.
+        # A character takes up to four bytes.
         most = len(stored.summary.encode("utf-8")) if summary is None else summary.max_characters * 4
         taken = bytes_of(self._system) + most
         room = self._policy.max_bytes - taken
@@ -151,7 +152,8 @@ class Remembered:
                 f"the system messages of the history {self._policy.name!r} leave no room for others",
                 expected=f"at most {self._policy.max_bytes} bytes with the summary",
                 found=f"{taken} bytes",
-                fix="say it as instructions of the chat model, which no history holds, or raise max_bytes",
+                fix="move the text to instructions of the chat model, which no history stores, or raise "
+                "max_bytes",
             )
         return room
 
@@ -159,9 +161,9 @@ class Remembered:
         return (self._policy.max_messages, self._policy.max_tokens, room)
 
     def _shortened(self, messages: list[dict[str, Any]], room: int) -> list[dict[str, Any]]:
-        """The messages, with the large ones cut if not all of them fit.
+        """Return the messages; if not all of them fit, large ones are cut.
 
-        Without this, one large message would push out all that was said before.
+        Without this, one large message would displace all earlier ones.
         """
         limits, share = self._limits(room), self._policy.share / 2
         size = _size(messages)
@@ -177,7 +179,7 @@ class Remembered:
         before, after = size[2], _size(messages)[2]
         if after < before:
             _log.warning(
-                "the history %r of agent %s is too large: parts of it are cut from %d to %d bytes",
+                "the history %r of agent %s is too large: large messages are cut, from %d to %d bytes",
                 self._policy.name,
                 self._ctx.agent_name,
                 before,
@@ -186,7 +188,7 @@ class Remembered:
         return messages
 
     def _first_that_stays(self, messages: Sequence[Mapping[str, Any]], room: int) -> int:
-        """The number of the message that the history begins with from now on."""
+        """Return the index of the first message that stays in the history."""
         limits = self._limits(room)
         sizes = [_size([one]) for one in messages]
         size = _size(messages)
@@ -199,7 +201,7 @@ class Remembered:
         return len(messages)
 
     async def _summarised(self, policy: Summary, before: str, fallen: Sequence[Mapping[str, Any]]) -> str:
-        """What fell out until now, in short; a recorded request."""
+        """Return a summary of all dropped messages; the request for it is recorded."""
         lines = [_SUMMARISED, before, ""] if before else []
         lines += [line for message in fallen for line in _lines_of(message)]
         text = "\n".join(lines)[-self._policy.max_bytes :]
@@ -211,21 +213,21 @@ class Remembered:
 
 
 def check_recordable(run_tools: bool) -> None:
-    """Check that a chat with a history comes to an end that can be gone on from.
+    """Check that a chat with a history executes its tool calls, so that later chats can continue it.
 
     Raises:
-        AgentConfigurationError: Calls of tools would stay without results.
+        AgentConfigurationError: Tool calls would have no results.
     """
     if not run_tools:
         raise AgentConfigurationError(
-            "a chat with a ConversationHistory leaves calls of tools to its caller",
-            expected="run_tools=True, so that no call stays without its result",
+            "a chat with a ConversationHistory leaves tool calls to its caller",
+            expected="run_tools=True, so that each call has a result",
             fix="keep the messages of the result yourself, and pass them as history=[...]",
         )
 
 
 def _without_system(said: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
-    """The system messages at the begin, and the rest."""
+    """Split messages into the system messages at the start and the rest."""
     system: list[str] = []
     for number, message in enumerate(said):
         if not isinstance(message, ModelRequest):
@@ -238,7 +240,7 @@ def _without_system(said: Sequence[ModelMessage]) -> tuple[list[str], list[Model
 
 
 def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Messages in JSON without what no later request needs."""
+    """Return messages as JSON, without fields that later requests do not need."""
     return [
         {name: value for name, value in message.items() if value is not None and name not in _LEFT_OUT}
         for message in to_json(messages)
@@ -246,7 +248,7 @@ def _plain(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
 
 
 def _size(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """How many messages, tokens and bytes there are."""
+    """Return the numbers of messages, tokens and bytes."""
     return [len(messages), sum(map(tokens_of, messages)), sum(map(bytes_of, messages))]
 
 
@@ -255,7 +257,7 @@ def _fits(size: Sequence[int], limits: Sequence[int | None], share: float) -> bo
 
 
 def _lines_of(message: Mapping[str, Any]) -> Iterator[str]:
-    """A message for a model that summarises it."""
+    """Yield the lines of a message for a summarising model."""
     for part in message["parts"]:
         text = " ".join(texts_of(part))[:_MOST_OF_A_MESSAGE]
         if text:

@@ -1,6 +1,6 @@
-"""Messages: what a caller gives as messages of pydantic-ai, as JSON, and as a digest.
+"""Messages: converts a caller's values to messages of pydantic-ai, to JSON, and to a digest.
 
-Timestamps and the ids of runs are no part of what a request is: a replay would have others.
+Timestamps and run ids do not belong to the identity of a request: they differ on replay.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from flink_agents.models.chat.origins import own_content, own_request, own_respo
 
 _CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)
 _BY_USER = (str, *_CONTENTS)
-"""Classes of what a message of the user can hold."""
+"""Classes that a user message can contain."""
 
 _MOST_NAMES = 10
-"""How many keys of a mapping an error names."""
+"""Maximum number of keys of a mapping that an error lists."""
 
 _NOT_ASKED = ("timestamp", "run_id", "conversation_id")
-"""Fields of messages and of their parts that say when and where, and not what."""
+"""Fields of messages and parts that a digest ignores: time and place, not content."""
 
 
 def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
-    """What a caller says, as messages.
+    """Return a caller's values as messages.
 
     Args:
-        given: A text of the user, a content such as a picture, a ``ChatMessage``, a message of pydantic-ai,
-            or a list of these. Texts and contents side by side in a list are one message of the user.
-        now: The time that they carry: that of the run, which a replay has again.
+        given: A string from the user, a content such as a picture, a ``ChatMessage``, a message of
+            pydantic-ai, or a list of these. Adjacent strings and contents in a list form one user message.
+        now: Their timestamp: the time of the run, which is the same on replay.
 
     Raises:
-        MessageOriginError: Data would speak as somebody else than the user.
-        AgentConfigurationError: Something else was given, such as a mapping.
+        MessageOriginError: A message from input data has another role than the user's.
+        AgentConfigurationError: A value has another type, such as a mapping.
     """
     if isinstance(given, ChatTranscript):
         return _transcript(given)
     if isinstance(given, str) and not given:
         return []
-    # What is neither a message nor several of them is rejected as the one message that it was meant to be.
+    # A value that is neither a message nor several is rejected as the single message that it was meant to be.
     several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [message for group in _groups(several) for message in _said(group, now)]
 
 
 def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
-    """Texts and contents side by side as one group; anything else by itself."""
+    """Group adjacent strings and contents; any other value is a group of its own."""
     group: list[Any] = []
     for one in several:
         if isinstance(one, _BY_USER):
@@ -107,7 +107,7 @@ def _message(one: Any, now: datetime) -> ModelMessage:
         names = ", ".join(repr(name)[:40] for name in list(cast("Mapping[Any, Any]", one))[:_MOST_NAMES])
         raise AgentConfigurationError(
             "a chat model got a value that is not a message",
-            expected="a string, a ChatMessage, or messages and contents that the agent's code makes",
+            expected="a string, a ChatMessage, or messages and contents that the agent's code creates",
             found=f"{type(one).__name__} with the keys {names}"
             if names
             else f"an empty {type(one).__name__}",
@@ -118,7 +118,7 @@ def _message(one: Any, now: datetime) -> ModelMessage:
         "a chat model got a value that is not a message",
         expected="a string, a ChatMessage, a message or content of pydantic-ai, or a list of these",
         found=type(one).__qualname__,
-        fix="pass the text that the model shall read; bytes are BinaryContent(data, media_type=...)",
+        fix="pass the text for the model; for bytes, use BinaryContent(data, media_type=...)",
     )
 
 
@@ -130,7 +130,7 @@ def _chat_message(message: ChatMessage, now: datetime) -> ModelMessage:
             "a message has an unknown role",
             expected="'system', 'user' or 'assistant'",
             found=repr(message.role),
-            fix="give results of tools as messages of pydantic-ai, or leave them to the conversation",
+            fix="pass tool results as messages of pydantic-ai, or leave them to the conversation",
         )
     if is_data(message):
         raise speaks(f"with the role {message.role!r}", message)
@@ -146,24 +146,23 @@ def _transcript(transcript: ChatTranscript) -> list[ModelMessage]:
 
 
 def to_json(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Messages as JSON values; :func:`from_json` gives equal ones."""
+    """Return messages as JSON values; :func:`from_json` restores equal messages."""
     return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
 
 
 def from_json(values: Sequence[Any]) -> list[ModelMessage]:
-    """The messages that :func:`to_json` gave."""
+    """Return the messages of the JSON values that :func:`to_json` returned."""
     return ModelMessagesTypeAdapter.validate_python(list(values))
 
 
 class Transcript:
-    """The messages of a conversation, and a digest of what they say.
+    """The messages of a conversation, and a digest of their content.
 
-    All that a model is told passes here, so this is where contents with URLs are held back. The digest of
-    more messages goes on from that of fewer, so that a long conversation is not read again for each of its
-    requests.
+    All messages to a model pass through this class, so it rejects contents with URLs. The digest is computed
+    incrementally, so that a long conversation is not read again for each request.
 
     Args:
-        allow_urls: Whether messages may have contents that are URLs.
+        allow_urls: True if messages may contain URLs of files.
     """
 
     def __init__(self, allow_urls: bool = False) -> None:
@@ -176,7 +175,7 @@ class Transcript:
         """Append messages.
 
         Raises:
-            UrlContentError: One has a content that is a URL, which the agent's code does not allow.
+            UrlContentError: A message contains a URL, which the agent's code does not allow.
         """
         added = list(messages)
         if not self._allow_urls:
@@ -185,7 +184,7 @@ class Transcript:
 
     @property
     def digest(self) -> str:
-        """32 hexadecimal digits of all messages."""
+        """Return a digest of all messages: 32 hexadecimal digits."""
         added = self.messages[self._digested :]
         self._digested = len(self.messages)
         for value in to_json(added):
@@ -196,7 +195,7 @@ class Transcript:
 
 
 def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message in JSON without what a replay may have otherwise."""
+    """Return a message as JSON, without fields that may differ on replay."""
     kept = {name: value for name, value in message.items() if name not in _NOT_ASKED}
     parts = cast("list[Mapping[str, Any]]", kept.get("parts", []))
     kept["parts"] = [
@@ -206,7 +205,7 @@ def _asked(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_of_user(messages: Sequence[ModelMessage]) -> str:
-    """The latest text of the user; empty where there is none."""
+    """Return the latest text of the user; empty if there is none."""
     for message in reversed(messages):
         if isinstance(message, ModelRequest):
             for part in reversed(message.parts):
@@ -216,7 +215,7 @@ def text_of_user(messages: Sequence[ModelMessage]) -> str:
 
 
 def text_of(content: str | Sequence[Any]) -> str:
-    """The text of what the user says, without pictures and the like."""
+    """Return the text of a user content, without pictures and other files."""
     if isinstance(content, str):
         return content
     texts = [one.content if isinstance(one, TextContent) else one for one in content]
@@ -224,10 +223,10 @@ def text_of(content: str | Sequence[Any]) -> str:
 
 
 def check_no_urls(messages: Iterable[ModelMessage]) -> None:
-    """Check that no message has a content that is a URL.
+    """Check that no message contains a URL of a file.
 
     Raises:
-        UrlContentError: One has.
+        UrlContentError: A message contains one.
     """
     for message in messages:
         for part in message.parts:
@@ -237,9 +236,9 @@ def check_no_urls(messages: Iterable[ModelMessage]) -> None:
             for one in messages_in(content):
                 if isinstance(one, FileUrl):
                     raise UrlContentError(
-                        "a chat model is given a content that is a URL",
+                        "a chat model got a content that is a URL",
                         expected="text, or content with its bytes: BinaryContent(data, media_type=...)",
                         found=f"{type(one).__name__} {one.url[:200]!r}",
-                        fix="download it in a durable call, or set allow_urls=True of the chat model or of "
-                        "this chat: the provider, or the worker, then downloads what the URL names",
+                        fix="download it in a durable step, or set allow_urls=True of the chat model or of "
+                        "this chat: the provider, or the worker, then downloads the file",
                     )

@@ -1,4 +1,4 @@
-"""Checks what the author of an action says of one conversation, before anything is sent."""
+"""Checks the options of one conversation before the first request is sent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MODES = tuple(mode.value for mode in OutputMode)
 
 
 def checked(options: Mapping[str, Any]) -> ConversationOptions:
-    """The options of a conversation, those left out that are None.
+    """Return the options of a conversation, without those that are None.
 
     Raises:
-        AgentConfigurationError: An option is unknown or of a wrong kind.
+        AgentConfigurationError: An option is unknown, or its value has the wrong type.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
@@ -33,20 +33,20 @@ def checked(options: Mapping[str, Any]) -> ConversationOptions:
         try:
             given["limits"] = UsageLimits.model_validate(limits)
         except ValidationError as error:
-            raise _wrong("limits", "what UsageLimits takes", problem(error)) from None
+            raise _wrong("limits", "arguments of UsageLimits", problem(error)) from None
     return cast("ConversationOptions", given)
 
 
 def _unknown(name: str) -> AgentConfigurationError:
     of_model = name in ModelSettings.__annotations__
-    fix = f"settings of a model stand in settings={{'{name}': ...}}" if of_model else _CORRECT
+    fix = f"pass model settings as settings={{'{name}': ...}}" if of_model else _CORRECT
     expected = f"one of output_type, {', '.join(_FITS)}"
-    return _wrong(name, expected, "an option that there is not", fix)
+    return _wrong(name, expected, "an unknown option", fix)
 
 
 def _wrong(name: str, expected: str, found: str, fix: str = _CORRECT) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a conversation is given the option {name!r} wrongly", expected=expected, found=found, fix=fix
+        f"invalid option {name!r} of ctx.chat", expected=expected, found=found, fix=fix
     )
 
 
@@ -62,9 +62,9 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "tools": ("a list of names, functions and tools", _is_several),
     "output_mode": (f"one of {', '.join(_MODES)}", lambda value: value in _MODES),
     "limits": ("UsageLimits", lambda value: isinstance(value, UsageLimits | Mapping)),
-    "max_requests": ("a whole number from 1 on", _is_number),
+    "max_requests": ("an integer of 1 or more", _is_number),
     "settings": ("a dict of settings", lambda value: isinstance(value, Mapping)),
-    "instructions": ("a text", lambda value: isinstance(value, str)),
+    "instructions": ("a string", lambda value: isinstance(value, str)),
     "history": (
         "a list of messages, or a ConversationHistory",
         lambda value: _is_several(value) or isinstance(value, ConversationHistory | ChatTranscript),
@@ -73,4 +73,4 @@ _FITS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "allow_urls": ("True or False", lambda value: isinstance(value, bool)),
     "run_tools": ("True or False", lambda value: isinstance(value, bool)),
 }
-"""For each option what it is said to be, and whether a value is that."""
+"""Description and check of the valid values, by option."""

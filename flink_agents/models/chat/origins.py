@@ -1,6 +1,6 @@
-"""Holds messages and contents of pydantic-ai that came with data to what the user may say.
+"""Restricts messages and contents of pydantic-ai that came with input data to the role of the user.
 
-What came with data speaks as the user, or not at all: ``api.resources.provenance`` knows which did.
+Objects from input data may speak as the user only; ``api.resources.provenance`` recognises them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _URL_SCHEMES = ("http", "https")
 
 
 def own_response(response: ModelResponse) -> ModelResponse:
-    """A response of pydantic-ai that the agent's code, or a conversation, made.
+    """Return a response of pydantic-ai that the agent's code or a conversation created.
 
     Raises:
-        MessageOriginError: Some of it came with data.
+        MessageOriginError: A part of it came with input data.
     """
     if any(map(is_data, (response, *response.parts))):
         raise speaks("as the assistant", response)
@@ -29,10 +29,10 @@ def own_response(response: ModelResponse) -> ModelResponse:
 
 
 def own_request(request: ModelRequest) -> ModelRequest:
-    """A request of pydantic-ai, if all in it that came with data is said by the user.
+    """Return a request of pydantic-ai in which everything from input data has the role of the user.
 
     Raises:
-        MessageOriginError: Some of it is not.
+        MessageOriginError: A part from input data has another role.
     """
     if is_data(request) and request.instructions is not None:
         raise speaks("by instructions", request)
@@ -57,10 +57,10 @@ def _part(part: Any, of_data: bool) -> Any:
 
 
 def own_content(one: Any, of_data: bool = False) -> Any:
-    """A content, without what data must not ask for.
+    """Return a content without settings that input data must not control.
 
     Raises:
-        MessageOriginError: Data names a file that only the provider's credentials reach.
+        MessageOriginError: Input data names a file that needs the provider's credentials.
     """
     if not (of_data or is_data(one)):
         return one
@@ -71,18 +71,19 @@ def own_content(one: Any, of_data: bool = False) -> Any:
     scheme = urlsplit(one.url).scheme.lower()
     if scheme not in _URL_SCHEMES:
         raise speaks(f"with an address of the scheme {scheme!r}", one)
-    # How it is downloaded, and what the provider does with it, is not for data to say.
+    # Input data must not control how it is downloaded, or how the provider handles it.
     made = replace(one, force_download=False, vendor_metadata=None)
     set_origin(made, DATA)
     return made
 
 
 def speaks(how: str, found: object) -> MessageOriginError:
-    """The error of an object that came with data, and would be somebody else's than the user's."""
+    """Return the error about an object from input data that has another role than the user's."""
     return MessageOriginError(
-        f"an object that came with data speaks to a chat model {how}",
-        expected="text and pictures of the user; everything else is made by the agent's code",
-        found=f"a {type(found).__name__} that was read from an input, a signal, an answer or the like",
-        fix="pass its text as a string, or make the message in the agent: ChatMessage(role=..., content=...)."
-        " Keep earlier conversations by history=ConversationHistory(), or as the messages of a result",
+        f"an object that came with data was sent to a chat model {how}",
+        expected="text and pictures of the user; the agent's code creates everything else",
+        found=f"a {type(found).__name__} from an input, a signal, an answer or other data",
+        fix="pass its text as a string, or create the message in the agent: ChatMessage(role=..., "
+        "content=...). Continue earlier conversations with history=ConversationHistory(), or as the "
+        "messages of a result",
     )

@@ -1,4 +1,4 @@
-"""Outputs of a type: what a model is told of it, and whether it gave one."""
+"""Outputs of a type: their schema for the model, and their validation."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from flink_agents.api.models.output_types import described
 from flink_agents.api.resources.provenance import as_data
 
 OUTPUT_TOOL = "final_result"
-"""The tool that a model calls to give its output, where that is the mode."""
+"""Name of the tool that a model calls to return its output, in the modes that use a tool."""
 
 _DESCRIPTION = "The final response which ends this conversation"
 _WRAPPED = "response"
-"""The key of an output that is no JSON object: schemas of tools have to be objects."""
+"""Key of an output that is not a JSON object: schemas of tools have to be objects."""
 
 
 class OutputType:
-    """The type that an output shall have.
+    """The requested type of an output.
 
     Args:
-        kind: Any type that pydantic describes, one that is described by such a type, or a JSON schema of
-            an object.
-        mode: How the model is brought to give it.
+        kind: Any type that pydantic supports, a type that stands for one, or a JSON schema of an object.
+        mode: How the model returns it.
 
     Raises:
-        AgentConfigurationError: No schema describes it.
+        AgentConfigurationError: The type has no schema.
     """
 
     def __init__(self, kind: Any, mode: OutputMode) -> None:
@@ -61,11 +60,11 @@ class OutputType:
     def parameters(
         self, tools: list[ToolDefinition], output_tool: str = OUTPUT_TOOL
     ) -> ModelRequestParameters:
-        """The parameters of requests that ask for such an output.
+        """Return request parameters that ask for this output.
 
         Args:
             tools: The tools that the model can call.
-            output_tool: Name of the tool that it calls to give the output, where that is the mode.
+            output_tool: Name of the tool that returns the output, if the mode uses one.
         """
         if self.mode is OutputMode.TOOL:
             output = ToolDefinition(
@@ -87,34 +86,34 @@ class OutputType:
         )
 
     def of_call(self, call: ToolCallPart) -> Any:
-        """The output that a call of the output tool gives.
+        """Return the output in a call of the output tool.
 
         Raises:
-            ValidationError: It is of another type.
+            ValidationError: It has another type.
         """
         if isinstance(call.args, str):
             return self.of_text(call.args)
         return self._unwrapped(call.args or {})
 
     def of_text(self, text: str) -> Any:
-        """The output that a text gives.
+        """Return the output in a text.
 
         Raises:
-            ValidationError: It is no JSON, or of another type.
+            ValidationError: It is not JSON, or has another type.
         """
         plain = text.strip()
         if plain.startswith("```"):
-            # Models that are prompted like to put JSON into a block of Markdown.
+            # Prompted models often put JSON into a Markdown code block.
             plain = plain.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         if self._wrapped:
             return self._unwrapped(_ANY_OBJECT.validate_json(plain))
         return self._made(self._adapter.validate_json(plain))
 
     def of_json(self, value: Any) -> Any:
-        """The output that a JSON value is.
+        """Return the output of a JSON value.
 
         Raises:
-            ValidationError: It is of another type.
+            ValidationError: It has another type.
         """
         return self._made(self._adapter.validate_python(value))
 
@@ -124,7 +123,7 @@ class OutputType:
         return self.of_json(value)
 
     def _made(self, value: Any) -> Any:
-        # What a model answers is data, whatever its type.
+        # An answer of a model is data, whatever its type.
         return as_data(value if self._make is None else self._make(value))
 
 
@@ -137,7 +136,7 @@ def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
         return adapter, adapter.json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise AgentConfigurationError(
-            "a chat model is asked for an output of a type that no schema describes",
+            "a chat model is asked for an output of a type that has no schema",
             expected="a pydantic model, a dataclass, or plain data",
             found=str(error).split("\n")[0],
             fix="describe the output by a pydantic model",
@@ -145,5 +144,5 @@ def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
 
 
 def problems(error: ValidationError) -> list[Any]:
-    """What is wrong with an output, for the model that gave it."""
+    """Return the errors of an output, for the model that gave it."""
     return list(error.errors(include_url=False, include_context=False))

@@ -1,4 +1,4 @@
-"""What the options of a job say about a chat model in place of its agent."""
+"""Options of a job that override the description of a chat model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 
 
 def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatModelSpec:
-    """``spec`` with what ``chat-models.NAME.`` says in its place.
+    """Return ``spec``, overridden by the options ``chat-models.NAME.*``.
 
     Raises:
-        OptionError: An option names nothing that a chat model has, or has a wrong value.
+        OptionError: An option is unknown, or its value is invalid.
     """
     key = AgentOptions.CHAT_MODELS.key
     said = spec.model_dump(mode="json", exclude_unset=True)
@@ -37,17 +37,17 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
         return ChatModelSpec.model_validate(said)
     except ValidationError as error:
         raise OptionError(
-            f"the options below {key}.{name} do not fit a chat model",
+            f"the options below {key}.{name} are invalid for a chat model",
             expected="options such as model, base_url, max_concurrency or limits.requests",
             found=problem(error),
-            fix="correct the option; docs/models.md lists what a chat model has",
+            fix="correct the option; docs/models.md lists the options of a chat model",
         ) from None
 
 
 def _field_of(entry: str, name: str) -> str | None:
-    """What an entry says something about, where it is about the chat model ``name``.
+    """Return the field that an entry sets for the chat model ``name``; None if it is for another model.
 
-    The name of an environment variable has neither case nor dots: ``ANALYST_MODEL`` is ``analyst.model``.
+    Environment variables have upper-case names without dots: ``ANALYST_MODEL`` is ``analyst.model``.
     """
     if entry.startswith(f"{name}."):
         return entry[len(name) + 1 :].replace("-", "_")

@@ -1,4 +1,4 @@
-"""Provides chat models and their connections. It imports no model library before one is asked for."""
+"""Provides chat models and their connections. It imports a model library only when a model is requested."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class ChatModelProvider(ResourceProvider):
-    """Makes chat models of descriptions."""
+    """Creates chat models from their descriptions."""
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
         spec, _ = _read(arguments, clazz)
         both = two_makers(arguments, clazz)
         if both is not None:
-            raise ValueError(f"it has {both}, of which each says what answers")
+            raise ValueError(f"it has {both}, but only one of them can answer")
         if clazz:
             return
         if spec.router is None and spec.model is None:
@@ -53,7 +53,7 @@ class ChatModelProvider(ResourceProvider):
 
 
 class ConnectionProvider(ResourceProvider):
-    """Gives connections: endpoints as declared, or the provider of pydantic-ai that a class makes."""
+    """Provides connections: endpoints as declared, or the Pydantic AI provider that a class creates."""
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class ConnectionProvider(ResourceProvider):
 
 
 def _read(arguments: Mapping[str, Any], clazz: str) -> tuple[ChatModelSpec, dict[str, Any]]:
-    """What is said of a chat model, and arguments for its class: those that no option is named like."""
+    """Split arguments into the description of a chat model and arguments of its class."""
     known = ChatModelSpec.model_fields
     others = {name: value for name, value in arguments.items() if clazz and name not in known}
     return _validated(

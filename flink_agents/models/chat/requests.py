@@ -1,7 +1,6 @@
 """One request to a model is one recorded call.
 
-What is recorded is the whole response, and its price where that is limited: limits that follow from these
-count the same on replay.
+The record holds the whole response, and its price if cost is limited: a replay counts the same usage.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ from flink_agents.models.setup.secrets import Secrets
 _SIGNATURE = inspect.Signature(
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("digest", "messages_sent")]
 )
-"""The parameters of the function that a request is recorded as a call of."""
+"""Signature of the function whose call is recorded for a request."""
 
 _MOST_CHARACTERS = 2000
-"""How much of a provider's text an error carries: a page of HTML helps nobody."""
+"""Maximum number of characters of a provider's message in an error: a page of HTML is useless there."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request came to.
+    """The result of a request.
 
     Attributes:
         response: The response.
-        cost: Its price in US dollars; None where that is not known, or nobody asked.
+        cost: Its price in US dollars; None if it is unknown or was not requested.
     """
 
     response: ModelResponse
@@ -67,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model that requests can be sent to.
+    """A model that is ready for requests.
 
     Attributes:
         model: The model.
@@ -86,9 +85,9 @@ class ModelRequests:
     Args:
         name: Name of the chat model; it is part of the identity of each recorded request.
         spec: Its description.
-        secrets: Keeps secrets out of errors.
-        make: Makes the model, and the headers of its requests. It is called in a thread, since it imports
-            the provider's library.
+        secrets: Removes secrets from errors.
+        make: Creates the model and the headers of its requests. It runs in a thread, since it imports the
+            provider's library.
     """
 
     def __init__(
@@ -114,14 +113,14 @@ class ModelRequests:
         parameters: ModelRequestParameters,
         priced: bool,
     ) -> Answer:
-        """Ask the model for what comes next.
+        """Ask the model for its next response.
 
         Args:
             ctx: The context of the action.
-            transcript: What was said.
+            transcript: The messages so far.
             settings: Settings of this conversation.
             parameters: Tools and output.
-            priced: Whether the price of the answer is recorded with it.
+            priced: True if the price of the answer is recorded with it.
 
         Raises:
             ModelRequestError: The request failed in all its attempts.
@@ -131,10 +130,10 @@ class ModelRequests:
 
         async def request(digest: str, messages_sent: int) -> dict[str, Any]:
             recorded = await self._attempt(messages, settings, parameters, metrics, priced)
-            # A service that shows the key that it was sent shows it to the records as well.
+            # A service may repeat its key in an error, which must not reach the records.
             return redaction.hidden(recorded, known_only=True)
 
-        # The runtime looks at the signature of each function that it is given anew, which takes long.
+        # The runtime inspects the signature of each new function, which is slow.
         vars(request)["__signature__"] = _SIGNATURE
         call = DurableCallable(request, name=f"chat:{self.name}", retry=self._retry)
         try:
@@ -143,7 +142,7 @@ class ModelRequests:
             raise ModelRequestError(
                 f"the chat model {self.name!r} did not answer",
                 found=str(error),
-                fix="look at the service; raise retry of the chat model, or give it a fallback",
+                fix="check the service; raise retry of the chat model, or set a fallback",
             ) from None
         if (reason := recorded.get("refused")) is not None:
             raise self._refused(reason)
@@ -153,7 +152,7 @@ class ModelRequests:
 
     async def aclose(self) -> None:
         """Close the connections that pydantic-ai opened for the model."""
-        # The way in which pydantic-ai closes clients of its own: by leaving the model's context.
+        # Pydantic AI closes its own clients on exit from the model's context.
         if self._open is not None:
             async with self._open.model:
                 pass
@@ -181,11 +180,11 @@ class ModelRequests:
         metrics: MetricGroup,
         priced: bool,
     ) -> dict[str, Any]:
-        """Send the request once; returns what is recorded of the answer.
+        """Send the request once, and return the record of the answer.
 
         Raises:
-            RetryableError: It failed, and may be sent again.
-            ModelRequestError: It failed, and would again.
+            RetryableError: The request failed; another attempt may succeed.
+            ModelRequestError: The request failed; another attempt would fail, too.
         """
         opened = await self._opened()
         asked = time.monotonic()
@@ -193,7 +192,7 @@ class ModelRequests:
             begun = time.monotonic()
             metrics.get_counter("limit_wait_ms").inc(round(1000 * (begun - asked)))
             metrics.get_counter("requests").inc()
-            # pydantic-ai's own deadline, request_timeout, costs as much as all else that it does itself.
+            # The deadline of pydantic-ai, request_timeout, doubles its overhead.
             deadline = asyncio.timeout(self._spec.timeout)
             try:
                 async with deadline:
@@ -203,7 +202,7 @@ class ModelRequests:
                 recorded = self._recordable(response, priced)
             except AgentsError:
                 raise
-            except Exception as error:  # whatever the library of the provider raises
+            except Exception as error:  # the library of the provider can raise anything
                 metrics.get_counter("failures").inc()
                 if is_of_a_test(error):
                     raise
@@ -215,18 +214,18 @@ class ModelRequests:
                 raise self._failure(error) from None
         metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - begun)))
         if cost := recorded.get("cost"):
-            # Flink counts whole numbers.
+            # Metrics of Flink are integers.
             metrics.get_counter("cost_micro_usd").inc(round(1_000_000 * cost))
         metrics.get_counter("input_tokens").inc(response.usage.input_tokens)
         metrics.get_counter("output_tokens").inc(response.usage.output_tokens)
         return recorded
 
     def _recordable(self, response: ModelResponse, priced: bool) -> dict[str, Any]:
-        """What is recorded of an answer.
+        """Return the record of an answer.
 
         Raises:
-            RetryableError: The model refuses, and is to be asked again.
-            Exception: The answer cannot be recorded, or not read again.
+            RetryableError: The model refused to answer, and the policy is to retry.
+            Exception: The answer cannot be recorded, or its record cannot be read.
         """
         if (reason := refusal_in(response)) is not None:
             if self._spec.on_refusal is OnRefusal.RETRY:
@@ -234,7 +233,7 @@ class ModelRequests:
             return {"refused": self._hidden(reason)}
         response.usage = bounded_usage(response.usage)
         recorded = to_json([response])[0]
-        # An answer that nobody can read again must fail here, where it is an attempt, and not on replay.
+        # An unreadable answer must fail here, where it is an attempt, and not on replay.
         check_recordable(recorded)
         from_json([recorded])
         return {"response": recorded, "cost": _cost(response) if priced else None}
@@ -258,18 +257,18 @@ class ModelRequests:
             response = stream.get()
         of_service = client_of(model) is not None
         if response.state == "incomplete" or (of_service and response.finish_reason is None):
-            # A service says of each answer why it ends. Where that is missing, so is the rest of the answer.
+            # A service states why each answer ends. If the reason is missing, so is the rest of the answer.
             raise UnexpectedModelBehavior("the stream ended before the answer did")
         return response
 
     def _failure(self, error: Exception) -> Exception:
-        """What is recorded of a failed attempt: an error without secrets, which a replay can make again."""
+        """Return the error of a failed attempt: without secrets, and in a form that a replay can restore."""
         if isinstance(error, RetryableError):
             return error
         text = self._hidden(f"{type(error).__name__}: {with_causes(error)}")
         if not may_be_repeated(error):
             return ModelRequestError(
-                f"the chat model {self.name!r} refused the request",
+                f"the chat model {self.name!r} rejected the request",
                 found=text,
                 fix="correct the request, the model's name or its key; it is not sent again",
             )
@@ -279,7 +278,7 @@ class ModelRequests:
             f"the chat model {self.name!r} asks to wait too long",
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
             found=f"{asked:g} seconds; {text}",
-            fix="raise retry_after_limit of the chat model, or give it a fallback",
+            fix="raise retry_after_limit of the chat model, or set a fallback",
         )
 
     def _refused(self, reason: str) -> ModelRefusedError:
@@ -287,7 +286,7 @@ class ModelRequests:
             f"the chat model {self.name!r} refused to answer",
             expected="an answer",
             found=reason,
-            fix="look at what it was told; on_refusal='retry' of the chat model asks it again, and "
+            fix="check the messages; on_refusal='retry' of the chat model repeats the request, and "
             "'fallback' asks its fallbacks",
         )
 
@@ -296,13 +295,13 @@ class ModelRequests:
 
 
 _MOST_TOKENS = 2**53
-"""More tokens than any answer has. Larger numbers are no counts, and metrics cannot hold a sum of them."""
+"""Upper bound for a number of tokens. Larger numbers are errors, and metrics cannot hold a sum of them."""
 
 _log = bounded_logger("flink_agents.models")
 
 
 def bounded_usage(usage: RequestUsage) -> RequestUsage:
-    """Numbers of tokens of an answer within what numbers of tokens can be: a service may say anything."""
+    """Return the usage of an answer with each number bounded: a service may report any number."""
     return replace(
         usage,
         details={name: _tokens(number) for name, number in usage.details.items()},
@@ -316,12 +315,12 @@ def _names_of(kind: type[RequestUsage]) -> tuple[str, ...]:
 
 
 def _tokens(number: Any) -> int:
-    """A number of tokens; 0 for what is none."""
+    """Return a number of tokens; 0 if the value is not a valid number."""
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if not isinstance(number, int) or 0 <= number <= _MOST_TOKENS:
         return number if isinstance(number, int) else 0
-    _log.warning("a service says that an answer used %s tokens, which cannot be", str(number)[:50])
+    _log.warning("a service reports that an answer used %s tokens, which is impossible", str(number)[:50])
     return _MOST_TOKENS if number > 0 else 0
 
 

@@ -1,4 +1,4 @@
-"""The chat model that ``ctx.get_resource`` gives: holds conversations, with what its description says."""
+"""The chat model that ``ctx.get_resource`` returns: holds conversations by its description."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _NOTHING = ChatUsage()
 
 
 class ChatModelResource:
-    """A chat model of a subtask. It is opened at its first use, when the options of the job are known.
+    """A chat model of a subtask. Its first use opens it, when the options of the job are known.
 
     Args:
         declared: The resource as its author declared it.
-        spec: What it says.
-        arguments: Arguments for its class, where it has one.
+        spec: Its description.
+        arguments: Arguments of its class, if it has one.
     """
 
     def __init__(self, declared: DeclaredResource, spec: ChatModelSpec, arguments: Mapping[str, Any]) -> None:
@@ -65,13 +65,13 @@ class ChatModelResource:
         self._requests: ModelRequests | None = None
 
     def spec(self, ctx: RunnerContext) -> ChatModelSpec:
-        """What its author says of it, and over that the options of the job."""
+        """Return the description of the model, overridden by the options of the job."""
         if self._spec is None:
             self._spec = overridden(self.name, self._said, ctx.config)
         return self._spec
 
     def requests(self, ctx: RunnerContext) -> ModelRequests:
-        """What sends its requests."""
+        """Return the object that sends its requests."""
         if self._requests is None:
             spec, secrets = self.spec(ctx), Secrets(f"the chat model {self.name!r}")
             self._requests = ModelRequests(self.name, spec, secrets, partial(self._make, spec, secrets))
@@ -87,7 +87,7 @@ class ChatModelResource:
         return model, secrets.headers(headers)
 
     def check_worker(self, config: Configuration) -> None:
-        """Look whether this process has what the model needs.
+        """Check that this process has all requirements of the model.
 
         Raises:
             AgentsError: A package, a module or a secret is missing.
@@ -96,7 +96,7 @@ class ChatModelResource:
         said = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
         check_ready(what, self._declared.clazz, {**said, "arguments": self._arguments})
         if not self._declared.clazz and spec.model is not None:
-            # The library says at once that it knows no such model, or finds no key.
+            # The library reports at once if it does not know the model or finds no key.
             self._make(spec, Secrets(what))
 
     async def aclose(self) -> None:
@@ -134,7 +134,7 @@ class ChatModelResource:
         options: ConversationOptions,
         used: ChatUsage = _NOTHING,
     ) -> ChatResult[Any]:
-        """Hold a conversation with this model itself; ``used`` is what its choice used."""
+        """Hold a conversation with this model itself; ``used`` is the usage of the router that chose it."""
         spec, now = self.spec(ctx), ctx.now()
         kept = Remembered(ctx, history, now) if isinstance(history, ConversationHistory) else None
         before = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
@@ -201,7 +201,7 @@ class ChatModelResource:
         name = spec.prompt.name if isinstance(spec.prompt, ResourceRef) else spec.prompt
         prompt: Prompt = ctx.get_resource(name, ResourceType.PROMPT)
         if prompt.mcp is None:
-            # Variables of a chat model may be more than those of its prompt.
+            # A chat model may have more variables than its prompt.
             return messages_of(prompt.format_messages(**variables), ctx.now())
         return messages_of(await ctx.prompt(name, **variables), ctx.now())
 
@@ -213,15 +213,15 @@ class ChatModelResource:
         parameters: ModelRequestParameters,
         priced: bool,
     ) -> tuple[str, Answer]:
-        """Ask this model, and where it fails those that stand in for it, one after the other.
+        """Send a request to this model; if it fails, to its fallbacks, one after the other.
 
         Raises:
             ModelRequestError: All of them failed.
-            ModelRefusedError: One refused to answer, and no fallback is to be asked then.
+            ModelRefusedError: A model refused to answer, and the policy does not ask fallbacks.
         """
         failed: list[ModelRequestError | ModelRefusedError] = []
         for name in (self.name, *self.spec(ctx).fallback):
-            # What stands in may be a router.
+            # A fallback may be a router.
             name = (await choose(ctx, name, transcript.messages)).model if name != self.name else name
             model = self if name == self.name else ctx.get_resource(name, ResourceType.CHAT_MODEL)
             try:
@@ -238,7 +238,7 @@ class ChatModelResource:
         raise ModelRequestError(
             f"the chat model {self.name!r} and its fallbacks did not answer",
             found="; ".join(f"{error.message}: {error.found}" for error in failed),
-            fix="look at the services",
+            fix="check the services",
         )
 
 

@@ -19,11 +19,11 @@ from flink_agents.models.setup.classes import found
 
 @dataclass(frozen=True)
 class Choice:
-    """What routers chose.
+    """The choice of one or several routers.
 
     Attributes:
-        model: Name of the chat model that is asked.
-        used: What judges used.
+        model: Name of the chosen chat model.
+        used: Usage of the judges.
     """
 
     model: str
@@ -31,20 +31,21 @@ class Choice:
 
 
 async def choose(ctx: RunnerContext, name: str, messages: Sequence[ModelMessage]) -> Choice:
-    """Choose the chat model that messages are sent to, where ``name`` may be that of a router.
+    """Choose the chat model for messages. If ``name`` is a chat model, it is the choice.
 
-    Rules and functions are code of the action: what they say must follow from the messages alone. The
-    request to a judge is recorded.
+    Rules and functions are code of the action: their result must depend on the messages alone. The request to
+    a judge is recorded.
 
     Raises:
-        AgentConfigurationError: A function names no model of the router, or routers lead back to themselves.
+        AgentConfigurationError: A function returned a name that the router does not have, or a router leads
+            back to itself.
     """
     choice, passed = Choice(name), list[str]()
     while (router := _router_of(ctx, choice.model)) is not None:
         if choice.model in passed:
             raise AgentConfigurationError(
                 f"the router {choice.model!r} leads back to itself",
-                expected="routers that come to a chat model",
+                expected="routers that lead to a chat model",
                 found=" -> ".join([*passed, choice.model]),
                 fix="let one of them name a chat model with a provider",
             )
@@ -60,7 +61,7 @@ def _router_of(ctx: RunnerContext, name: str) -> Router | None:
 async def _next(
     ctx: RunnerContext, router: Router, messages: Sequence[ModelMessage], used: ChatUsage
 ) -> Choice:
-    """What one router chooses."""
+    """Return the choice of one router."""
     names = list(router.models)
     if router.judge is not None:
         return await _judged(ctx, router.judge, router.models, messages, used)
@@ -80,7 +81,7 @@ def _holds(rule: RouteRule, messages: Sequence[ModelMessage]) -> bool:
 
 
 def _length(messages: Sequence[ModelMessage]) -> int:
-    """How many characters the texts of a conversation have."""
+    """Return the number of characters of a conversation's texts."""
     parts = [part for message in to_json(messages) for part in message["parts"]]
     contents = [part.get("content") for part in parts]
     return sum(len(content) if isinstance(content, str) else len(str(content or "")) for content in contents)
@@ -91,7 +92,7 @@ def _of_function(reference: str, names: Sequence[str], messages: Sequence[ModelM
     if name in names:
         return name
     raise AgentConfigurationError(
-        f"the function {reference} of a router names no model of it",
+        f"the function {reference} of a router returned a name that is not a model of the router",
         expected=f"one of {', '.join(map(repr, names))}",
         found=repr(name),
         fix="return one of the names",

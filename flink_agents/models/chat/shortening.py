@@ -1,6 +1,6 @@
-"""Cuts what is too large for a history, so that one large message does not push out all that was said before.
+"""Cuts messages that are too large for a history, so that one of them does not displace all earlier ones.
 
-It works on messages as JSON, by their sizes alone: a replay comes to the same.
+It works on messages as JSON, by their sizes alone, so that a replay returns the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 _LEAST = 100
-"""Bytes below which no part is cut."""
+"""Parts with fewer bytes are not cut."""
 
 _BYTES_OF_TOKEN = 4
 
@@ -18,12 +18,12 @@ Message = dict[str, Any]
 
 
 def bytes_of(value: Any) -> int:
-    """How many bytes of JSON a value has."""
+    """Return the size of a value in bytes of JSON."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def begins_turn(message: Mapping[str, Any]) -> bool:
-    """Whether the user says something, and nothing belongs to a call before it."""
+    """Return True if the message starts a user's turn: it has user content and no tool results."""
     kinds = {part["part_kind"] for part in message["parts"]}
     return (
         message["kind"] == "request"
@@ -33,7 +33,7 @@ def begins_turn(message: Mapping[str, Any]) -> bool:
 
 
 def texts_of(part: Mapping[str, Any]) -> Iterator[str]:
-    """What a model is told of a part, with a name in place of each picture and the like."""
+    """Yield the texts of a part for the model, with a label in place of each file."""
     for name in ("tool_name", "args", "content"):
         value = part.get(name)
         if value is not None:
@@ -42,7 +42,7 @@ def texts_of(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tokens_of(message: Mapping[str, Any]) -> int:
-    """How many tokens a message has, at an estimate."""
+    """Return an estimate of the tokens of a message."""
     said = sum(
         len(_text(part.get(name)).encode("utf-8", "surrogatepass"))
         for part in message["parts"]
@@ -60,12 +60,12 @@ def _text(value: Any) -> str:
 def shortened(
     messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool], room: int
 ) -> list[Message]:
-    """Messages with their large parts cut, so that the latest turn leaves room for earlier ones.
+    """Return messages with large parts cut, so that the latest turn leaves room for earlier ones.
 
     Args:
         messages: The messages, the oldest first.
-        fits: Whether a turn is small enough.
-        room: How many bytes there are for all messages.
+        fits: Returns True if a turn is small enough.
+        room: Maximum size of all messages in bytes.
     """
     most, cut = room // 4, [_cut_message(one, room // 4) for one in messages]
     while not fits(latest_turn(cut)) and most > _LEAST:
@@ -76,7 +76,7 @@ def shortened(
 
 
 def latest_turn(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages from the latest one on with which the user begins a turn."""
+    """Return the messages of the latest turn of the user."""
     for number in range(len(messages) - 1, -1, -1):
         if begins_turn(messages[number]):
             return messages[number:]
@@ -84,7 +84,7 @@ def latest_turn(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def question_and_answer(turn: Sequence[Message]) -> list[Message]:
-    """A turn without what lies between its question and its answer: calls of tools and their results."""
+    """Return a turn without the tool calls and results between its question and its answer."""
     answer = turn[-1]
     if len(turn) < 3 or answer["kind"] != "response":
         return list(turn)
@@ -98,7 +98,7 @@ def _cut_message(message: Message, most: int) -> Message:
 
 
 def _cut_part(part: Message, most: int) -> Message:
-    """A part that has at most about so many bytes."""
+    """Return a part, cut to about ``most`` bytes."""
     if bytes_of(part) <= most:
         return part
     kind = part["part_kind"]
@@ -109,7 +109,7 @@ def _cut_part(part: Message, most: int) -> Message:
     if kind == "tool-call":
         return {**part, "args": {"cut": _cut(_text(part["args"]), most)}}
     if part.get("content") is None or kind == "thinking":
-        # A thought has a signature, without which it counts for nothing.
+        # A thought has a signature, without which it is invalid.
         return part
     made = {**part, "content": _cut(_text(_without_files(part["content"])), most)}
     if "content_file_digests" in made:
@@ -118,7 +118,7 @@ def _cut_part(part: Message, most: int) -> Message:
 
 
 def _cut_contents(contents: list[Any], most: int) -> list[Any]:
-    """What the user says in several contents, of which texts are cut and large files named."""
+    """Return the contents of a user message, with texts cut and large files replaced by labels."""
     each = max(most // len(contents), _LEAST)
     made: list[Any] = []
     for one in contents:
@@ -155,7 +155,7 @@ def _name_of_file(value: Mapping[str, Any]) -> str:
 
 
 def _without_files(value: Any) -> Any:
-    """A content with a name in place of each file that has its bytes there."""
+    """Return a content with a label in place of each file that it embeds."""
     if isinstance(value, dict):
         return _name_of_file(value) if value.get("kind") == "binary" and "data" in value else value
     return [_without_files(one) for one in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Counts what a conversation uses, by recorded responses, and ends it where it would use more than it may."""
+"""Counts the usage of a conversation by recorded responses, and ends it if it exceeds a limit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class UsageCounter:
 
     @property
     def counts_cost(self) -> bool:
-        """Whether prices are needed: to find one takes as long as all else that is done for a request."""
+        """True if prices are needed: finding a price takes as long as the rest of a request's overhead."""
         return self._limits.cost is not None
 
     def check_request(self) -> None:
         """Check that one more request may be sent.
 
         Raises:
-            UsageLimitExceededError: It may not.
+            UsageLimitExceededError: The limit of requests is reached.
         """
         self._check("requests", self.usage.requests + 1, self._limits.requests)
 
@@ -39,7 +39,7 @@ class UsageCounter:
         """Count an answer.
 
         Raises:
-            UsageLimitExceededError: It used more than is left; nothing that follows from it happens.
+            UsageLimitExceededError: The answer exceeds a limit; the conversation does not act on it.
         """
         used, known = answer.response.usage, self.usage.cost
         self.usage = self.usage.model_copy(
@@ -55,10 +55,10 @@ class UsageCounter:
         self._check_cost(answer)
 
     def call_tools(self, number: int) -> None:
-        """Count calls of tools, before they are made.
+        """Count tool calls before they are executed.
 
         Raises:
-            UsageLimitExceededError: There may not be so many.
+            UsageLimitExceededError: They exceed the limit.
         """
         calls = self.usage.tool_calls + number
         self._check("tool_calls", calls, self._limits.tool_calls)
@@ -77,7 +77,7 @@ class UsageCounter:
         limit, cost = self._limits.cost, self.usage.cost
         if limit is not None and cost is None:
             raise UsageLimitExceededError(
-                "a conversation has a limit of cost, and uses a model whose price is not known",
+                "a conversation has a limit of cost, and uses a model whose price is unknown",
                 expected="a model in the price list of pydantic-ai",
                 found=answer.response.model_name or "a response without the name of its model",
                 fix="limit tokens instead of cost",

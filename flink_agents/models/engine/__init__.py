@@ -1,4 +1,4 @@
-"""Whole agents of pydantic-ai inside actions, with each of their model and tool calls recorded."""
+"""Pydantic AI agents inside actions, with each of their model and tool calls recorded."""
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability

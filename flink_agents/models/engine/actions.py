@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai as an action of an agent on a stream, and as a tool of another one."""
+"""A Pydantic AI agent as an action of an agent on a stream, and as a tool of another agent."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def action_of(
         agent: The agent. It has a name and the capability ``FlinkDurability``.
         *triggers: The events that run it.
         name: Name of the action. Default: the agent's.
-        prompt: Makes the user's prompt of an event. Default: its input as text.
-        deps: Makes the dependencies of the run of an event and the action's context. Default: none.
-        output: Makes what the action returns of the run's result and the event. Default: an ``OutputEvent``
+        prompt: Returns the user's prompt for an event. Default: its input as a string.
+        deps: Returns the dependencies of a run, from the event and the action's context. Default: none.
+        output: Returns the action's result, from the run's result and the event. Default: an ``OutputEvent``
             with the result's output.
-        emits: The events that ``output`` makes.
+        emits: The events that ``output`` returns.
         **settings: Settings of the action, as ``@action`` takes them.
 
     Raises:
-        AgentDefinitionError: The agent has no name, or not the capability.
+        AgentDefinitionError: The agent has no name, or lacks the capability.
     """
     called, durability = name or agent.name, FlinkDurability.from_agent(agent)
     if not called or durability is None:
         raise AgentDefinitionError(
-            "an action runs an agent of pydantic-ai whose calls nothing would record",
+            "an action runs an agent of pydantic-ai whose calls would not be recorded",
             expected="an agent with a name and the capability FlinkDurability",
             found=f"the agent {agent.name!r}" + ("" if called else ", without a name"),
-            fix="make it as Agent(..., name='refunds', capabilities=[FlinkDurability()])",
+            fix="create it as Agent(..., name='refunds', capabilities=[FlinkDurability()])",
         )
 
     async def run(event: Any, ctx: RunnerContext) -> Any:
@@ -78,33 +78,35 @@ def as_tool(
     description: str | None = None,
     step_by_step: bool = False,
 ) -> Tool[Any]:
-    """Make a tool of an agent of pydantic-ai, by which another one hands over a request.
+    """Make a tool of a Pydantic AI agent, with which another agent delegates a request.
 
     Args:
         agent: The agent. It has a name.
         name: Name of the tool. Default: the agent's.
-        description: Tells the model what the tool is for. Default: the agent's description.
-        step_by_step: Record each call of ``agent``, which has ``FlinkDurability`` then. Default: its whole
-            run is one durable call of the other agent's, which a crash in the middle repeats.
+        description: Description of the tool for the model. Default: the agent's description.
+        step_by_step: Record each call of ``agent``, which needs ``FlinkDurability`` then. Default: its whole
+            run is one durable step of the other agent; after a crash in the middle, it runs again.
 
     Raises:
-        AgentDefinitionError: There is no name, or its calls are to be recorded and it has not the capability.
+        AgentDefinitionError: The tool has no name, or ``step_by_step`` is set and the agent lacks the
+            capability.
     """
     called = name or agent.name
     if not called:
         raise AgentDefinitionError(
             "an agent of pydantic-ai becomes a tool without a name",
-            fix="make it as Agent(..., name='research'), or pass as_tool(agent, name='research')",
+            fix="create it as Agent(..., name='research'), or pass as_tool(agent, name='research')",
         )
     if step_by_step and FlinkDurability.from_agent(agent) is None:
         raise AgentDefinitionError(
-            f"the tool {called!r} is to be recorded step by step, but nothing would record its agent's calls",
+            f"the tool {called!r} is to be recorded step by step, but its agent's calls would not be "
+            "recorded",
             expected="an agent with the capability FlinkDurability",
-            fix="make it as Agent(..., capabilities=[FlinkDurability()]), or leave step_by_step out",
+            fix="create it as Agent(..., capabilities=[FlinkDurability()]), or leave step_by_step out",
         )
 
     async def ask(ctx: RunContext[Any], request: str) -> Any:
-        # Inside a durable call what is used there would not be counted again on replay.
+        # Usage inside of a durable step would not be counted again on replay.
         usage = ctx.usage if step_by_step else None
         return (await agent.run(request, usage=usage)).output
 

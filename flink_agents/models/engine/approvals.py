@@ -1,9 +1,9 @@
-"""Tools that somebody has to approve, in the run of an agent of pydantic-ai: who is asked, and how it ends.
+"""Tools that need approval, in the run of a Pydantic AI agent: requests, answers, and errors.
 
-What answers at once, as a policy does, is asked in a recorded call. Where the capability says that people
-are asked, each call is a request for an approval, and so is the question that ``RequestInput`` hands on: the
-run of the action is suspended until somebody answers. Otherwise nothing waits for a person inside of a run,
-which ends by a named error, or with the requests as its output.
+A policy that answers at once is asked in a recorded call. If the capability has ``approvals=True``, each call
+becomes an approval request, and so does a question of ``RequestInput``: the run of the action is suspended
+until a person answers. Otherwise no run waits for a person: it ends with a named error, or with the requests
+as its output.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from flink_agents.api.errors import ApprovalUnavailableError
 from flink_agents.api.events.approvals import ApprovalOutcome, Decision
 
 _FIX = (
-    "let people be asked, by FlinkDurability(approvals=True); or let the run end with the requests, by "
-    "output_type=[..., DeferredToolRequests], and go on in a later run with deferred_tool_results; or "
-    "answer at once, by a capability HandleDeferredToolCalls or RequestInput"
+    "ask people: FlinkDurability(approvals=True); or end the run with the requests: output_type=[..., "
+    "DeferredToolRequests], and continue in a later run with deferred_tool_results; or answer at once: a "
+    "capability HandleDeferredToolCalls or RequestInput"
 )
 
 _deferred: ContextVar[list[ToolCallPart] | None] = ContextVar("flink_agents_deferred_tools", default=None)
-"""Calls of tools that the run of an agent deferred; None outside of runs in actions."""
+"""Tool calls that the run of an agent deferred; None outside of runs in actions."""
 
 _RESULTS = TypeAdapter(DeferredToolResults)
 
 
 @dataclass(frozen=True)
 class People:
-    """How people are asked for approvals.
+    """Settings of approval requests to people.
 
     Attributes:
-        seconds: After which time a request counts as denied; None for never.
+        seconds: Timeout of a request, after which it counts as denied; None for no timeout.
     """
 
     seconds: float | None = None
@@ -53,7 +53,7 @@ class People:
 
 @contextmanager
 def asking(agent: str, people: People | None) -> Iterator[None]:
-    """Let the run of ``agent`` inside of this ask who answers at once, and people where that is wanted."""
+    """Let the run of ``agent`` in this block ask policies, and people if ``people`` is set."""
     token = _deferred.set([])
     try:
         with external_event_scope(_Asking(agent, people)):
@@ -63,27 +63,27 @@ def asking(agent: str, people: People | None) -> Iterator[None]:
 
 
 def named(agent: str, error: BaseException) -> BaseException:
-    """The error that a run ends by: a named one, where it deferred tools and could not end with them."""
+    """Return the error that ends a run: a named one if the run deferred tools that it cannot return."""
     deferred = _deferred.get()
     if not deferred or not isinstance(error, UserError):
         return error
     return ApprovalUnavailableError(
-        f"the agent {agent!r} of pydantic-ai calls a tool that somebody has to approve or make",
-        expected="a run that can end with such requests, or something that answers them at once",
+        f"the agent {agent!r} of pydantic-ai called a tool that needs an approval or an external result",
+        expected="a run that can end with such requests, or a capability that answers them at once",
         found=f"calls of {', '.join(repr(call.tool_name) for call in deferred)}",
         fix=_FIX,
     )
 
 
 def note_deferred(requests: DeferredToolRequests) -> None:
-    """Note calls that a run deferred."""
+    """Store calls that a run deferred."""
     deferred = _deferred.get()
     if deferred is not None:
         deferred[:] = [*requests.approvals, *requests.calls]
 
 
 async def ask_people(agent: str, requests: DeferredToolRequests, people: People) -> DeferredToolResults:
-    """Ask for an approval of each call that needs one, side by side; returns what was said to them."""
+    """Request approval of each call that needs one, concurrently, and return the answers."""
     context = current_context()
     assert context is not None
 
@@ -105,11 +105,11 @@ def _said(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
 
 
 class _Asking(ExternalEventWaiter):
-    """Asks in a recorded call; what gives no answer at once is asked of people, or refused.
+    """Asks in a recorded call. If there is no answer at once, it asks people, or raises an error.
 
     Args:
         agent: Name of the agent that asks.
-        people: How people are asked; None where nobody waits for them.
+        people: Settings of requests to people; None if people are not asked.
     """
 
     def __init__(self, agent: str, people: People | None) -> None:
@@ -122,8 +122,8 @@ class _Asking(ExternalEventWaiter):
         """Ask, and return the answer.
 
         Raises:
-            ApprovalUnavailableError: There is none yet, and nobody waits for people.
-            ExternalEventError: Nobody answered in time.
+            ApprovalUnavailableError: There is no answer at once, and people are not asked.
+            ExternalEventError: No answer came in time.
         """
         context = current_context()
         assert context is not None
@@ -135,7 +135,7 @@ class _Asking(ExternalEventWaiter):
             raise ApprovalUnavailableError(
                 f"the agent {self._agent!r} of pydantic-ai waits for an answer to {name!r}",
                 expected="an answer at once",
-                found="a question that was handed on to somebody",
+                found="a question that was passed on to a person",
                 fix=_FIX,
             )
         seconds = self._people.seconds if timeout is None else timeout.total_seconds()
@@ -165,13 +165,13 @@ def _shown(call: ToolCallPart) -> dict[str, Any]:
 
 
 def _check_results(arguments: Mapping[str, Any]) -> None:
-    """Check that an answer that brings results of its own brings such as pydantic-ai takes."""
+    """Check that results in an answer have a form that pydantic-ai accepts."""
     if "results" in arguments:
         _RESULTS.validate_python(arguments["results"])
 
 
 def _results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
-    """What an answer says to all calls that wait: its own results, else the same to each of them."""
+    """Return the results of all waiting calls: the answer's own results, or the same answer for each call."""
     if outcome.approved and "results" in outcome.arguments:
         return outcome.arguments["results"]
     said = ToolApproved() if outcome.approved else ToolDenied(outcome.text)

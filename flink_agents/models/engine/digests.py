@@ -1,4 +1,4 @@
-"""Digests of requests, by which a replay finds that it asks for something else than was recorded."""
+"""Digests of requests, by which a replay detects a request that differs from the recorded one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ VARYING = frozenset(("timestamp", "run_id", "conversation_id"))
 
 
 def digest_of(parts: Iterable[object]) -> str:
-    """A SHA-256 of what a request consists of, in hexadecimal digits.
+    """Return the SHA-256 of the parts of a request, in hexadecimal digits.
 
-    Contexts of runs and toolsets are left out, as are times and identities of runs: they say nothing of what
-    is asked for.
+    It ignores contexts of runs, toolsets, timestamps and run ids: they are not part of the request.
 
     Args:
-        parts: Messages, settings, names and arguments, as pydantic-ai hands them to a durable engine.
+        parts: Messages, settings, names and arguments, as pydantic-ai passes them to a durable engine.
     """
     known = [_plain(part) for part in parts if not isinstance(part, RunContext | ToolsetTool)]
     text = json.dumps(known, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""``FlinkDurability``: records each model and tool call of an agent of pydantic-ai that an action runs.
+"""``FlinkDurability``: records each model and tool call of a Pydantic AI agent in an action.
 
-It is an engine on the public interface of ``pydantic_ai.durable_exec``: that wraps models and toolsets and
-names their calls; here each becomes a durable call of the action whose code runs.
+It implements the public interface of ``pydantic_ai.durable_exec``, which wraps models and toolsets and names
+their calls. Here each call becomes a durable step of the running action.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ from flink_agents.models.engine.tool_calls import (
 from flink_agents.models.setup.nesting import nested
 from flink_agents.models.setup.secrets import know_models
 
-# What these wait for is done by durable calls, which are no tasks of the action, or by tasks of their own.
+# Their operations wait for durable steps, which are not tasks of the action, or for tasks of their own.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
 
 READERS.add(__name__)
 
 TOOL_CONFIG = "flink"
-"""Key in a tool's metadata: settings of its calls, or False where the action executes it as its own code."""
+"""Key in a tool's metadata: settings of its calls, or False if the tool runs as code of the action."""
 
 _NOT_OF_DURABLE_CALLS = frozenset({"idempotent", "retry_after_limit"})
 
 
 _LISTS = (ToolsetGetToolsId, ToolsetGetInstructionsId)
-"""Operations that only read what a toolset has."""
+"""Operations that only read properties of a toolset."""
 
 
 def _watch(toolset: AbstractToolset[Any]) -> None:
@@ -103,17 +103,18 @@ def _watch(toolset: AbstractToolset[Any]) -> None:
 
 
 class CallSettings(TypedDict, total=False):
-    """How calls are made.
+    """Settings of model and tool calls.
 
     Attributes:
-        timeout: Seconds, or a duration, that one attempt may take.
-        retry: When a failed attempt is followed by another one. Default of model calls: ``RetryPolicy()``,
-            which without ``retry_on`` is for failures that another attempt may not meet: timeouts, lost
-            connections, odd answers, 408, 409, 425, 429 and 5xx but 501. Default of tool calls: none.
-        retry_after_limit: Of model calls: the longest ``Retry-After`` to wait for, in seconds. If the
-            provider asks to wait longer, the request fails at once, with a WARNING. Default: 300.
-        idempotent: Of tool calls: True if a call whose outcome is unknown may be made again; False if it may
-            not even after a crash, at the cost of a second record. Default: what the tool's MCP server says.
+        timeout: Timeout of one attempt: seconds, or a duration.
+        retry: Policy for failed attempts. Default of model calls: ``RetryPolicy()``, which without
+            ``retry_on`` repeats transient failures: timeouts, lost connections, unreadable answers, 408, 409,
+            425, 429 and 5xx except 501. Default of tool calls: no retries.
+        retry_after_limit: For model calls: the longest ``Retry-After`` to wait for, in seconds. If the
+            provider asks for more, the request fails at once and logs a WARNING. Default: 300.
+        idempotent: For tool calls: True if a call with an unknown outcome may be repeated. False if it must
+            not be repeated even after a crash, at the cost of a second record. Default: the hint of the
+            tool's MCP server.
     """
 
     timeout: float | timedelta
@@ -125,28 +126,28 @@ class CallSettings(TypedDict, total=False):
 @calls_durably
 @dataclass(init=False)
 class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Lets an agent of pydantic-ai survive crashes inside an action.
+    """Lets a Pydantic AI agent survive crashes inside an action.
 
-    It is given to the agent: ``Agent(..., name="refunds", capabilities=[FlinkDurability()])``.
-    Within an ``async def`` action each request to a model, call of a tool and question to an MCP server is a
-    durable call of that action. After a crash none whose end was recorded is made again. Elsewhere, as in a
-    script or a unit test, the agent runs as it would without.
+    Pass it to the agent: ``Agent(..., name="refunds", capabilities=[FlinkDurability()])``. In an ``async
+    def`` action, each request to a model, tool call and request to an MCP server is a durable step of that
+    action. After a crash, recorded calls are not repeated. Elsewhere, as in a script or a unit test, the
+    capability has no effect.
 
-    The agent needs a ``name``, and each of its MCP and dynamic toolsets an ``id``: records name calls by
-    them, so that they stay as they are while runs are unfinished.
+    The agent needs a ``name``, and each of its MCP and dynamic toolsets an ``id``: records refer to calls by
+    them, so do not change them while runs are unfinished.
 
     Args:
-        models: Further models by the names under which runs may ask for them.
-        event_stream_handler: Gets the events of a run; each is then a durable call.
-        name: Stands for the agent's name in records.
-        model_calls: How requests to models are made.
-        tool_calls: How tools are called, where their metadata ``{"flink": {...}}`` says nothing else.
-        approvals: Whether people are asked for calls of tools with ``requires_approval``, and for what
-            ``RequestInput`` hands on. The run of the action is suspended until they answer.
+        models: More models, by the names that runs can request.
+        event_stream_handler: Receives the events of a run; each is then a durable step.
+        name: Replaces the agent's name in records.
+        model_calls: Settings of model requests.
+        tool_calls: Settings of tool calls, unless the tool's metadata ``{"flink": {...}}`` sets others.
+        approvals: True if people approve calls of tools with ``requires_approval``, and answer questions of
+            ``RequestInput``. The run of the action is suspended until they answer.
         approval_timeout: Seconds, or a duration, after which a request counts as denied. Default: never.
-        on_unknown_outcome: What happens if nobody knows whether the call of a tool took effect: ``fail`` ends
-            the run, ``ask`` lets a person decide.
-        on_name_taken: What becomes of a tool of an ``MCPToolset`` if the agent has another tool of that name:
+        on_unknown_outcome: Policy if it is unknown whether a tool call took effect: ``fail`` ends the run,
+            ``ask`` lets a person decide.
+        on_name_taken: Policy if the agent has another tool with the name of a tool of an ``MCPToolset``:
             ``skip`` leaves it out, ``prefix`` names it ``ID_tool``, ``fail`` ends the run.
         allow_urls: True if prompts and histories that came with data may have contents that are URLs.
     """
@@ -192,7 +193,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
             self._people = People(approval_timeout.total_seconds() if is_duration else approval_timeout)
 
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
-        """The capability that belongs to one agent."""
+        """Return the capability of one agent."""
         calls_durably(agent)
         if self.asks_people:
             waits_durably(agent)
@@ -203,22 +204,22 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         return made
 
     def get_ordering(self) -> CapabilityOrdering:
-        """Come behind policies that answer at once, and before what hands a question on."""
+        """Order it after policies that answer at once, and before capabilities that pass questions on."""
         ordering = super().get_ordering()
         return replace(ordering, wraps=(*ordering.wraps, RequestInput))
 
     @property
     def asks_people(self) -> bool:
-        """Whether people are asked, for whose answers runs of actions wait."""
+        """Return True if people are asked, so that runs of actions wait for their answers."""
         return self._people is not None or self._on_unknown is OnUnknownOutcome.ASK
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether the code of an action runs, and not that of one of its durable calls."""
+        """Return True if the code of an action runs, rather than the code of one of its durable steps."""
         return current_context() is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[CallSettings]:
-        """What makes the durable calls."""
+        """Return the backend that makes the durable steps."""
         resolve = self._build_resolve_tool_config(self._tool_calls)
 
         def of_tool(
@@ -244,7 +245,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def prepare_tools(
         self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]
     ) -> list[ToolDefinition]:
-        """Tell the model of no parameter ``idempotency_key``."""
+        """Hide the parameter ``idempotency_key`` from the model."""
         return [without_key(one) for one in tool_defs]
 
     async def before_model_request(
@@ -258,13 +259,13 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_tool_validate(
         self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Let arguments pass without the idempotency key that the tool gets."""
+        """Accept arguments without the idempotency key, which the tool gets later."""
         return with_placeholder(args) if takes_key(tool_def) else args
 
     async def before_tool_execute(
         self, ctx: RunContext[AgentDepsT], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any
     ) -> Any:
-        """Give a tool its idempotency key."""
+        """Pass a tool its idempotency key."""
         return {**args, IDEMPOTENCY_KEY: new_key()} if takes_key(tool_def) else args
 
     async def on_tool_execute_error(
@@ -276,33 +277,33 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         args: Any,
         error: Exception,
     ) -> Any:
-        """Name the tool in what it raised."""
+        """Add the tool's name to the error that it raised."""
         note_once(error, f"in tool {tool_def.name!r}")
         raise error
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        """Record calls of tools, each of which has a name of its own."""
+        """Record tool calls, each tool under a name of its own."""
         recorded = super().get_wrapper_toolset(toolset) or toolset
         if self.agent is None or not self.in_durable_context:
             return recorded
         return with_free_names(recorded, self._on_name_taken, output_names(self.agent.output_type))
 
     def get_default_run_id(self) -> str | None:
-        """The identity of a run, which is the same on replay; None where nothing is recorded."""
+        """Return the id of a run, which is the same on replay; None if nothing is recorded."""
         context = current_context()
         return None if context is None else str(context.uuid4())
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """The identity of a conversation that begins with a run."""
+        """Return the id of a conversation that starts with a run."""
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:
-        """When a run began: with the run of the action."""
+        """Return the start time of a run: that of the action's run."""
         context = current_context()
         return None if context is None else context.now()
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """Execute a run. Tools of one response are called side by side, their events come in one order."""
+        """Execute a run. The tools of one response run concurrently; their events have a fixed order."""
         if not self.in_durable_context or self.agent is None:
             self._check_recordable()
             return await super().wrap_run(ctx, handler=handler)
@@ -316,7 +317,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def handle_deferred_tool_calls(
         self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Note calls of tools that somebody has to approve or make, and ask people where that is wanted."""
+        """Store tool calls that need an approval or an external result, and ask people if configured."""
         note_deferred(requests)
         if self._people is None or not self.in_durable_context or not requests.approvals:
             return None
@@ -325,38 +326,38 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         return await ask_people(self.name, requests, self._people)
 
     def _hands_on(self) -> bool:
-        """Whether the agent has a capability of its own that asks somebody."""
+        """Return True if the agent has its own capability for deferred tool calls."""
         found: list[AbstractCapability[AgentDepsT]] = []
         if self.agent is not None:
             self.agent.root_capability.apply(found.append)
         return any(isinstance(one, RequestInput) for one in found)
 
     async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
-        """Name the error of a run that waits for somebody."""
+        """Replace the error of a run that waits for an approval or a result by a named one."""
         raise named(self.name, error)
 
     def _check_recordable(self) -> None:
         action = unrecorded_action()
         if action is not None:
             raise AgentNotDurableError(
-                f"the action {action!r} runs the agent {self.name!r} of pydantic-ai where none of its calls "
-                "can be recorded",
+                f"the action {action!r} runs the agent {self.name!r} of pydantic-ai in a place where its "
+                "calls cannot be recorded",
                 expected="an async def action that awaits it in its own thread",
                 found=f"a run in a def action, or in another thread of {action!r}",
                 fix="write async def and 'await agent.run(...)'; or record the whole run as one durable "
-                "call, of a function that returns the output of agent.run_sync(...)",
+                "step: of a function that returns the output of agent.run_sync(...)",
             )
 
 
 class _Calls(JournalCallableOperationBackend[CallSettings]):
-    """Makes each operation of an agent a durable call of the action whose code runs.
+    """Makes each operation of an agent a durable step of the running action.
 
     Args:
         agent: Name of the agent.
-        on_unknown: What happens if nobody knows whether the call of a tool took effect.
+        on_unknown: Policy if it is unknown whether a tool call took effect.
         models: Its models.
-        default_model_id: Identity of the agent's own model.
-        config: How calls are made.
+        default_model_id: Id of the agent's own model.
+        config: Settings of calls.
     """
 
     def __init__(
@@ -375,7 +376,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         know_models(models)
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
-        """Bind an operation, and remember how its result is read from a record."""
+        """Bind an operation, and keep how to read its result from a record."""
         self._read[operation.operation_id] = operation.result_codec.load
         return super().bind(operation)
 
@@ -388,7 +389,7 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
         cache_key: tuple[object, ...],
         config: CallSettings,
     ) -> object:
-        """Call ``body``, or give back what was recorded of it."""
+        """Call ``body``, or return its recorded result."""
         context = current_context()
         if context is None:
             return await body()
@@ -428,15 +429,15 @@ class _Calls(JournalCallableOperationBackend[CallSettings]):
 
     def _unrecordable(self, name: str, error: PydanticSerializationError) -> DurableResultError:
         return DurableResultError(
-            f"the durable call {name!r} of the agent {self._agent!r} gave a result that is no JSON",
+            f"the durable call {name!r} of the agent {self._agent!r} returned a result that JSON cannot hold",
             expected="plain data, dataclasses and pydantic models",
             found=str(error),
-            fix="return plain data from the tool, or keep the object outside and return what finds it again",
+            fix="return plain data from the tool, or keep the object outside and return a reference to it",
         )
 
 
 def _settings(operation_id: DurableOperationId, config: CallSettings) -> dict[str, Any]:
-    """Return the arguments of the durable call that an operation is made by; calls of tools aside."""
+    """Return the arguments of an operation's durable step; tool calls have others."""
     settings: dict[str, Any] = {k: v for k, v in config.items() if k not in _NOT_OF_DURABLE_CALLS}
     if isinstance(operation_id, ModelRequestId):
         retry = settings.get("retry", RETRY)

@@ -1,7 +1,7 @@
-"""The tools of a whole agent in a recorded run, each under a name of its own.
+"""The tools of a Pydantic AI agent in a recorded run, each under a unique name.
 
 pydantic-ai ends a run in which two toolsets have tools of one name. A running MCP server can add a tool of
-any name, so each run would fail from then on: ``on_name_taken`` says what becomes of such a tool instead.
+any name, so each run would fail from then on: ``on_name_taken`` decides how such a tool is handled instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flink_agents.models.tools.names import duplicate
 _log = bounded_logger("flink_agents.mcp")
 
 _OUTPUT = "final_result"
-"""The name of a tool by which an agent gives its output. A further one has an ending."""
+"""Name of the tool with which an agent returns its output. Further output tools have a suffix."""
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,7 @@ class ServedToolsetTool(ToolsetTool[Any]):
     """A tool of an MCP server of the job.
 
     Attributes:
-        on_name_taken: What becomes of it if the agent has a tool of its name.
+        on_name_taken: Policy if the agent has another tool with its name.
     """
 
     on_name_taken: str
@@ -51,10 +51,10 @@ def output_names(output_type: Any) -> frozenset[str]:
 
 
 def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str]) -> None:
-    """Check that no function of an agent has the name of a tool that gives its output.
+    """Check that no function of an agent has the name of an output tool.
 
     Raises:
-        DuplicateNameError: One has.
+        DuplicateNameError: A function has such a name.
     """
     tools = {name for one in toolsets if isinstance(one, FunctionToolset) for name in one.tools}
     if twice := sorted(tools & outputs):
@@ -64,26 +64,26 @@ def check_names(toolsets: Iterable[AbstractToolset[Any]], outputs: frozenset[str
 def with_free_names(
     toolset: AbstractToolset[Any], on_name_taken: str, outputs: frozenset[str] = frozenset()
 ) -> AbstractToolset[Any]:
-    """The toolset of a run, in which tools of MCP servers make way for others.
+    """Return the toolset of a run, in which tools of MCP servers give way to others with the same name.
 
     Args:
-        toolset: All tools of the agent but those that give its output.
-        on_name_taken: What becomes of a tool of an ``MCPToolset`` if its name is taken.
-        outputs: Names of tools that give its output, besides ``final_result``.
+        toolset: All tools of the agent except output tools.
+        on_name_taken: Policy for a tool of an ``MCPToolset`` whose name is taken.
+        outputs: Names of output tools, besides ``final_result``.
     """
     if type(toolset) is CombinedToolset:
         inner = [with_free_names(one, on_name_taken, outputs) for one in toolset.toolsets]
         return _FreeNames(inner, on_name_taken=on_name_taken, outputs=outputs)
     if isinstance(toolset, WrapperToolset):
         inside = with_free_names(toolset.wrapped, on_name_taken, outputs)
-        # A wrapper of a single toolset may be no dataclass.
+        # A wrapper of a single toolset need not be a dataclass.
         return toolset if inside is toolset.wrapped else replace(toolset, wrapped=inside)
     return toolset
 
 
 @dataclass
 class _Keyed(WrapperToolset[Any]):
-    """Lists the tools of a toolset by keys that no other toolset has."""
+    """Lists the tools of a toolset under unique keys."""
 
     number: int
 
@@ -107,7 +107,7 @@ class _FreeNames(CombinedToolset[Any]):
         ]
         own = [name for name, _, policy in listed if policy is None]
         if len(set(own)) < len(own):
-            # Two toolsets of the author: pydantic-ai says which.
+            # Both toolsets are the author's: pydantic-ai names them in its error.
             return await super().get_tools(ctx)
         if twice := sorted(self.outputs.intersection(own)):
             raise duplicate(twice)
@@ -125,12 +125,12 @@ class _FreeNames(CombinedToolset[Any]):
     ) -> Any:
         source: ToolsetTool[Any] = vars(tool)["source_tool"]
         if (own := source.tool_def.name) != name:
-            # Records have the name that the server knows.
+            # Records use the name that the server knows.
             ctx, tool = replace(ctx, tool_name=own), _named(tool, own)
         return await super().call_tool(own, tool_args, ctx, tool)
 
     def _policy(self, tool: ToolsetTool[Any]) -> str | None:
-        """What becomes of a tool if its name is taken; None if it is one of the author."""
+        """Return the policy for a tool whose name is taken; None if it is a tool of the author."""
         source: ToolsetTool[Any] | None = tool
         while source is not None:
             if isinstance(source, ServedToolsetTool):
@@ -144,7 +144,7 @@ def _named(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
 
 
 def _free_name(name: str, tool: ToolsetTool[Any], policy: str, taken: set[str]) -> str | None:
-    """The name under which a tool of a server is given to the model; None if it is left out."""
+    """Return the name under which the model gets a server's tool; None if the tool is left out."""
     if name not in taken and not _gives_output(name):
         return name
     if policy == "fail":

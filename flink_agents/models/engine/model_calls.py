@@ -1,7 +1,7 @@
-"""Requests to models in the run of an agent of pydantic-ai: attempts follow the policies of durable calls.
+"""Requests to models in the run of a Pydantic AI agent: attempts follow the policies of durable steps.
 
-Nothing repeats a request but the durable call, so that attempts are counted, logged and bounded in one place.
-The libraries of providers repeat requests by themselves otherwise.
+Only the durable step repeats a request, so that attempts are counted, logged and bounded in one place. By
+default, the libraries of providers repeat requests, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flink_agents.models.setup.failures import failed_attempt, text_of
 from flink_agents.models.setup.model_failures import check_recordable, is_of_a_test, may_be_repeated
 
 RETRY_AFTER_LIMIT = 300.0
-"""Seconds to wait at most if a provider asks for it, unless ``model_calls`` says something else."""
+"""Default of ``retry_after_limit``: the longest ``Retry-After`` to wait for, in seconds."""
 
 
 class _Repeatable(type):
@@ -36,15 +36,15 @@ class _Repeatable(type):
 
 
 class RepeatableFailure(Exception, metaclass=_Repeatable):
-    """Stands in ``retry_on`` for every failure of a provider that another attempt may not meet."""
+    """Represents, in ``retry_on``, every transient failure of a provider."""
 
 
 RETRY = RetryPolicy()
-"""When a request is sent again, unless ``model_calls`` of the capability says something else."""
+"""Default retry policy of model requests."""
 
 
 class _TooLong(type):
-    """Checks instances only: ``isinstance`` logs a WARNING when it finds one."""
+    """Checks instances only: ``isinstance`` logs a WARNING if it finds one."""
 
     limit = RETRY_AFTER_LIMIT
 
@@ -56,11 +56,12 @@ class _TooLong(type):
 
 
 def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:
-    """The policy by which requests are sent again.
+    """Return the retry policy of model requests.
 
     Args:
-        policy: What the author says. Without ``retry_on`` it is for what another attempt may not meet.
-        limit: Seconds to wait at most if a provider asks for it. If it asks for more, the request fails.
+        policy: The author's policy. Without ``retry_on`` it applies to transient failures.
+        limit: The longest ``Retry-After`` to wait for, in seconds. If a provider asks for more, the request
+            fails.
     """
     too_long = cast("type[Exception]", _TooLong("AsksToWaitTooLong", (Exception,), {"limit": limit}))
     changes: dict[str, Any] = {"non_retryable": (*policy.non_retryable, too_long)}
@@ -80,7 +81,7 @@ def _repeats(error: Exception) -> bool:
 async def asked(
     body: Callable[[], Awaitable[object]], agent: str, read: Callable[[object], object]
 ) -> object:
-    """Await ``body``, which sends a request to a model, and return what is recorded of the answer.
+    """Await ``body``, which sends a request to a model, and return the record of the answer.
 
     Args:
         body: Sends the request.
@@ -88,12 +89,12 @@ async def asked(
         read: Reads an answer from its record.
 
     Raises:
-        AgentRunError: The request failed, as pydantic-ai says.
-        ModelRequestError: A library raised something else, or all models of a ``FallbackModel`` failed.
+        AgentRunError: The request failed with an error of pydantic-ai.
+        ModelRequestError: A library raised another error, or all models of a ``FallbackModel`` failed.
     """
     try:
         recorded = await body()
-        # An answer that cannot be read again must fail here, where it is an attempt, and not on replay.
+        # An unreadable answer must fail here, where it is an attempt, and not on replay.
         check_recordable(recorded)
         read(recorded)
     except (AgentRunError, AgentsError, UserError):
@@ -106,7 +107,7 @@ async def asked(
         failed = ModelRequestError(
             f"a model of the agent {agent!r} of pydantic-ai gave an answer that its library cannot read",
             found=f"{type(error).__name__}: {text_of(error)}"[:2000],
-            fix="look at what the service answers",
+            fix="check the answers of the service",
         )
         vars(failed).update(repeatable=True)
         raise failed from error
@@ -114,16 +115,16 @@ async def asked(
 
 
 def _of_group(group: FallbackExceptionGroup, agent: str) -> ModelRequestError:
-    """One failure for those of all models: one that may answer the next attempt is enough."""
+    """Return one failure for those of all models: it is transient if one of them is."""
     failures = list(_leaves(group))
     failed = ModelRequestError(
         f"no model of the agent {agent!r} of pydantic-ai answered",
         expected="an answer of one of its models",
         found="; ".join(f"{type(one).__name__}: {text_of(one)}" for one in failures)[:2000],
-        fix="look at what each of the services answers",
+        fix="check the answers of each service",
     )
     again = [one for one in failures if isinstance(one, Exception) and _repeats(one)]
-    # The next attempt asks all models, so it begins when the first of them may answer.
+    # The next attempt asks all models, so it starts when the first of them may answer.
     wait = min((getattr(one, "retry_after", None) or 0.0 for one in again), default=None)
     vars(failed).update(repeatable=bool(again), retry_after=wait)
     return failed
@@ -138,7 +139,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def leave_retries_to_us(models: Iterable[Model]) -> None:
-    """Let the clients of models send each request once, and read answers of bounded size."""
+    """Configure the clients of models to send each request once and to read answers of bounded size."""
     for model in _flat(models):
         client = client_of(model)
         if getattr(client, "max_retries", 0):
@@ -147,7 +148,7 @@ def leave_retries_to_us(models: Iterable[Model]) -> None:
 
 
 def _flat(models: Iterable[Model]) -> Iterator[Model]:
-    """Models, and those that others stand for: of wrappers and fallbacks."""
+    """Yield models, and those inside of wrappers and fallbacks."""
     for model in models:
         yield model
         wrapped = getattr(model, "wrapped", None)

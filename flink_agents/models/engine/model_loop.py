@@ -1,8 +1,8 @@
-"""The loop on which agents of pydantic-ai ask their models: one for the process.
+"""The event loop on which Pydantic AI agents send requests to their models: one for the process.
 
-An agent stands in a module, with its model and the connections of that. A connection belongs to the loop that
-opened it, but each subtask and each attempt of a job has a loop of its own, and several share a process. So
-models are used here, and stay open as long as an attempt is there that has asked them.
+An agent is a global of a module, with its model and the model's connections. A connection belongs to the loop
+that opened it, but each subtask and each attempt of a job has its own loop, and several share a process. So
+models run on this loop, and stay open while an attempt that used them exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _log = bounded_logger("flink_agents.models")
 
 _LOOK_SECONDS = 1.0
-"""How often somebody looks whether attempts have ended. Nobody tells: their loops are closed."""
+"""Interval of the check for ended attempts. There is no notification: their loops are just closed."""
 
 
 class _ModelLoop:
@@ -42,7 +42,7 @@ class _ModelLoop:
 
 
 class _Visits:
-    """The models that attempts have asked, by the loops of these. All of it runs on the loop of models."""
+    """The models that attempts use, by the loop of the attempt. All of it runs on the loop of models."""
 
     def __init__(self) -> None:
         self._entered: dict[asyncio.AbstractEventLoop, dict[int, Model]] = {}
@@ -53,7 +53,7 @@ class _Visits:
     async def enter(self, visitor: asyncio.AbstractEventLoop, models: Iterable[Model]) -> None:
         """Keep models open until a loop is closed.
 
-        pydantic-ai counts who has entered a model, and closes it behind the last one.
+        pydantic-ai counts the users of a model, and closes it after the last one.
         """
         async with self._entering:
             entered = self._entered.setdefault(visitor, {})
@@ -66,12 +66,12 @@ class _Visits:
             asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Leave what loops have entered that are closed by now, and look again while there are others."""
+        """Leave the models of closed loops, and check again while other loops are open."""
         loop = asyncio.get_running_loop()
         for visitor in [one for one in self._entered if one.is_closed()]:
             for model in self._entered.pop(visitor).values():
                 task = loop.create_task(_leave(model))
-                # The loop itself does not keep its tasks from the collector.
+                # The loop itself does not protect its tasks from garbage collection.
                 self._leaving.add(task)
                 task.add_done_callback(self._leaving.discard)
         self._watching = bool(self._entered)
@@ -82,7 +82,7 @@ class _Visits:
 async def _leave(model: Model) -> None:
     try:
         await model.__aexit__(None, None, None)
-    except Exception as error:  # whatever the library of a provider raises
+    except Exception as error:  # the library of a provider can raise anything
         _log.warning("the model %r was not closed: %r", model, error)
 
 
@@ -91,13 +91,13 @@ _visits = _Visits()
 
 
 async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model] = ()) -> T:
-    """Await ``ask()`` on the loop of models, with the context variables that are set here.
+    """Await ``ask()`` on the loop of models, with the caller's context variables.
 
-    Where this is cancelled, so is that.
+    If the caller is cancelled, so is the request.
 
     Args:
-        ask: What is awaited there.
-        models: What it uses: they stay open until the loop on which this is awaited is closed.
+        ask: Returns the awaitable to run there.
+        models: The models that it uses: they stay open until the caller's loop is closed.
     """
     ended: Future[T] = Future()
     tasks: list[asyncio.Task[None]] = []
@@ -109,7 +109,7 @@ async def on_model_loop(ask: Callable[[], Awaitable[T]], models: Iterable[Model]
         try:
             await _visits.enter(visitor, models)
             ended.set_result(await ask())
-        except BaseException as error:  # whatever it is, who awaits it here gets it
+        except BaseException as error:  # any error is passed to the caller
             ended.set_exception(error)
 
     def begin() -> None:

@@ -16,14 +16,14 @@ from flink_agents.models.chat.origins import own_request, own_response
 
 
 def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[ModelMessage]:
-    """Return the messages of a request, without what data must not ask for.
+    """Return the messages of a request without the parts that data must not contain.
 
     Args:
-        messages: What the model is asked with.
+        messages: The messages of the request.
         allow_urls: True if contents that came with data may be URLs.
 
     Raises:
-        MessageOriginError: Data would speak as somebody else than the user.
+        MessageOriginError: Data has a role other than the user's.
         UrlContentError: Data has a content that is a URL.
     """
     own = [own_request(one) if isinstance(one, ModelRequest) else own_response(one) for one in messages]

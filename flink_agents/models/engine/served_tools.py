@@ -21,13 +21,13 @@ _WATCHES = "__flink_agents_watches__"
 
 
 def watch(toolset: AbstractToolset[Any]) -> None:
-    """Let recorded calls of a toolset carry their idempotency keys, and tell calls that were lost."""
+    """Add idempotency keys to recorded calls of a toolset, and detect lost calls."""
     if isinstance(toolset, MCPToolset) and not hasattr(toolset.process_tool_call, _WATCHES):
         toolset.process_tool_call = _through(toolset.process_tool_call)
 
 
 def _through(author: Any) -> Any:
-    """What processes calls of tools: the author's function, if there is one, around a call with a key."""
+    """Wrap the author's function for tool calls, if there is one, around a call with a key."""
 
     async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:
         made = being_made.get()
@@ -54,9 +54,9 @@ def _through(author: Any) -> Any:
 
 
 def _failure(error: Exception) -> Failure:
-    """What is known of a call that raised ``error``."""
+    """Return the failure that caused ``error``."""
     if isinstance(error, ModelRetry):
-        # The tool itself said no, unless the library made a lost connection of this.
+        # The tool itself reported an error, unless the library reports a lost connection in this way.
         cause = error.__cause__
         return (
             Failure(Kind.REFUSED, text_of(error))

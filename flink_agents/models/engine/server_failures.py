@@ -1,4 +1,4 @@
-"""MCP servers that fail in runs of agents of pydantic-ai: failed attempts, and the error after the last."""
+"""MCP servers that fail in runs of Pydantic AI agents: failed attempts, and the error after the last one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from flink_agents.models.setup.failures import text_of
 from flink_agents.redaction import hide
 
 _NOT_CONNECTED = "Client failed to connect"
-"""How the error of a client begins that did not reach its server."""
+"""Start of the client's error message if it did not reach its server."""
 
 _LIBRARIES = frozenset({"fastmcp", "httpcore", "httpx", "httpx2", "mcp", "pydantic_core"})
-"""Packages whose exceptions say that a server failed, or that its answer is odd."""
+"""Packages whose exceptions mean that a server failed, or that its answer is invalid."""
 
 _MOST_CHARACTERS = 1000
 
 
 class ServerFailedError(RetryableError):
-    """A server was not reached, or gave no answer that can be read. The request can be sent again."""
+    """A server was not reached, or its answer is unreadable. The request can be sent again."""
 
 
 async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -> object:
@@ -27,10 +27,10 @@ async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -
 
     Args:
         body: Lists the tools of a toolset, or calls one.
-        reads: True if it lists them. Then it can be repeated, whatever happened.
+        reads: True if it lists tools. Then it can be repeated after any failure.
 
     Raises:
-        ServerFailedError: The server was not reached, or nobody can read its list.
+        ServerFailedError: The server was not reached, or its list is unreadable.
     """
     try:
         return await body()
@@ -45,9 +45,9 @@ def unavailable(name: str, error: ServerFailedError) -> MCPServerUnavailableErro
     """Return the error of a durable call whose server failed in all attempts."""
     return MCPServerUnavailableError(
         f"an MCP server did not answer to {name!r}",
-        expected="a server that is there, and answers in time",
+        expected="a running server that answers in time",
         found=str(error),
-        fix="look at the server; raise read_timeout of the toolset, or retry of tool_calls",
+        fix="check the server; raise read_timeout of the toolset, or retry of tool_calls",
     )
 
 

@@ -1,4 +1,4 @@
-"""The MCP server of an agent on a stream as a toolset of a pydantic-ai agent that runs in its actions."""
+"""The MCP server of an agent on a stream as a toolset of a Pydantic AI agent that runs in its actions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ def server_toolset(
     """Make a toolset of an MCP server that the agent on the stream declares.
 
     ``ModelAgent(..., toolsets=[server_toolset("shop")], capabilities=[FlinkDurability()])``: the run uses the
-    connection of the subtask, with the options of the job. Its list of tools and each call are durable calls.
-    Tools that somebody has to approve need ``FlinkDurability(approvals=True)``, whose ``approval_timeout``
-    holds.
+    connection of the subtask, with the options of the job. Its list of tools and each call are durable steps.
+    Tools that need approval require ``FlinkDurability(approvals=True)``, whose ``approval_timeout`` applies.
 
     Args:
         server: Name of the MCP server.
-        result_limit: Bytes of JSON that a call may return.
-        on_unknown_outcome: What happens if nobody knows whether a call took effect: ``fail`` ends the run,
-            ``ask`` lets a person decide, for which the capability needs ``on_unknown_outcome="ask"`` too.
+        result_limit: Maximum size of a result, in bytes of JSON.
+        on_unknown_outcome: Policy if it is unknown whether a call took effect: ``fail`` ends the run, ``ask``
+            lets a person decide. For ``ask``, set ``on_unknown_outcome="ask"`` of the capability, too.
     """
     policy = ToolPolicy(result_limit=result_limit, on_unknown=OnUnknownOutcome(on_unknown_outcome))
     return _ServerToolset(server, policy)
@@ -97,6 +96,6 @@ class _ServerToolset(AbstractToolset[Any]):
             raise ContextMisuseError(
                 f"the MCP server {self._server!r} is used outside of an action",
                 expected="a run in an async def action of the agent that declares the server",
-                fix="run it there, or give the agent an MCPToolset of pydantic-ai elsewhere",
+                fix="run it there, or use an MCPToolset of pydantic-ai elsewhere",
             )
         return context

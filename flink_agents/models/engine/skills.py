@@ -1,4 +1,4 @@
-"""Skills for whole agents of pydantic-ai."""
+"""Skills for Pydantic AI agents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from flink_agents.models.tools.skills.tools import SkillSet
 
 
 def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> AbstractToolset[Any]:
-    """Make a toolset of skills for an agent of pydantic-ai.
+    """Make a toolset of skills for a Pydantic AI agent.
 
-    ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` tells its
-    model of the skills and gives it their tools. Each of their calls is a durable call then. Scripts that
-    somebody has to approve need ``FlinkDurability(approvals=True)``, whose ``approval_timeout`` holds.
+    ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` describes
+    the skills to the model and adds their tools. Each of their calls is a durable step. Scripts that need
+    approval require ``FlinkDurability(approvals=True)``, whose ``approval_timeout`` applies.
 
     Args:
-        skills: The skills, as for an agent on a stream. They are read now.
+        skills: The skills, as for an agent on a stream. They are read at once.
         id: Identity of the toolset within its agent.
 
     Raises:
-        SkillError: They are not there, or one of them is no skill.
-        OptionError: The description does not fit.
+        SkillError: They do not exist, or one of them is invalid.
+        OptionError: The description is invalid.
     """
     arguments = skills.arguments if isinstance(skills, Skills) else skills
     given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])

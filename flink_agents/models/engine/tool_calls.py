@@ -1,7 +1,7 @@
-"""Calls of tools in the run of an agent of pydantic-ai: idempotency keys, and calls with an unknown outcome.
+"""Tool calls in the run of a Pydantic AI agent: idempotency keys, and calls with an unknown outcome.
 
-A call that took too long, or whose server was lost, may have taken effect. Its outcome is recorded as
-unknown, and the run ends with an error: the model is not told to try again.
+A call that timed out, or whose server was lost, may have taken effect. Its outcome is recorded as unknown,
+and the run ends with an error: the model is not asked to try again.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from flink_agents.models.engine.server_failures import ServerFailedError, unavai
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled, settled
 
 _UNKNOWN = "flink-agents/unknown-outcome"
-"""Key of what is recorded in the place of a result if nobody knows whether a call took effect."""
+"""Key of the record of a call whose outcome is unknown."""
 
 _TIMED_OUT = re.compile(r"Timed out after [\d.e+-]+ seconds\.")
-"""What pydantic-ai tells a model of a function that took longer than the ``timeout`` of its tool."""
+"""Message of pydantic-ai to the model if a function exceeds the ``timeout`` of its tool."""
 
 _KEYED = "flink-agents/idempotency-key"
-"""Entry in the metadata of a tool whose parameter ``idempotency_key`` the model is not told of."""
+"""Metadata entry of a tool whose parameter ``idempotency_key`` is hidden from the model."""
 
 
 @dataclass(frozen=True)
 class CallBeingMade:
-    """The call of a tool that the running code belongs to.
+    """The tool call to which the running code belongs.
 
     Attributes:
         key: Its idempotency key.
-        repeatable: True if it may be made again when nobody knows its outcome.
+        repeatable: True if it may be repeated when its outcome is unknown.
     """
 
     key: str
@@ -50,7 +50,7 @@ class CallBeingMade:
 
 
 being_made: ContextVar[CallBeingMade | None] = ContextVar("flink_agents_tool_call", default=None)
-"""None outside of recorded calls of tools."""
+"""The current tool call; None outside of recorded tool calls."""
 
 
 async def call_tool(
@@ -61,18 +61,18 @@ async def call_tool(
     digest: str,
     on_unknown: OnUnknownOutcome,
 ) -> object:
-    """Call a tool in a durable call; returns what ``body`` returned, or what was recorded of it.
+    """Call a tool in a durable step, and return its result or the recorded one.
 
     Args:
         context: The context of the action.
-        name: Name of the durable call.
+        name: Name of the durable step.
         body: Calls the tool.
         config: ``CallSettings`` of the call.
-        digest: Digest of what is asked for.
-        on_unknown: What happens if nobody knows whether the call took effect.
+        digest: Digest of the request.
+        on_unknown: Policy if it is unknown whether the call took effect.
 
     Raises:
-        ToolOutcomeUnknownError: Nobody knows whether it took effect.
+        ToolOutcomeUnknownError: It is unknown whether the call took effect.
     """
     settings = dict(config)
     said = settings.pop("idempotent", None)
@@ -107,7 +107,7 @@ async def call_tool(
         reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]
         unsettled = Unsettled(f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known))
         outcome = await settled(context, unsettled, ToolPolicy(on_unknown=on_unknown))
-        # A person decided: the call is not repeated, and the model is told so; or this is its result.
+        # A person decided: either the call is not repeated, and the model is told so, or this is its result.
         return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
 
     return await attempt(None)
@@ -122,17 +122,17 @@ def _unknown(reason: str, key: str | None) -> dict[str, Any]:
 
 
 def _lost(request: str, idempotency_key: str) -> dict[str, Any]:
-    """Answer for a call that had begun when the worker died, and that must not be repeated."""
+    """Return the answer for a call that must not be repeated after the worker crashed during it."""
     return _unknown("the worker died during the call", idempotency_key)
 
 
 def _failed(text: str) -> dict[str, Any]:
-    """What pydantic-ai records of a tool that raised ``ToolFailed``."""
+    """Return pydantic-ai's record of a tool that raised ``ToolFailed``."""
     return {"message": text, "kind": "tool_failed"}
 
 
 def _timeout_told(payload: object) -> str | None:
-    """What the model would be told of a function that took too long; None if it did not."""
+    """Return the timeout message of a function for the model; None if it did not time out."""
     if not isinstance(payload, dict):
         return None
     told = cast("dict[str, Any]", payload)
@@ -142,7 +142,7 @@ def _timeout_told(payload: object) -> str | None:
 
 
 def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
-    """Settings of the calls of a tool, with what its MCP server says about repeated calls."""
+    """Return the settings of a tool's calls, including its MCP server's hints about repetition."""
     metadata: Mapping[str, Any] = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
     hints = metadata.get("annotations")
     if "idempotent" in config or not isinstance(hints, Mapping):
@@ -157,7 +157,7 @@ def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
 
 
 def without_key(tool: ToolDefinition) -> ToolDefinition:
-    """What a model is told of a tool: everything but the parameter ``idempotency_key``."""
+    """Return the definition of a tool for the model: without the parameter ``idempotency_key``."""
     schema = tool.parameters_json_schema
     properties: Mapping[str, Any] = schema.get("properties") or {}
     if IDEMPOTENCY_KEY not in properties or _is_served(tool):
@@ -172,17 +172,17 @@ def without_key(tool: ToolDefinition) -> ToolDefinition:
 
 
 def _is_served(tool: ToolDefinition) -> bool:
-    """Whether an MCP server has the tool: its parameters are its own, and the key is in the metadata."""
+    """Return True if the tool is an MCP server's: the server defines its parameters; metadata has the key."""
     return "annotations" in (tool.metadata or {})
 
 
 def takes_key(tool: ToolDefinition) -> bool:
-    """Whether a call of the tool gets its idempotency key as an argument."""
+    """Return True if a call of the tool gets its idempotency key as an argument."""
     return bool((tool.metadata or {}).get(_KEYED))
 
 
 def with_placeholder(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    """Arguments of a model with something in the place of the key, so that they can be validated."""
+    """Return a model's arguments with a placeholder for the key, so that they pass validation."""
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
@@ -193,6 +193,6 @@ def with_placeholder(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
 
 
 def new_key() -> str:
-    """An idempotency key: in an action the same on replay."""
+    """Return a new idempotency key; in an action it is the same on replay."""
     context = current_context()
     return uuid.uuid4().hex if context is None else context.uuid4().hex

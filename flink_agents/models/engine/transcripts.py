@@ -1,4 +1,4 @@
-"""Transcripts of agents of pydantic-ai as values that memory keeps: a replay comes to the same ones."""
+"""Transcripts of Pydantic AI agents as values for memory: a replay produces the same ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flink_agents.api.context.current import current_context
 
 
 def kept_messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
-    """Messages as JSON values, with the time of the run in place of the times at which they were made.
+    """Return messages as JSON values, with the time of the run as their timestamps.
 
-    pydantic-ai notes the wall clock in what it makes itself, which is another time on replay.
+    pydantic-ai uses the wall clock for its own messages, which differs on replay.
 
     Args:
-        messages: Such as ``result.all_messages()``. ``ModelMessagesTypeAdapter.validate_python`` of
-            pydantic-ai makes messages of them again.
+        messages: Messages such as ``result.all_messages()``. ``ModelMessagesTypeAdapter.validate_python`` of
+            pydantic-ai restores them.
     """
     context = current_context()
     values = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")

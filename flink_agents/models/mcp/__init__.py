@@ -1,1 +1,1 @@
-"""MCP servers: their tools, prompts and resources, each request a durable call."""
+"""MCP servers: their tools, prompts and resources, each request a durable step."""

@@ -1,4 +1,4 @@
-"""What an action does with a server. Each request is one durable call, with a name that stays for ever."""
+"""Operations of an action on a server. Each request is one durable step with a permanent name."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailed
 from flink_agents.models.setup.failures import failed_attempt
 
 _UNKNOWN = "flink-agents/unknown-outcome"
-"""Key of what is recorded in the place of an answer if nobody knows whether a call took effect."""
+"""Key of the record of a call whose outcome is unknown."""
 
 
 _UNREADABLE = "flink-agents/unreadable-answer"
-"""The same, if the call took effect, and nobody can read its answer."""
+"""Key of the record of a call that took effect, but whose answer is unreadable."""
 
 _CUT_OFF = "flink-agents/cut-off"
-"""The same, if the action was cancelled during the call: the reason, and the idempotency key of the call."""
+"""Key of the record of a call whose action was cancelled meanwhile: the reason and the idempotency key."""
 
 
 def _cut_off(reason: str, key: str | None) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _cut_off(reason: str, key: str | None) -> dict[str, Any]:
 
 
 def _value_at(marker: str, answer: Any) -> Any:
-    """What is recorded in the place of an answer; None if the answer is one."""
+    """Return the value of a marker that was recorded in place of an answer; None for a normal answer."""
     return answer[marker] if isinstance(answer, dict) and answer.keys() == {marker} else None
 
 
@@ -56,7 +56,7 @@ class MCPServerCalls(MCPServerClient):
     Args:
         name: Name of the server.
         ctx: The context of the action.
-        spec: What is said of the server.
+        spec: Description of the server.
         requests: Sends the requests of the subtask.
     """
 
@@ -67,7 +67,7 @@ class MCPServerCalls(MCPServerClient):
         self._requests = requests
         self.on_name_taken = spec.on_name_taken
         self._retry = RetryPolicy(**spec.retry.model_dump(), retry_on=(RetryableError,))
-        # By task: what another branch of the action did first may differ on replay.
+        # By task: on replay, another branch of the action may come first.
         self._listed: WeakKeyDictionary[asyncio.Task[Any], list[MCPTool]] = WeakKeyDictionary()
 
     @override
@@ -81,8 +81,8 @@ class MCPServerCalls(MCPServerClient):
         task = asyncio.current_task()
         assert task is not None
         if task not in self._listed:
-            # Further questions of the same execution cost no record each.
-            # The same list in run after run has kilobytes: the store has it once.
+            # Further lists of the same execution need no record. The list has kilobytes, so the store shares
+            # it between runs.
             recorded = await self.recorded(list_tools, "list_tools", shared=True)
             self._listed[task] = [read_tool(one) for one in recorded]
         return self._listed[task]
@@ -98,7 +98,7 @@ class MCPServerCalls(MCPServerClient):
             except RequestFailedError as error:
                 repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)
                 if error.failure.kind is Kind.UNKNOWN and not repeatable:
-                    # As a result: an error would let the next attempt of the action make the call again.
+                    # As a result: after an error, the next attempt of the action would make the call again.
                     return {_UNKNOWN: error.failure.text}
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
@@ -120,32 +120,32 @@ class MCPServerCalls(MCPServerClient):
         return answer
 
     async def _is_said_repeatable(self, tool: str) -> bool:
-        """True if the server says that a tool may be called again, as a record of this run tells."""
+        """Return True if the server's hint, as recorded in this run, allows to repeat a call."""
         try:
             return any(one.repeatable for one in await self.list_tools() if one.tool == tool)
         except MCPError:
             return False
 
     def is_repeatable(self, tool: MCPTool) -> bool:
-        """Whether a call of a tool may be made again when nobody knows its outcome."""
+        """Return True if a call of a tool may be repeated when its outcome is unknown."""
         return tool.repeatable or self._spec.is_idempotent(tool.tool)
 
     def is_approved(self, tool: MCPTool) -> bool:
-        """Whether a call of a tool goes on without anybody's approval."""
+        """Return True if a call of a tool needs no approval."""
         return self._spec.is_approved(tool.tool)
 
     async def approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
-        """Ask for the approval of a call that a model wants."""
+        """Request the approval of a model's call."""
         timeout = self._spec.approval_timeout
         return await self._ctx.request_approval(f"tool {tool.name}", arguments, timeout=timeout)
 
     async def ask_tool(
         self, tool: str, arguments: Mapping[str, Any], idempotency_key: str, timeout: float | None = None
     ) -> Any:
-        """Call a tool, inside a durable call.
+        """Call a tool, inside a durable step.
 
         Raises:
-            RequestFailedError: It failed.
+            RequestFailedError: The request failed.
         """
         return await self._requests.send(
             lambda toolset: toolset.direct_call_tool(
@@ -199,7 +199,7 @@ class MCPServerCalls(MCPServerClient):
         return [ChatMessage(role=role, content=text) for role, text in recorded]
 
     async def _ask(self, what: str, request: Request[Any]) -> Any:
-        """Send a request that changes nothing, inside a durable call."""
+        """Send a request that changes nothing, inside a durable step."""
         try:
             return await self._requests.send(request)
         except RequestFailedError as error:
@@ -214,15 +214,15 @@ class MCPServerCalls(MCPServerClient):
         unknown: UnknownOutcome | None = None,
         shared: bool = False,
     ) -> Any:
-        """Make a durable call of a function of this server.
+        """Run a function of this server as a durable step.
 
         Args:
-            function: What is called.
-            what: Its name within this server's calls.
+            function: The function.
+            what: Name of the step, within this server's.
             *arguments: Its arguments.
-            key: The idempotency key of the call that this one repeats.
-            unknown: What it returns if nobody knows its outcome.
-            shared: Whether it returns the same in many runs.
+            key: Idempotency key of the call that this one repeats.
+            unknown: The result if the outcome is unknown.
+            shared: True if many runs get the same result.
 
         Raises:
             MCPServerUnavailableError: The server could not be reached in any attempt.
@@ -230,7 +230,8 @@ class MCPServerCalls(MCPServerClient):
 
         @functools.wraps(function)
         async def without_secrets(*given: Any, **named: Any) -> Any:
-            # A server that shows what it was sent shows it to the model and to the records as well.
+            # A server may repeat a secret from a request in its answer, which must not reach the model or the
+            # records.
             return redaction.hidden(await function(*given, **named), known_only=True)
 
         name = f"mcp:{self.name}:{what}"
@@ -243,23 +244,23 @@ class MCPServerCalls(MCPServerClient):
         except RetryableError as error:
             raise MCPServerUnavailableError(
                 f"the MCP server {self.name!r} did not answer to {what}",
-                expected="a server that is there, and answers in time",
+                expected="a running server that answers in time",
                 found=str(error),
-                fix="look at the server and its address or command; raise retry or timeout of the resource",
+                fix="check the server and its address or command; raise retry or timeout of the resource",
             ) from None
 
     def error_of(self, what: str, error: RequestFailedError, repeatable: bool) -> Exception:
-        """What a failed attempt raises: an error that a replay can make again.
+        """Return the error of a failed attempt, in a form that a replay can restore.
 
         Args:
             what: The name of the request.
-            error: What it failed by.
-            repeatable: Whether it may be sent again where nobody knows what became of it.
+            error: The failure.
+            repeatable: True if the request may be repeated when its outcome is unknown.
         """
         failure = error.failure
         if failure.kind is Kind.REFUSED:
             return MCPRequestError(
-                f"the MCP server {self.name!r} refused {what}",
+                f"the MCP server {self.name!r} rejected {what}",
                 found=failure.text,
                 fix="correct the request; it is not sent again",
             )
@@ -277,15 +278,15 @@ class MCPServerCalls(MCPServerClient):
     def _unreadable(self, what: str, found: str) -> MCPResultError:
         return MCPResultError(
             f"the MCP server {self.name!r} gave an answer to {what} that cannot be read",
-            expected="an answer as the protocol has it",
+            expected="a valid answer of the protocol",
             found=found,
-            fix="look at what the server answers",
+            fix="check the server's answer",
         )
 
     def _unknown(self, what: str, reason: str) -> MCPOutcomeUnknownError:
         return MCPOutcomeUnknownError(
-            f"nobody knows whether the MCP server {self.name!r} did {what}",
-            expected="an answer, or a tool that says that it may be called again",
+            f"it is unknown whether the MCP server {self.name!r} executed {what}",
+            expected="an answer, or a tool that is declared repeatable",
             found=reason,
-            fix="let the tool heed the idempotency key, and say so by the annotation idempotentHint",
+            fix="let the tool use the idempotency key, and declare it with the annotation idempotentHint",
         )

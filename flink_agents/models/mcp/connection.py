@@ -1,4 +1,4 @@
-"""One connection to a server: it lives in a task of its own, whoever asks for it first."""
+"""One connection to a server: it lives in its own task, independently of the first caller."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from flink_agents.models.setup.secrets import Secrets
 _log = bounded_logger("flink_agents.mcp")
 
 GRACE_SECONDS = 1.0
-"""How long the process of a server may take for its end before it is killed."""
+"""Seconds that the process of a server has to end before it is killed."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What came of opening a connection.
+    """The result of opening a connection.
 
     Attributes:
-        toolset: What speaks with the server; None where it could not be opened.
-        failure: Why not.
-        error: An error of this package that says why not: a secret is missing.
+        toolset: The client of the server; None if the connection could not be opened.
+        failure: The reason, if it could not be opened.
+        error: An error of this package as the reason: a secret is missing.
     """
 
     toolset: MCPToolset[Any] | None = None
@@ -46,7 +46,7 @@ class Connection:
 
     Args:
         name: Name of the server.
-        spec: What is said of it.
+        spec: Its description.
         secrets: Reads its secrets.
     """
 
@@ -60,30 +60,30 @@ class Connection:
         self._lifeline: Lifeline | None = None
         self.http = HTTPAnswers()
         self.tools_changed = False
-        """Whether the server said that it has other tools now."""
+        """True if the server reported that its tools changed."""
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Opened] = loop.create_future()
-        # Without the context of the call that asks first: the connection outlives it.
+        # Without the context of the first caller: the connection outlives it.
         self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
-        # A task that is cancelled before it begins executes nothing of its code.
+        # A task that is cancelled before it starts executes none of its code.
         self.task.add_done_callback(self._ended)
 
     @property
     def is_dead(self) -> bool:
-        """Whether the connection is known to have ended before anything more is sent."""
+        """Return True if the connection is known to have ended."""
         if self.task.done():
             return True
         toolset = self.opened.result().toolset if self.opened.done() else None
         if toolset is None:
             return self.opened.done()
-        # There is no public way to ask. FastMCP looks at the same place before it reuses a process; where it
-        # is gone, the next request finds out.
+        # There is no public property for it. FastMCP checks the same attribute before it reuses a process; if
+        # the attribute is missing, the next request fails instead.
         session = toolset.client.session if toolset.client.is_connected() else None
         return session is None or bool(getattr(getattr(session, "_dispatcher", None), "_closed", False))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the connection open for the time of one request, even where it is retired meanwhile."""
+        """Keep the connection open for one request, even if it is retired in the meantime."""
         self._uses += 1
         try:
             yield
@@ -92,7 +92,7 @@ class Connection:
             self._end_if_unused()
 
     def retire(self) -> None:
-        """End the connection as soon as no request is under way on it."""
+        """End the connection as soon as it has no request in flight."""
         self._retired = True
         self._end_if_unused()
 
@@ -101,7 +101,7 @@ class Connection:
             self._end.set()
 
     def said(self) -> str:
-        """What the process wrote as errors, last; empty where the server is none of ours."""
+        """Return the latest error output of the process; empty if the server is not a process of ours."""
         return "" if self._lifeline is None else self._lifeline.said()
 
     def kill(self) -> None:
@@ -120,7 +120,7 @@ class Connection:
                 if not self.opened.done():
                     self.opened.set_result(Opened(toolset))
                 await self._end.wait()
-                # Behind the process's own end, nothing is left to be killed.
+                # The process ended by itself, so there is nothing to kill.
                 self._expire(GRACE_SECONDS)
         except AgentsError as error:
             self._failed(Opened(error=error), error)
@@ -129,7 +129,7 @@ class Connection:
             self._failed(Opened(failure=Failure(Kind.NOT_DONE, text)), error)
         except Exception as error:
             failure = failure_of(error, self.http)
-            # Nothing was asked of the server yet.
+            # Nothing was sent to the server yet.
             kind = Kind.REFUSED if failure.kind is Kind.REFUSED else Kind.NOT_DONE
             self._failed(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
 
@@ -142,7 +142,7 @@ class Connection:
         """Open the connection, in bounded time.
 
         Raises:
-            TimeoutError: It takes too long.
+            TimeoutError: The connection was not ready in time.
         """
         transport = transport_of(self._spec, self._secrets, self._lifeline, self.http)
         toolset: MCPToolset[Any] = MCPToolset(
@@ -152,7 +152,7 @@ class Connection:
             cache_tools=False,
             cache_resources=False,
             cache_prompts=False,
-            # What is below has a time-out around it, and requests have one each.
+            # The calls below are inside a timeout, and each request has its own.
             init_timeout=0,
             read_timeout=self._spec.timeout + 5,
             message_handler=self._heard,
@@ -165,7 +165,7 @@ class Connection:
             expiry.cancel()
 
     def _expire(self, seconds: float) -> asyncio.TimerHandle:
-        """Kill the process after a time: the library waits for its end."""
+        """Kill the process after a time: the library waits for its end without a limit."""
 
         def cut() -> None:
             if self._lifeline is not None:

@@ -1,4 +1,4 @@
-"""What a server answers, as values that can be recorded and that a model can be told."""
+"""Answers of a server, as values for records and for models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flink_agents.models.tools.results import told as told_result
 
 
 def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict[str, Any]]:
-    """The tools that a description leaves, as JSON values; :func:`read_tool` reads them.
+    """Return the tools that a description selects, as JSON values; :func:`read_tool` reads them.
 
     Args:
         spec: The description.
-        listed: What the server has.
+        listed: The tools of the server.
     """
     found: list[dict[str, Any]] = []
     for tool in listed:
@@ -41,18 +41,18 @@ def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict
 
 
 def named(spec: MCPServerSpec, tool: str) -> str:
-    """The name by which a model calls a tool of a server."""
+    """Return the name under which a model calls a tool of a server."""
     return f"{spec.prefix}_{tool}" if spec.prefix else tool
 
 
 def repeatable(tool: mcp_types.Tool) -> bool:
-    """Whether the server says that a repeated call changes nothing more."""
+    """Return True if the server declares that repeated calls of the tool have no further effect."""
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
 def read_tool(recorded: dict[str, Any]) -> MCPTool:
-    """A tool that was recorded."""
+    """Return a tool from its record."""
     return MCPTool(**recorded)
 
 
@@ -61,7 +61,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """An answer as JSON values, with bytes as bytes."""
+    """Return an answer as JSON values, with bytes as bytes."""
     if isinstance(value, BinaryContent):
         return value.data
     if isinstance(value, list | tuple):
@@ -70,15 +70,15 @@ def plain(value: Any) -> Any:
 
 
 def told(value: Any, limit: int) -> tuple[str, Any]:
-    """What a model is told of an answer: ``success`` and the answer, or ``retry`` and why it is too long."""
+    """Return the result for the model: ``success`` and the answer, or ``retry`` and why it is too long."""
     return told_result(value, limit, allow_nan=True)
 
 
 def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str]]:
-    """The messages of a prompt: role and text of each.
+    """Return the messages of a prompt: role and text of each.
 
     Raises:
-        MCPResultError: One is no text.
+        MCPResultError: A message is not text.
     """
     found: list[list[str]] = []
     for message in result.messages:
@@ -89,7 +89,7 @@ def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str
                 f"the prompt {prompt!r} of the MCP server {server!r} has content that is not text",
                 expected="messages with text, or with a resource that is text",
                 found=type(content).__name__,
-                fix="read pictures and sounds as resources, and give them to the model as its own messages",
+                fix="read pictures and sounds as resources, and pass them to the model as separate messages",
             )
         found.append([message.role, text])
     return found

@@ -1,4 +1,4 @@
-"""What went wrong with a server: whether it refused, was not reached, or was lost in the middle."""
+"""Failures of a server: it rejected a request, was not reached, or was lost during the request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from flink_agents.redaction import hide_beyond
 
 
 class Kind(Enum):
-    """What is known of a request that failed.
+    """The kinds of failed requests.
 
     Attributes:
-        REFUSED: The server answered that it does not do it, and would answer so again.
-        NOT_DONE: It did not come to the server, or the server did not begin it; another attempt may succeed.
-        UNKNOWN: The connection ended, or time ran out, and the server may have done it.
+        REFUSED: The server rejected the request, and would reject it again.
+        NOT_DONE: The request did not reach the server, or the server did not start it; another attempt may
+            succeed.
+        UNKNOWN: The connection ended or the request timed out; the server may have executed it.
     """
 
     REFUSED = auto()
@@ -31,10 +32,10 @@ class Kind(Enum):
 
 
 IDEMPOTENCY_KEY = "flink-agents/idempotency-key"
-"""The entry of a call's metadata that all attempts of the call have in common."""
+"""Entry of a call's metadata that all attempts of the call share."""
 
 _CONNECTION_CODES = frozenset({-32000, -32001, -32600, -32700})
-"""Codes by which the libraries of MCP say that a connection ended, or that what came is no answer."""
+"""Error codes of MCP libraries for a lost connection or an invalid answer."""
 
 _INTERNAL_ERROR = -32603
 
@@ -48,32 +49,32 @@ _RESERVED_CODES = range(-32768, -31999)
 """Codes that JSON-RPC keeps for servers and their libraries. Others are a tool's own answer."""
 
 _BY_STATUS = "Server returned an error response"
-"""The words of the library for an answer of HTTP that is no message of MCP: it keeps the status to itself."""
+"""The library's message for an HTTP answer that is not an MCP message; it does not contain the status."""
 
 _NO_SESSION = "Session terminated"
-"""The words of the library where a server was started again, and does not know who asks."""
+"""The library's message if a restarted server does not know the session."""
 
 _NOT_BEGUN = frozenset({425, 429})
 
 _BUSY = 503
-"""Says that nothing was begun if it comes with a time to wait. Proxies say it of calls that were cut, too."""
+"""Means that nothing was started, if it has ``Retry-After``. Proxies also send it for interrupted calls."""
 
 _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout")
-"""Exceptions of clients for HTTP that are raised before anything is sent."""
+"""Exceptions of HTTP clients before anything was sent."""
 
 _MOST_CHARACTERS = 1000
 
 _MOST_ERRORS = 1000
-"""How many errors of HTTP are kept until somebody asks for them."""
+"""The largest number of HTTP errors that are kept until they are read."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a request failed by.
+    """The failure of a request.
 
     Attributes:
-        kind: What is known of the request.
-        text: What a reader is told, without secrets.
+        kind: The kind of failure.
+        text: The message, without secrets.
         retry_after: Seconds that the server asks to wait, or None.
     """
 
@@ -97,7 +98,7 @@ class HTTPAnswers:
         self._errors: dict[str | None, tuple[int, float | None]] = {}
 
     def note_too_large(self, error: Exception) -> None:
-        """Keep why the connection to a process ended: it wrote too long a line."""
+        """Keep the reason why the connection to a process ended: it wrote too long a line."""
         self.too_large = error
 
     def note(self, sent: bytes, status: int, retry_after: object) -> None:
@@ -134,7 +135,7 @@ def _key_in(sent: bytes) -> str | None:
 def failure_of(
     error: BaseException, http: HTTPAnswers, key: str | None = None, of_call: bool | None = None
 ) -> Failure:
-    """What an exception of the libraries says.
+    """Return the failure that an exception of the libraries reports.
 
     Args:
         error: The exception.
@@ -187,7 +188,7 @@ def _of_status(status: int, text: str, retry_after: float | None) -> Failure:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The exception that says most: of a group its first one, and of a bare RuntimeError its cause."""
+    """Return the most specific exception: the first one of a group, or the cause of a bare RuntimeError."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

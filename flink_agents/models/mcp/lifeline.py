@@ -1,8 +1,8 @@
-"""Lets the process of a server end with the process that started it, and says what it wrote as errors.
+"""Ends the process of a server together with the process that started it, and reads its error output.
 
-A server that hangs does not see that its input ended, and a process that is killed can end no other one. So
-a shell beside the server, in its process group, waits for the end of a pipe whose other end this process
-holds: however it ends, the system closes the pipe, and the shell kills the group.
+A server that hangs does not notice that its input ended, and a killed process cannot stop another one. So a
+shell in the server's process group waits for the end of a pipe whose other end this process holds. When this
+process ends for any reason, the system closes the pipe, and the shell kills the group.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _GUARD = """
 shift
 exec "$@"
 """
-"""The server takes the place of this shell: its process id, input and output are those of the server."""
+"""The server replaces this shell, so it has the shell's process id, input and output."""
 
 _LINES = 20
-"""How many of the last lines of its errors are kept."""
+"""Number of lines of error output that are kept."""
 
 _CHARACTERS = 500
-"""How much of a line is logged and kept."""
+"""Number of characters of a line that are logged and kept."""
 
 
 class Lifeline:
-    """The pipes that belong to the process of one server. It is made on the loop that it belongs to.
+    """The pipes of one server process. Create it on the loop that uses it.
 
     Args:
         name: Name of the server, for the log.
-        hide: Takes secrets out of what the server wrote.
+        hide: Removes secrets from the server's error output.
     """
 
     def __init__(self, name: str, hide: Callable[[object], str]) -> None:
@@ -50,7 +50,7 @@ class Lifeline:
         self._loop = asyncio.get_running_loop()
         self._path = Path(tempfile.mkdtemp(prefix="flink-agents-mcp-")) / "lifeline"
         os.mkfifo(self._path, 0o600)
-        # For reading as well: opened for writing alone, it would wait for a reader.
+        # For reading as well: if opened for writing only, it would wait for a reader.
         self._held: int | None = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._errors, written = os.pipe()
         os.set_blocking(self._errors, False)
@@ -59,32 +59,32 @@ class Lifeline:
         self._open = True
         self._loop.add_reader(self._errors, self._read)
         self.errors = TextIOWrapper(os.fdopen(written, "wb", 0), encoding="utf-8", write_through=True)
-        """What the server writes its errors to."""
+        """The server's standard error."""
 
     def guarded(self, command: str, arguments: list[str]) -> tuple[str, list[str]]:
-        """Command and arguments that start a server which ends with this process."""
+        """Return command and arguments that start a server which ends with this process."""
         return _SHELL, ["-c", _GUARD, "sh", str(self._path), command, *arguments]
 
     def cut(self) -> None:
-        """Kill the server and all that it started, if they still run."""
+        """Kill the server and all its descendants, if they still run."""
         if self._held is not None:
             held, self._held = self._held, None
             os.close(held)
 
     def said(self) -> str:
-        """The last lines of errors that the server wrote; empty where there are none."""
+        """Return the last lines of the server's error output; empty if there are none."""
         self._read()
         return "\n".join([*self._lines, *filter(None, [self._text(self._rest)])])
 
     def close(self) -> None:
-        """Kill the server, if it still runs, and let go of the pipes."""
+        """Kill the server if it still runs, and close the pipes."""
         self.cut()
         self._read()
         self._open = False
         self._loop.remove_reader(self._errors)
         os.close(self._errors)
         self.errors.close()
-        # The shell removes them as well; whoever comes second finds nothing.
+        # The shell removes them as well; the second one to do so finds nothing.
         with contextlib.suppress(OSError):
             self._path.unlink()
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class Lifeline:
         with contextlib.suppress(BlockingIOError):
             while got := os.read(self._errors, 65536):
                 *lines, rest = (self._rest + got).split(b"\n")
-                # A line without end must not fill the memory.
+                # A line without an end must not fill the memory.
                 self._rest = rest[-_CHARACTERS:]
                 for line in map(self._text, lines):
                     if line:

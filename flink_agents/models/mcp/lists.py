@@ -17,15 +17,15 @@ _MOST_NAMED = 10
 
 
 def digest_of(listed: Sequence[Any]) -> str:
-    """32 hexadecimal digits of a list of tools."""
+    """Return a digest of a list of tools: 32 hexadecimal digits."""
     data = json.dumps(listed, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class SeenTools:
-    """The tools that a server had when it was last asked: says what changes.
+    """The tools in a server's latest list; logs what changes.
 
-    What a model is told of a tool steers it. A server that changes that while the job runs is noticed.
+    The description of a tool steers a model, so a change while the job runs is logged.
 
     Args:
         server: Name of the server.
@@ -37,7 +37,7 @@ class SeenTools:
         self._digest = ""
 
     def look(self, listed: Iterable[mcp_types.Tool]) -> None:
-        """Compare tools with those of before."""
+        """Compare tools with the previous ones."""
         tools = {one.name: digest_of([one.description, dict(one.input_schema)]) for one in listed}
         digest, before, self._tools = digest_of(sorted(tools.items())), self._tools, tools
         former, self._digest = self._digest, digest

@@ -1,4 +1,4 @@
-"""Provides MCP servers. It imports no library of MCP before one is asked for."""
+"""Provides MCP servers. It imports MCP libraries only when a server is requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MCPServerProvider(ResourceProvider):
-    """Makes MCP servers of descriptions."""
+    """Creates MCP servers from their descriptions."""
 
     @override
     def check_declared(self, name: str, clazz: str, arguments: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Sends requests to one server, over a connection that all keys of a subtask share.
 
-A connection is opened by the first request. One that is lost, or on which a request got no answer in time, is
-not used for further requests; those under way on it go on, and the next request opens another one.
+A connection is opened by the first request. A connection that is lost, or on which a request timed out, gets
+no further requests. Its requests in flight continue, and the next request opens another connection.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RequestFailedError(Exception):
     """A request failed.
 
     Args:
-        failure: By what; its text holds no secrets.
-        timed_out: Whether no answer came in time.
+        failure: The failure; its text holds no secrets.
+        timed_out: True if no answer came in time.
     """
 
     def __init__(self, failure: Failure, timed_out: bool = False) -> None:
@@ -45,7 +45,7 @@ class MCPRequests:
 
     Args:
         name: Name of the server.
-        spec: What is said of it.
+        spec: Its description.
     """
 
     def __init__(self, name: str, spec: MCPServerSpec) -> None:
@@ -94,12 +94,12 @@ class MCPRequests:
                     if failure.kind is not Kind.REFUSED:
                         connection.retire()
                         self._forget(connection)
-                        # What it wrote as errors comes by another pipe, a moment later.
+                        # Its error output comes through another pipe, a moment later.
                         await asyncio.sleep(0)
                     raise self._failed(connection, failure) from None
 
     async def list_tools(self) -> Any:
-        """The tools of the server, listed again now and then, and where it says that they changed."""
+        """Return the tools of the server; list them again after a time, or if the server reports a change."""
         now = asyncio.get_running_loop().time()
         if self._tools is not None:
             connection, listed, tools = self._tools
@@ -114,7 +114,7 @@ class MCPRequests:
         return tools
 
     async def is_repeatable(self, tool: str) -> bool:
-        """Whether the server says that a repeated call of ``tool`` changes nothing more."""
+        """Return True if the server declares that repeated calls of ``tool`` have no further effect."""
         try:
             listed = await self.list_tools()
         except (RequestFailedError, AgentsError):
@@ -146,7 +146,7 @@ class MCPRequests:
         return self._current
 
     async def _opened(self, connection: Connection) -> MCPToolset[Any]:
-        # Who waits may be cancelled; the others wait on.
+        # A caller may be cancelled while others still wait.
         opened = await asyncio.shield(connection.opened)
         if opened.toolset is not None:
             return opened.toolset

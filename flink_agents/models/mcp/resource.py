@@ -1,4 +1,4 @@
-"""The MCP server that ``ctx.get_resource`` gives: one of a subtask, with what its description says."""
+"""The MCP server that ``ctx.get_resource`` returns: one of a subtask, with its description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_ADDRESS = frozenset({"url", "headers", "auth"})
 
 
 class MCPServerResource:
-    """An MCP server of a subtask. A connection is opened by the first request.
+    """An MCP server of a subtask. The first request opens a connection.
 
     Args:
         declared: The resource as its author declared it.
@@ -34,7 +34,7 @@ class MCPServerResource:
         self._calls: WeakKeyDictionary[RunnerContext, MCPServerCalls] = WeakKeyDictionary()
 
     def of(self, ctx: RunnerContext) -> MCPServerCalls:
-        """The server, for one execution of one action."""
+        """Return the server for one execution of one action."""
         calls = self._calls.get(ctx)
         if calls is None:
             if self._begun is None:
@@ -44,7 +44,7 @@ class MCPServerResource:
         return calls
 
     async def model_tools(self, ctx: RunnerContext) -> list[ModelTool]:
-        """The tools that a model is given where it is given the server."""
+        """Return the tools of the server for a model."""
         server = self.of(ctx)
         return [MCPModelTool(server, tool) for tool in await server.list_tools()]
 
@@ -55,13 +55,13 @@ class MCPServerResource:
 
 
 def configured(name: str, arguments: Mapping[str, Any], config: Configuration) -> MCPServerSpec:
-    """What is said of a server by its description, and over that by the options of the job.
+    """Return the description of a server, overridden by the options of the job.
 
-    An option that gives it another place takes the whole of the first one away: a command in place of an
-    address, or the other way round.
+    An option with another kind of address replaces the whole address: a command replaces a URL, and vice
+    versa.
 
     Raises:
-        OptionError: An option does not fit.
+        OptionError: An option is invalid.
     """
     said = overridden(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
     new = {field for field in ("command", "url") if said.get(field) != arguments.get(field)}

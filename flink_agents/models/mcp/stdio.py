@@ -1,6 +1,6 @@
-"""Speaks with the process of a server: one message a line, and no line longer than a limit.
+"""Communicates with the process of a server: one message per line, and lines of limited length.
 
-The client of the MCP library reads a line of any length into memory. This one reads with a buffer that ends.
+The client of the MCP library reads a line of any length into memory. This one has a bounded buffer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flink_agents.models.setup.bodies import (
 _log = bounded_logger("flink_agents.mcp")
 
 _EXIT_SECONDS = 2.0
-"""How long a process may take for its end after its input is closed, and again after SIGTERM."""
+"""Seconds that a process has to end after its input is closed, and again after SIGTERM."""
 
 _CHUNK = 65536
 
@@ -45,13 +45,13 @@ class BoundedStdio(ClientTransport):
     """The transport to one process, for one connection.
 
     Args:
-        command: What to start.
+        command: The program to start.
         arguments: Its arguments.
-        env: Variables beside ``HOME``, ``PATH`` and the like.
+        env: Environment variables, in addition to ``HOME``, ``PATH`` and similar ones.
         cwd: Its directory.
-        errors: What it writes its errors to.
-        limit: Bytes that a line may have.
-        too_large: Called with the error when a line has more; then the connection ends.
+        errors: Its standard error.
+        limit: Maximum length of a line, in bytes.
+        too_large: Called with the error if a line is longer; then the connection ends.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BoundedStdio(ClientTransport):
             env=self._env,
             cwd=self._cwd,
             limit=_CHUNK,
-            # A group of its own, which ends as a whole.
+            # A process group of its own, which ends as a whole.
             start_new_session=True,
         )
         read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -107,20 +107,20 @@ class BoundedStdio(ClientTransport):
                 stream.close()
 
     async def _read(self, process: asyncio.subprocess.Process, out: _Out) -> None:
-        """Hand on what the process writes, line by line, until it ends or writes too long a line."""
+        """Pass on the lines of the process until it ends or writes too long a line."""
         assert process.stdout is not None
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError), out:
             try:
                 async for line in _lines(process.stdout, self._limit):
                     await out.send(_message(line))
             except ResponseTooLargeError as error:
-                # Nobody knows to whom the rest belongs. The session sees that the connection ended.
+                # The rest cannot be assigned to a request. The session sees that the connection ended.
                 self._too_large(error)
                 _kill(process, signal.SIGKILL)
 
 
 async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[bytes]:
-    """Yield lines; each byte is looked at once, however long a line is.
+    """Yield lines; each byte is inspected once, even in long lines.
 
     Raises:
         ResponseTooLargeError: A line has more bytes than ``limit``, or too many objects of JSON.
@@ -145,12 +145,12 @@ def _message(line: bytes) -> SessionMessage | Exception:
     try:
         return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
-        _log.info("the MCP server wrote a line of %d bytes that is no message", len(line))
+        _log.info("the MCP server wrote a line of %d bytes that is not a message", len(line))
         return error
 
 
 async def _write(process: asyncio.subprocess.Process, messages: _In, out: _Out) -> None:
-    """Send the process what the session says, and end the connection if it takes no more."""
+    """Send the session's messages to the process, and end the connection if the process accepts no more."""
     assert process.stdin is not None
     try:
         async with messages:
@@ -163,7 +163,7 @@ async def _write(process: asyncio.subprocess.Process, messages: _In, out: _Out) 
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close the input of the process, wait, and kill its group if it stays."""
+    """Close the input of the process, wait, and kill its group if it does not end."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -172,7 +172,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if not await _has_ended(process):
             _kill(process, signal.SIGKILL)
             await _has_ended(process)
-    # A process that it started may hold its output open: nothing waits for that.
+    # A descendant may hold its output open, so nothing waits for that.
     transport: Any = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()

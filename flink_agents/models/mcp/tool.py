@@ -21,16 +21,18 @@ from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy, Unsettled
 
 
 class MCPModelTool:
-    """A tool of a server. Its outcome is the record of its call, a failure that the model is told included.
+    """A tool of a server.
+
+    Its outcome is the record of its call, including failures that are reported to the model.
 
     Args:
         server: The server.
         tool: The tool.
-        is_approved: Whether nobody is asked, whatever is said of the server.
-        name: The name by which the model calls it. Default: that of the tool.
+        is_approved: True if no approval is requested, even if the server's description requires one.
+        name: The name under which the model calls it. Default: the name of the tool.
 
     Attributes:
-        on_name_taken: What becomes of it if the model has another tool of its name.
+        on_name_taken: Policy if the model has another tool with its name.
     """
 
     def __init__(
@@ -44,23 +46,23 @@ class MCPModelTool:
 
     @property
     def needs_approval(self) -> bool:
-        """Whether :meth:`call` asks before it calls."""
+        """Return True if :meth:`call` requests an approval first."""
         return not self._is_approved
 
     @property
     def approved(self) -> MCPModelTool:
-        """The same tool, which asks nobody."""
+        """Return the same tool without approvals."""
         return MCPModelTool(self._server, self._tool, True, self.name)
 
     @property
     def prefixed(self) -> MCPModelTool:
-        """The same tool, with the name of the server before its own."""
+        """Return the same tool, with the server's name as a prefix."""
         name = f"{self._server.name}_{self.name}"
         return MCPModelTool(self._server, self._tool, self._is_approved, name)
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the model is told of it."""
+        """Return the definition of the tool for the model."""
         return ToolDefinition(
             name=self.name,
             description=self._tool.description or None,
@@ -70,10 +72,10 @@ class MCPModelTool:
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | Unsettled:
-        """Call the tool with the arguments that a model gave, which the server checks.
+        """Call the tool with a model's arguments, which the server checks.
 
         Raises:
-            MCPError: The server is not there.
+            MCPError: The server is unavailable.
         """
         given = dict(arguments)
         if self.needs_approval:
@@ -102,7 +104,7 @@ class MCPModelTool:
             try:
                 return list(told(answer, policy.result_limit))
             except (ValueError, TypeError, RecursionError) as error:
-                # The tool was called: an error would let the next attempt of the action call it again.
+                # The tool was called: after an error, the next attempt of the action would call it again.
                 return ["failed", f"The tool gave a result that cannot be read: {error}"[:500]]
 
         unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)

@@ -1,4 +1,4 @@
-"""How a server is reached, from what is said of it: a process, streamable HTTP, or SSE."""
+"""Transports to a server, from its description: a process, streamable HTTP, or SSE."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from flink_agents.models.setup.secrets import Secrets
 def transport_of(
     spec: MCPServerSpec, secrets: Secrets, lifeline: Lifeline | None, http: HTTPAnswers
 ) -> ClientTransport:
-    """The transport that a description means.
+    """Return the transport of a description.
 
     Args:
         spec: The description.
-        secrets: Reads its secrets.
-        lifeline: Belongs to the process, where the server is one.
-        http: Is told of errors of HTTP, and of answers that are too large.
+        secrets: Resolves its secrets.
+        lifeline: Belongs to the process, if the server is one.
+        http: Receives HTTP errors, and answers that are too large.
 
     Raises:
-        ResourceUnavailableError: A secret is not there.
+        ResourceUnavailableError: A secret is missing.
     """
     if lifeline is not None:
         assert spec.command is not None

@@ -1,1 +1,1 @@
-"""Embedding models, vector stores and long-term memory: what actions find by meaning, and remember."""
+"""Embedding models, vector stores and long-term memory: actions search by meaning, and remember."""

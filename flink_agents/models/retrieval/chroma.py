@@ -1,4 +1,4 @@
-"""The vector store ``chroma``: a Chroma database in a directory of this process, or behind its server.
+"""The vector store ``chroma``: a Chroma database in a directory of this process, or on a server.
 
 Chroma's own client is used, without an embedding function: vectors come from the embedding model of the
 description. Needs the extra ``chroma``.
@@ -45,13 +45,13 @@ _NAME, _MODEL, _DIMENSION = "flink_agents_name", "flink_agents_model", "flink_ag
 _PLAIN_NAME = re.compile(r"(?!fa-)[a-zA-Z0-9][a-zA-Z0-9._-]{1,500}[a-zA-Z0-9]")
 
 _RESPONSE_LIMIT = 4 * RESPONSE_LIMIT
-"""How many bytes an answer of the server may have."""
+"""Maximum size of a server's answer in bytes."""
 
 MORE = 16
-"""How many more documents are asked for than wanted: of those with equal scores, ids decide."""
+"""Number of extra documents in a query: among equal scores, ids decide the order."""
 
 _DIGITS = 6
-"""Scores are compared with so many digits: Chroma computes equal ones in different ways."""
+"""Number of digits to compare scores with: Chroma computes equal scores in different ways."""
 
 
 class ChromaOptions(BaseModel):
@@ -62,7 +62,7 @@ class ChromaOptions(BaseModel):
     path: str | None = Field(default=None, min_length=1, description="Directory of an embedded database.")
     host: str | None = Field(default=None, min_length=1, description="Host of a server.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port of the server.")
-    ssl: bool = Field(default=False, description="Whether to speak HTTPS.")
+    ssl: bool = Field(default=False, description="True to use HTTPS.")
     headers: dict[str, str | Secret | Public] = Field(
         default_factory=dict, description="Headers of each request."
     )
@@ -72,7 +72,7 @@ class ChromaOptions(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> ChromaOptions:
         if (self.path is None) == (self.host is None):
-            raise ValueError("give the path of an embedded database, or the host of a server")
+            raise ValueError("pass the path of an embedded database, or the host of a server")
         return self
 
 
@@ -94,7 +94,7 @@ class ChromaVectorStore(VectorStore):
 
     @staticmethod
     def check_cluster(name: str, options: Mapping[str, Any]) -> None:
-        """Refuse a directory in a job for a cluster, where several processes would open it.
+        """Reject a directory if the job runs on a cluster, because several processes would open it.
 
         Raises:
             VectorStoreInUseError: The options name one.
@@ -102,9 +102,9 @@ class ChromaVectorStore(VectorStore):
         if ChromaOptions.model_validate(dict(options)).path is not None:
             raise VectorStoreInUseError(
                 f"the vector store {name!r} is a directory of one process, and the job runs on a cluster",
-                expected="the host of a server, which 'chroma run' starts",
+                expected="the host of a server, which you start with 'chroma run'",
                 found="a path",
-                fix="give host and port instead of the path, or use the store 'sqlite'",
+                fix="set host and port instead of the path, or use the store 'sqlite'",
             )
 
     # -- client and errors ------------------------------------------------------------
@@ -145,7 +145,7 @@ class ChromaVectorStore(VectorStore):
             if self._opened is not None:
                 opened, self._opened = self._opened, None
                 opened.close()
-                # Chroma leaves the connections to its server to the collector of garbage.
+                # Chroma leaves the connections to its server to garbage collection.
                 for client in (opened, getattr(opened, "_admin_client", None)):
                     session = getattr(getattr(client, "_server", None), "_session", None)
                     if session is not None:
@@ -164,7 +164,7 @@ class ChromaVectorStore(VectorStore):
             yield
         except AgentsError:
             raise
-        except Exception as error:  # what chromadb, its HTTP client and its database raise has no one base
+        except Exception as error:  # errors of chromadb, its HTTP client and its database have no common base
             raise self._translated(error) from (None if self._secrets.shown_in(error) else error)
 
     def _translated(self, error: Exception) -> RetrievalError:
@@ -177,23 +177,23 @@ class ChromaVectorStore(VectorStore):
             )
         if any(word in text for word in ("not a database", "malformed", "corrupt")):
             return VectorStoreFormatError(
-                f"the database {self._options.path} is corrupt, or none of Chroma's",
+                f"the database {self._options.path} is corrupt, or not a Chroma database",
                 found=text,
                 fix="restore the directory from a copy, or configure another path and add documents again",
             )
         if kind in ("InvalidArgumentError", "ValueError", "TypeError") and "connect" not in text:
-            return RetrievalError("Chroma refuses a request", found=text, fix="change what it names")
+            return RetrievalError("Chroma rejected a request", found=text, fix="correct the request")
         where = self._options.path or f"{self._options.host}:{self._options.port}"
         return VectorStoreUnavailableError(
-            f"the Chroma database {where} cannot be used",
+            f"the Chroma database {where} is unavailable",
             found=text,
-            fix="look at its server, or its directory",
+            fix="check its server or directory",
         )
 
     # -- collections ------------------------------------------------------------------
 
     def _find(self, collection: str, space: VectorSpace | None = None) -> Any:
-        """Chroma's collection; None where there is none.
+        """Return Chroma's collection; None if it does not exist.
 
         Raises:
             EmbeddingMismatchError: It has another space.
@@ -211,7 +211,7 @@ class ChromaVectorStore(VectorStore):
         said = found.metadata or {}
         if _DIMENSION in said:
             return VectorSpace(said[_DIMENSION], said.get(_MODEL, ""))
-        # Somebody else made it.
+        # Another process created it.
         peeked = found.get(limit=1, include=["embeddings"])["embeddings"]
         return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
 
@@ -281,7 +281,7 @@ class ChromaVectorStore(VectorStore):
             return changed
 
     def _vector_for(self, found: Any, one: DocumentUpdate) -> Any:
-        """The vector that goes with an update: Chroma takes no text without one."""
+        """Return the vector of an update: Chroma requires one with each text."""
         if one.embedding is not None:
             return [list(map(float, one.embedding))]
         return None if one.text is None else found.get(ids=[one.id], include=["embeddings"])["embeddings"]
@@ -390,23 +390,23 @@ def _document(text: str | None, id: str, said: Mapping[str, Any] | None, vector:
 
 
 def _own_name(collection: str) -> str:
-    """Chroma's name of a collection: the same where Chroma takes it."""
+    """Return Chroma's name of a collection: the same if it is valid there."""
     if _PLAIN_NAME.fullmatch(collection):
         return collection
     return "fa-" + hashlib.blake2b(collection.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _instead(before: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Metadata in place of what was there: Chroma keeps what it is not told to remove."""
+    """Return the metadata that replaces the present one: Chroma keeps entries that are not set to None."""
     return {**dict.fromkeys(before or {}), **metadata} or None
 
 
 _NOTHING: dict[str, Any] = {"nothing": True}
-"""Stands for a filter that means no document."""
+"""Represents a filter that matches no document."""
 
 
 def _where(parsed: Parsed) -> dict[str, Any] | None:
-    """A filter as Chroma has it; None where it means all."""
+    """Return a filter in Chroma's form; None if it matches all documents."""
     if isinstance(parsed, Condition):
         return {parsed.field: {parsed.operator: parsed.value}}
     parts = [_where(part) for part in parsed.parts]

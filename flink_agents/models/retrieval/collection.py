@@ -1,7 +1,7 @@
-"""A collection as actions use it: embeds texts, and makes each access to the store a durable call.
+"""A collection for actions: embeds texts, and makes each access to the store a durable step.
 
-What is recorded are plain values. A write may be repeated where the process died between the write and its
-record: documents are written under ids that are the same then, so that the repetition writes what is there.
+Records hold plain values. A write is repeated if the process crashed between the write and its record. The
+repeated write uses the same ids, so that it writes the same documents.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class StoreCollection(Collection):
     async def _embedded(
         self, given: Sequence[tuple[str, Sequence[float] | None]], ids: Sequence[str]
     ) -> tuple[VectorSpace, list[bytes]]:
-        """The vectors of texts; those that the author gave stay as they are."""
+        """Return the vectors of texts; vectors that the author passed are kept."""
         own = [np.asarray(vector, "<f4").tobytes() for _, vector in given if vector is not None]
         texts = [text for text, vector in given if vector is None]
         spaces: list[VectorSpace] = []
@@ -134,7 +134,8 @@ class StoreCollection(Collection):
                 f"documents for {self._name!r} have embeddings that cannot be compared",
                 expected="embeddings of one length",
                 found=", ".join(sorted({f"{one.dimension} dimensions" for one in spaces})),
-                fix="leave embeddings to the model of the store, or give them to all documents",
+                fix="omit embeddings, so that the store's model computes them, or pass them for all "
+                "documents",
             )
         givens, makes = iter(own), iter(made)
         return spaces[0], [next(makes) if vector is None else next(givens) for _, vector in given]
@@ -170,17 +171,19 @@ class StoreCollection(Collection):
     ) -> list[ScoredDocument]:
         filter = _checked(filter)
         if k < 1:
-            raise VectorFilterError("a query asks for no document", expected="k of at least 1", found=str(k))
+            raise VectorFilterError(
+                "a query asks for fewer than one document", expected="k of at least 1", found=str(k)
+            )
         if isinstance(query, str):
             embeddings = await self._embedding_model.embed(self._ctx, [query], "query")
             space, (vector,) = embeddings.space, embeddings.blobs
         else:
             if not is_vector(query):
                 raise VectorFilterError(
-                    "a query is a vector with numbers that are none",
+                    "a query vector has invalid numbers",
                     expected="numbers that are finite as float32, below 3.4e38",
                     found=str(list(query))[:200],
-                    fix="look at the model that made it, or query by a text",
+                    fix="check the model that created it, or query with a text",
                 )
             vector = np.asarray(query, "<f4").tobytes()
             space = VectorSpace(len(query))
@@ -193,16 +196,16 @@ class StoreCollection(Collection):
 
 
 def _all_of(kind: type[T], given: Any) -> list[T]:
-    """What is given, as a list, if it is objects of a kind."""
+    """Return the values as a list, if all of them have the type."""
     many = isinstance(given, Iterable) and not isinstance(given, str)
     several: list[Any] = list(given) if many else [given]
     for one in several:
         if not isinstance(one, kind):
             raise DocumentError(
-                f"a vector store is given something else than a {kind.__name__}",
+                f"a vector store got a value that is not a {kind.__name__}",
                 expected=f"a list of {kind.__name__} objects",
                 found=f"{type(one).__name__} {one!r}"[:200],
-                fix=f"write [{kind.__name__}(...)]",
+                fix=f"pass [{kind.__name__}(...)]",
             )
     return several
 
@@ -210,13 +213,13 @@ def _all_of(kind: type[T], given: Any) -> list[T]:
 def _ids(ids: Sequence[str] | None) -> list[str] | None:
     if isinstance(ids, str):
         raise DocumentError(
-            "ids are a text", expected="a list of ids", found=repr(ids), fix=f"write [{ids!r}]"
+            "ids are a string", expected="a list of ids", found=repr(ids), fix=f"pass [{ids!r}]"
         )
     return None if ids is None else list(ids)
 
 
 def _checked(filter: Filter | None) -> dict[str, Any] | None:
-    """A filter as a plain value, if it is one."""
+    """Validate a filter and return it as a plain value."""
     parse_filter(filter)
     return None if filter is None else _plain(filter)
 

@@ -1,7 +1,7 @@
 """Embedding models as resources: ``provider:model``, each request a recorded call.
 
-A request has as many texts as a batch; the batches of one call run side by side. What is recorded of a
-request is the model, and the vectors as float32 numbers: a replay gives back exactly what was used.
+A request has one batch of texts; the batches of one call run concurrently. The record of a request holds the
+model, and the vectors as float32 numbers: a replay returns exactly the same vectors.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from flink_agents.models.setup.secrets import Secrets
 InputType = Literal["query", "document"]
 
 _CHAT_ONLY = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
-"""Providers of chat models that have no embedding models: no package would help."""
+"""Providers of chat models without embedding models: no package would help."""
 
 _MOST_CHARACTERS = 2000
-"""How much of a provider's text an error carries."""
+"""Maximum number of characters of a provider's message in an error."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Embeddings:
     """Vectors of several texts, in their order.
 
     Attributes:
-        space: What they have in common.
+        space: Their common vector space.
         blobs: Each vector as float32 numbers, the lowest byte first.
     """
 
@@ -59,7 +59,7 @@ class Embeddings:
     blobs: tuple[bytes, ...]
 
     def lists(self) -> list[list[float]]:
-        """The vectors as numbers."""
+        """Return the vectors as lists of numbers."""
         return [np.frombuffer(blob, "<f4").tolist() for blob in self.blobs]
 
 
@@ -67,7 +67,7 @@ class EmbeddingModelResource:
     """An embedding model of an agent, in one subtask.
 
     Args:
-        declared: What its author declared.
+        declared: Its declaration.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
@@ -83,11 +83,11 @@ class EmbeddingModelResource:
 
     @property
     def description(self) -> EmbeddingModelSpec:
-        """What is said of it; by the options of the job as well, once an action has used it."""
+        """Return its description; once an action has used it, overridden by the options of the job."""
         return self._begun or read_description(EmbeddingModelSpec, self._declared.arguments)
 
     def begin(self, ctx: RunnerContext) -> EmbeddingModelSpec:
-        """What is said of it, by the options of the job as well."""
+        """Return its description, overridden by the options of the job."""
         if self._begun is None:
             said = overridden(
                 AgentOptions.EMBEDDING_MODELS,
@@ -106,10 +106,10 @@ class EmbeddingModelResource:
     async def embed(
         self, ctx: RunnerContext, texts: Sequence[str], input_type: InputType = "document"
     ) -> Embeddings:
-        """The vectors of ``texts``, of which there is one at least.
+        """Return the vectors of ``texts``, which is not empty.
 
         Raises:
-            EmbeddingMismatchError: The model gives vectors of several lengths, or not one for each text.
+            EmbeddingMismatchError: The model returned vectors of several lengths, or too few.
             RetrievalError: A request failed in all its attempts.
         """
         size = self.begin(ctx).batch_size
@@ -121,16 +121,16 @@ class EmbeddingModelResource:
             raise RetrievalError(
                 f"the embedding model {self.name!r} did not answer",
                 found=str(error),
-                fix="look at the service, or raise retry of the embedding model",
+                fix="check the service, or raise retry of the embedding model",
             ) from None
         spaces = {VectorSpace(answer["dimension"], answer["model"]) for answer in answers}
         if len(spaces) != 1:
             raise EmbeddingMismatchError(
-                f"the embedding model {self.name!r} gave vectors that cannot be compared",
+                f"the embedding model {self.name!r} returned vectors that cannot be compared",
                 expected="vectors of one model and one length",
                 found="; ".join(sorted(f"{one.dimension} dimensions of {one.model}" for one in spaces)),
-                fix="the model changed while a run was in flight: start the run again with "
-                "action-state.on-mismatch: rerun, or finish it with the model that began it",
+                fix="the model changed while a run was in flight: restart the run with "
+                "action-state.on-mismatch: rerun, or finish it with the previous model",
             )
         (space,) = spaces
         width = 4 * space.dimension
@@ -143,7 +143,7 @@ class EmbeddingModelResource:
 
     async def _request(self, texts: list[str], input_type: InputType) -> dict[str, Any]:
         """Ask the model; executed once, and recorded."""
-        # Packages of providers take seconds to import, for which the agent loop must not stand still.
+        # Importing a provider's packages takes seconds, which must not block the agent loop.
         model = await asyncio.to_thread(self._get_model)
         settings: dict[str, Any] = {"extra_headers": self._headers} if self._headers else {}
         if self.description.dimensions is not None:
@@ -158,11 +158,13 @@ class EmbeddingModelResource:
                 return self._checked(texts, found.embeddings, found.usage.input_tokens)
             except AgentsError:
                 raise
-            except Exception as error:  # whatever the library of the provider raises
+            except Exception as error:  # the library of the provider can raise anything
                 if not (isinstance(error, TimeoutError) and deadline.expired()):
                     raise self._failure(error) from None
                 seconds = f"{self.description.timeout:g} s"
-                raise RetryableError(f"{self.description.model} gave no vectors within {seconds}") from None
+                raise RetryableError(
+                    f"{self.description.model} returned no vectors within {seconds}"
+                ) from None
 
     def _checked(self, texts: list[str], vectors: Sequence[Sequence[float]], tokens: int) -> dict[str, Any]:
         lengths, model = {len(vector) for vector in vectors}, self.description.model
@@ -170,7 +172,7 @@ class EmbeddingModelResource:
         if len(vectors) != len(texts) or len(lengths) != 1 or (wanted is not None and lengths != {wanted}):
             expected = f"{len(texts)} vectors" + (f" of {wanted} dimensions" if wanted else " of one length")
             raise EmbeddingMismatchError(
-                f"the embedding model {self.name!r} ({model}) gave other vectors than asked for",
+                f"the embedding model {self.name!r} ({model}) returned other vectors than requested",
                 expected=expected,
                 found=f"{len(vectors)} vectors of {', '.join(map(str, sorted(lengths)))} dimensions",
                 fix="correct 'dimensions' in its description, or leave it out",
@@ -179,9 +181,9 @@ class EmbeddingModelResource:
             packed = np.asarray(vectors, "<f4")
         if not np.isfinite(packed).all():
             raise EmbeddingMismatchError(
-                f"the embedding model {self.name!r} ({model}) gave numbers that are none",
+                f"the embedding model {self.name!r} ({model}) returned invalid numbers",
                 expected="finite numbers",
-                fix="look at what the model says about these texts",
+                fix="check the model's answers for these texts",
             )
         return {
             "model": self.description.model,
@@ -191,7 +193,7 @@ class EmbeddingModelResource:
         }
 
     def _failure(self, error: Exception) -> Exception:
-        """What is recorded of a failed attempt: an error without secrets."""
+        """Return the error of a failed attempt for the record: without secrets."""
         from pydantic_ai.exceptions import UserError
 
         from flink_agents.models.setup.model_failures import is_of_a_test, with_causes
@@ -200,11 +202,11 @@ class EmbeddingModelResource:
             return error
         text = f"{type(error).__name__}: {self._secrets.hide(with_causes(error))}"[:_MOST_CHARACTERS]
         status: int | None = getattr(error, "status_code", None)
-        # Without a status, the provider was not reached, or nobody can read its answer.
+        # Without a status, the provider was not reached, or its answer is unreadable.
         again = not isinstance(error, UserError) if status is None else may_succeed_again(status)
         if not again:
             return RetrievalError(
-                f"the embedding model {self.name!r} refused the request",
+                f"the embedding model {self.name!r} rejected the request",
                 found=text,
                 fix="correct the model's name, its key or the texts; the request is not sent again",
             )
@@ -218,7 +220,7 @@ class EmbeddingModelResource:
         )
 
     def _get_model(self) -> Any:
-        """The model of pydantic-ai, with a client of this subtask's own."""
+        """Return the model of pydantic-ai, with a client for this subtask."""
         with self._making:
             if self._model is None:
                 name, connection = self.description.connection, None
@@ -250,16 +252,16 @@ class EmbeddingModelResource:
 
 
 def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: Any = None) -> Any:
-    """The model of pydantic-ai that a description names.
+    """Create the model of pydantic-ai that a description names.
 
     Args:
         description: The description.
-        secrets: Reads its secrets.
+        secrets: Resolves its secrets.
         connection: The connection that it names: an ``Endpoint``, or a provider of pydantic-ai.
 
     Raises:
         MissingExtraError: Packages of its provider are not installed.
-        RetrievalError: There is no such model.
+        RetrievalError: The model does not exist.
     """
     provider, _, name = description.model.partition(":")
     what = f"the embedding model {description.model!r}"
@@ -288,10 +290,10 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
         raise missing(extra_of(provider), what, secrets.hide(error)) from error
     except (UserError, ValueError, TypeError) as error:
         raise RetrievalError(
-            f"{what} cannot be made",
-            expected="'provider:model', as pydantic-ai names it, with what its provider needs",
+            f"{what} cannot be created",
+            expected="'provider:model', as pydantic-ai names it, with the arguments that its provider needs",
             found=secrets.hide(error, 500),
-            fix="correct its name, or give base_url and api_key in the description",
+            fix="correct its name, or set base_url and api_key in the description",
         ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)
     secrets.know(getattr(client, "api_key", None))
@@ -303,7 +305,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
 
 
 def _arguments(description: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
-    """Arguments of the provider's class: those of the connection, and over them those of the model."""
+    """Return the arguments of the provider's class: those of the connection, overridden by the model's."""
     own: dict[str, Any] = {}
     for endpoint in filter(None, (connection, description)):
         own |= secrets.resolved(endpoint.options)
@@ -337,7 +339,7 @@ class EmbeddingModelProvider(ResourceProvider):
         check_ready(what, declared.clazz, said)
         spec = read_configured(EmbeddingModelSpec, said, name)
         if declared.clazz or spec.model.partition(":")[0] == "wordllama":
-            # It is read from files, which takes long.
+            # Reading it from files takes long.
             return
         connection = None
         if spec.connection is not None:

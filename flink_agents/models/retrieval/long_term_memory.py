@@ -1,7 +1,7 @@
-"""Long-term memory over a vector store: a collection for each job and scope, metadata that tells the subject.
+"""Long-term memory over a vector store: a collection for each job and scope, subjects in metadata.
 
-Items are written under the id of the author together with a digest of the subject, so that subjects cannot
-meet. All accesses are the durable calls of the collection.
+Ids of items consist of the author's id and a digest of the subject, so that ids of different subjects differ.
+All accesses are durable steps of the collection.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.api.vector_store import Document, DocumentUpdate, Filter, Scalar, check_field
 
 _OWN = "memory."
-"""Entries of metadata that begin so are not the author's."""
+"""Prefix of metadata entries that belong to long-term memory itself."""
 
 _SUBJECT, _CREATED = f"{_OWN}subject", f"{_OWN}created"
 _RUN, _ORDER = f"{_OWN}run", f"{_OWN}order"
 _AGE = (_CREATED, _RUN, _ORDER)
-"""What says which of two items is older: time, number of the run, and what the action wrote before."""
+"""Metadata that orders items by age: time, number of the run, and position among the action's writes."""
 
 INSTRUCTION = (
     "Summarise what is remembered below in one short text. Keep names, dates, numbers and preferences; "
     "where two entries contradict each other, keep the later one. Answer with the summary alone.\n\n"
 )
-"""What a chat model is told that compacts a memory."""
+"""Instruction for a chat model that compacts a memory."""
 
 
 class StoredMemory(LongTermMemory):
@@ -45,10 +45,10 @@ class StoredMemory(LongTermMemory):
     Args:
         ctx: The context of the action.
         collection: Opens a collection of the vector store by its name.
-        namespace: Whose memory it is; None for the job identifier.
-        scope: Which memory.
-        subject: Of whom or what; None for the key.
-        chat_model: The model that summarises where nobody names another.
+        namespace: Owner of the memory; None for the job identifier.
+        scope: Name of the memory.
+        subject: The person or thing that the memory is about; None for the key.
+        chat_model: The default model for summaries.
         written: Counts what this action has written, so that items of one time have an order.
 
     Raises:
@@ -69,7 +69,7 @@ class StoredMemory(LongTermMemory):
         name = namespace or ctx.config.get(AgentOptions.JOB_IDENTIFIER)
         if name is None:
             raise OptionError(
-                "long-term memory has no name under which another submission of the job would find it",
+                "long-term memory has no permanent name, so another submission of the job would not find it",
                 expected="the option job-identifier, or namespace=... in the description of the memory",
                 fix="set job-identifier",
             )
@@ -80,7 +80,7 @@ class StoredMemory(LongTermMemory):
         self._prefix = hashlib.blake2b(self._subject.encode(), digest_size=12).hexdigest() + ":"
         self._chat_model = chat_model
         self._written = written or itertools.count()
-        # The length says where the name ends, whatever it has in it.
+        # The length marks the end of the name, whatever characters it has.
         self._items = collection(ctx, f"memory/{len(name)}/{name}/{scope}")
 
     # -- writing ----------------------------------------------------------------------
@@ -96,10 +96,10 @@ class StoredMemory(LongTermMemory):
         names = [self._ctx.uuid4().hex for _ in texts] if ids is None else _several(ids)
         if len(names) != len(texts):
             raise DocumentError(
-                "there are not as many ids as texts",
+                "the numbers of ids and texts differ",
                 expected=f"{len(texts)} ids",
                 found=str(len(names)),
-                fix="leave ids out, or give one for each text",
+                fix="omit ids, or pass one for each text",
             )
         documents = [
             Document(one, self._prefix + id, self._marked(metadata))
@@ -124,13 +124,13 @@ class StoredMemory(LongTermMemory):
         await self._items.delete(self._ids(ids), self._own(filter))
 
     def _marked(self, metadata: Mapping[str, Scalar] | None) -> dict[str, Scalar]:
-        """The author's metadata, with what tells the subject and the time."""
+        """Return the author's metadata, with entries for subject and time."""
         for name, value in (metadata or {}).items():
             check_field(name, value, "(memory)")
             if name.startswith(_OWN):
                 raise DocumentError(
-                    f"metadata has a name that long-term memory keeps for itself: {name!r}",
-                    expected=f"a name that does not begin with {_OWN!r}",
+                    f"metadata uses a name that long-term memory reserves: {name!r}",
+                    expected=f"a name that does not start with {_OWN!r}",
                     fix="rename it",
                 )
         milliseconds = int(self._ctx.now().timestamp() * 1000)
@@ -153,7 +153,7 @@ class StoredMemory(LongTermMemory):
     async def _found(
         self, ids: str | Sequence[str] | None = None, filter: Filter | None = None
     ) -> list[Document]:
-        """Documents, the oldest first."""
+        """Return documents, the oldest first."""
         found = await self._items.get(self._ids(ids), self._own(filter))
         return sorted(found, key=lambda one: ([one.metadata[name] for name in _AGE], one.id))
 
@@ -179,7 +179,7 @@ class StoredMemory(LongTermMemory):
             return False
         old = found[: len(found) - keep]
         summary = await self._summary(summarise, [one.text for one in old])
-        # It is as old as the last one that it stands for. Until the others are gone, nothing is missing.
+        # It is as old as the newest item that it replaces. Until the others are removed, nothing is missing.
         age = {name: old[-1].metadata[name] for name in _AGE}
         said = {_SUBJECT: self._subject, **age, "summary": True}
         document = Document(summary, self._prefix + self._ctx.uuid4().hex, said)
@@ -191,7 +191,7 @@ class StoredMemory(LongTermMemory):
         summarise = summarise or self._chat_model
         if summarise is None:
             raise OptionError(
-                "nothing says how a long-term memory is summarised",
+                "long-term memory has no chat model or function for summaries",
                 expected="a function, the name of a chat model, or chat_model=... in the description",
                 fix="pass one to compact()",
             )
@@ -204,10 +204,10 @@ class StoredMemory(LongTermMemory):
 
 
 def subject_text(subject: object) -> str:
-    """A text for a subject, another one for each: 1 and "1" are not the same.
+    """Return a unique text for a subject: 1 and "1" differ.
 
     Raises:
-        DocumentError: Its type has no such text.
+        DocumentError: Its type has no unique text.
     """
     if isinstance(subject, str):
         return f"str:{subject}"
@@ -217,9 +217,9 @@ def subject_text(subject: object) -> str:
         return f"{type(subject).__name__}:{subject}"
     raise DocumentError(
         f"a {type(subject).__name__} cannot be the subject of a long-term memory",
-        expected="a text, number, date, UUID, bytes, or a tuple of these",
+        expected="a string, number, date, UUID, bytes, or a tuple of these",
         found=repr(subject)[:200],
-        fix="pass subject=... with a text",
+        fix="pass subject=... with a string",
     )
 
 
@@ -228,10 +228,10 @@ def _authors(metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def check_text(value: object, what: str) -> None:
-    """Check that a value is a text that stores can keep.
+    """Check that a value is a string that stores can hold.
 
     Raises:
-        DocumentError: It is none, or has half of a character.
+        DocumentError: It is not a string, or has half of a surrogate pair.
     """
     found = f"{type(value).__name__} {value!r}"[:200]
     if isinstance(value, str):
@@ -241,7 +241,10 @@ def check_text(value: object, what: str) -> None:
         except UnicodeEncodeError as error:
             found = str(error)
     raise DocumentError(
-        f"{what} is no text", expected="a text that is UTF-8", found=found, fix="make one of it"
+        f"{what} is not a valid string",
+        expected="a string that UTF-8 can encode",
+        found=found,
+        fix="convert it",
     )
 
 

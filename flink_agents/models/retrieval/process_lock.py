@@ -1,4 +1,4 @@
-"""A lock that a process has on a directory, for databases that one process alone may open."""
+"""A lock of a process on a directory, for databases that only one process may open."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flink_agents.api.errors import VectorStoreInUseError
 
 _NAME = ".flink-agents.lock"
 _held: dict[Path, ProcessLock] = {}
-# The collector of cycles may release a lock in a thread that is just taking another one.
+# Cyclic garbage collection may release a lock in a thread that is acquiring another one.
 _guard = threading.RLock()
 
 
 class ProcessLock:
-    """The lock on one directory; all of a process share it. Made by :meth:`of`.
+    """The lock on one directory; all users in a process share it. Created by :meth:`of`.
 
     Args:
-        directory: The directory, which is made where it is missing.
+        directory: The directory, which is created if it is missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -35,12 +35,12 @@ class ProcessLock:
                 f"the embedded Chroma database {directory} is used by several processes; it serves one",
                 expected="one process that opens it",
                 found="another process that has it open",
-                fix="start a server by 'chroma run --path ...', and give its host and port instead",
+                fix="start a server with 'chroma run --path ...', and set its host and port instead",
             ) from error
 
     @classmethod
     def of(cls, path: str) -> ProcessLock:
-        """The lock on a directory, for one more user in this process.
+        """Return the lock on a directory, for one more user in this process.
 
         Raises:
             VectorStoreInUseError: Another process has it.
@@ -54,7 +54,7 @@ class ProcessLock:
             return lock
 
     def release(self) -> None:
-        """Say that one user has ended; the last one gives the lock back."""
+        """Release the lock for one user; the last user frees the directory."""
         with _guard:
             self._users -= 1
             if self._users == 0:

@@ -29,7 +29,7 @@ class VectorStoreResource:
     """A vector store of an agent, in one subtask.
 
     Args:
-        declared: What its author declared.
+        declared: Its declaration.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
@@ -39,7 +39,7 @@ class VectorStoreResource:
         self._described: VectorStoreSpec | None = None
 
     def begin(self, config: Configuration) -> VectorStoreSpec:
-        """What is said of it, by the options of the job as well."""
+        """Return its description, overridden by the options of the job."""
         if self._described is None:
             clazz = self._declared.clazz
             self._described = configured(self.name, self._declared.arguments, config, bool(clazz))
@@ -48,12 +48,12 @@ class VectorStoreResource:
 
     @cached_property
     def _model(self) -> EmbeddingModelResource | None:
-        """Its embedding model, if it has one."""
+        """Return its embedding model, or None."""
         name = self._described.embedding_model if self._described is not None else None
         return None if name is None else self._declared.get(name, ResourceType.EMBEDDING_MODEL)
 
     def of(self, ctx: RunnerContext, collection: str | None = None) -> StoreCollection:
-        """A collection for one action."""
+        """Return a collection for one action."""
         described = self.begin(ctx.config)
         assert self._calls is not None
         named = collection or described.collection or self.name
@@ -96,16 +96,16 @@ class VectorStoreProvider(ResourceProvider):
 def configured(
     name: str, arguments: Mapping[str, Any], config: Configuration, has_class: bool = False
 ) -> VectorStoreSpec:
-    """What is said of a vector store by its description, and by the options of the job.
+    """Return the description of a vector store, overridden by the options of the job.
 
     Args:
         name: Name of the vector store.
-        arguments: What its description says.
+        arguments: Its description.
         config: The options of the job.
-        has_class: Whether a class makes it, which alone knows its options.
+        has_class: True if a class creates it; then only the class knows its options.
 
     Raises:
-        OptionError: An option does not fit.
+        OptionError: An option is invalid.
     """
     store = config.below(AgentOptions.VECTOR_STORES.key).get(
         f"{name}.store", arguments.get("store", "sqlite")
@@ -126,7 +126,7 @@ def configured(
 
 
 def _options_model(store: str) -> type[BaseModel] | None:
-    """The options of a store, if it tells them."""
+    """Return the model of a store's options, if the store declares one."""
     return getattr(VECTOR_STORES.load(store), "options_model", None)
 
 
@@ -135,7 +135,7 @@ class LongTermMemoryResource:
 
     Args:
         name: Its name in the agent.
-        description: What its author said.
+        description: Its declaration.
         store: Its vector store.
     """
 
@@ -146,7 +146,7 @@ class LongTermMemoryResource:
         self._written: WeakKeyDictionary[RunnerContext, Iterator[int]] = WeakKeyDictionary()
 
     def of(self, ctx: RunnerContext, scope: str, subject: Any) -> StoredMemory:
-        """The memory of one scope and subject, for one action."""
+        """Return the memory of one scope and subject, for one action."""
         said = self._description
         written = self._written.setdefault(ctx, itertools.count())
         return StoredMemory(ctx, self._store.of, said.namespace, scope, subject, said.chat_model, written)

@@ -24,24 +24,24 @@ VECTOR_STORES = Providers(
         "chroma": f"{_HOME}.chroma:ChromaVectorStore",
     },
 )
-"""Each names a class, or a function, that makes a store of a mapping of options."""
+"""Each provider is a class or a function that creates a store from a mapping of options."""
 
 
 def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
-    """A vector store.
+    """Open a vector store.
 
     Args:
-        name: Which one: ``sqlite``, ``chroma``, or one that is installed.
+        name: Name of the store: ``sqlite``, ``chroma``, or an installed one.
         options: Its options.
 
     Raises:
-        UnknownStoreError: There is no such store, or it cannot be imported.
-        ValueError: It has no such option, or a value does not fit.
+        UnknownStoreError: The store does not exist, or cannot be imported.
+        ValueError: An option is unknown, or its value is invalid.
     """
     made = VECTOR_STORES.load(name)(dict(options))
     if not isinstance(made, VectorStore):
         raise UnknownStoreError(
-            f"the provider of the vector store {name!r} returns no store",
+            f"the provider of the vector store {name!r} returned a value that is not a store",
             expected="an object of a subclass of VectorStore",
             found=type(made).__name__,
             fix=f"correct its entry point in the group {VECTOR_STORES.group}",
@@ -50,12 +50,12 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
 
 
 class StoreCalls:
-    """The functions of durable calls. They take and return plain values, and run in threads.
+    """The functions of durable steps. They accept and return plain values, and run in threads.
 
     Args:
-        name: Name of the store, which is made at the first use.
+        name: Name of the store, which the first use opens.
         options: Its options.
-        clazz: What makes the store of them in place of that name, as ``module:qualname``; may be empty.
+        clazz: Class or function that creates the store instead, as ``module:qualname``; may be empty.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], clazz: str = "") -> None:
@@ -65,7 +65,7 @@ class StoreCalls:
 
     @cached_property
     def store(self) -> VectorStore:
-        """The store."""
+        """Return the store; the first use opens it."""
         if self._clazz:
             return made_by(self._clazz, VectorStore, "the vector store", dict(self._options))
         return open_vector_store(self._name, self._options)
@@ -78,7 +78,7 @@ class StoreCalls:
     def add(
         self, collection: str, space: list[Any], rows: list[list[Any]], idempotency_key: str
     ) -> list[str]:
-        """Keep documents; those without an id get one that all attempts of the call have."""
+        """Add documents; a document without an id gets one that all attempts of the call share."""
         documents = [
             Document(text, id or f"{idempotency_key}-{number}", metadata, _numbers(vector))
             for number, (id, text, metadata, vector) in enumerate(rows)

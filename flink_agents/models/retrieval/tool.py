@@ -1,4 +1,4 @@
-"""A vector store as a tool: the model says what it wants to know, and reads what was found."""
+"""A vector store as a tool: the model sends a query, and reads the documents that were found."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def retrieval_tool(
     filter: Filter | None = None,
     collection: str | None = None,
 ) -> Tool:
-    """A tool that finds documents of a vector store.
+    """Return a tool that finds documents of a vector store.
 
-    The model gives the query alone. Filter and number are the author's: a model cannot reach documents that a
-    filter leaves out.
+    The model chooses only the query. You set filter and number, so a model cannot read documents that the
+    filter excludes.
 
     Args:
         store: Name of the vector store in the agent.
         name: Name of the tool. Default: ``search_`` and the name of the store.
-        description: What the model is told of it.
-        k: How many documents are found, at most.
-        filter: Which documents come into question.
-        collection: Which collection of the store. Default: that of its description.
+        description: Description of the tool for the model.
+        k: Maximum number of documents in the result.
+        filter: Filter of the documents.
+        collection: Name of the collection. Default: the collection in the store's description.
     """
 
     async def search(query: str, ctx: RunnerContext) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""The embedding model ``wordllama:l2_supercat_256``: works offline, with weights that a wheel brings.
+"""The embedding model ``wordllama:l2_supercat_256``: works offline, with weights from a wheel.
 
-The wheel of wordllama has the weights of its smallest model, 16 MB, and a tokenizer. A text's vector is the
-mean of the vectors of its tokens. The two files are read here: the package itself asks a server for them.
-Needs the extra ``wordllama``.
+The wheel of wordllama has the weights of its smallest model, 16 MB, and a tokenizer. The vector of a text is
+the mean of the vectors of its tokens. This module reads the two files, because the package itself downloads
+them. Needs the extra ``wordllama``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flink_agents.models.setup.extras import import_extra, missing
 PROVIDER = "wordllama"
 MODEL = "l2_supercat_256"
 DIMENSIONS = (64, 128, 256)
-"""Its vectors may be cut to these lengths: the first numbers say most."""
+"""Valid lengths of its vectors, which are cut: the first numbers are the most significant."""
 
 _loading = threading.Lock()
 
@@ -70,7 +70,7 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
                 f"wordllama has no model {model_name!r} that works offline",
                 expected=f"{PROVIDER}:{MODEL}",
                 found=model_name,
-                fix="name that one",
+                fix="use that one",
             )
         super().__init__(settings=settings)
 
@@ -99,7 +99,7 @@ class WordLlamaEmbeddingModel(EmbeddingModel):
                 f"{PROVIDER}:{MODEL} has no vectors of {dimensions} dimensions",
                 expected="one of " + ", ".join(map(str, DIMENSIONS)),
                 found=str(dimensions),
-                fix="leave dimensions out, or name one of these",
+                fix="omit dimensions, or use one of these",
             )
         vectors, tokens = await asyncio.to_thread(_vectors, texts, dimensions)
         return EmbeddingResult(
@@ -122,7 +122,7 @@ def _weights() -> _Weights:
 
 
 def _vectors(texts: list[str], dimensions: int) -> tuple[NDArray[np.float32], int]:
-    """A vector of length 1 for each text; zeros for one without tokens. And the number of tokens."""
+    """Return a vector of length 1 for each text, zeros for one without tokens; and the number of tokens."""
     tokenizer, weights = _weights()
     found = np.zeros((len(texts), dimensions), np.float32)
     tokens = 0

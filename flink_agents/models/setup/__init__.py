@@ -1,1 +1,1 @@
-"""What resources are made with: secrets, packages of extras, classes, limits of requests."""
+"""Creation of resources: secrets, packages of extras, classes, limits of requests."""

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 _DEPTH = 5
-"""How far below the client of a provider its client for HTTP may be."""
+"""Number of levels below a provider's client that are searched for its HTTP client."""
 
 _MOST_LOOKED_AT = 2000
 
 
 class ResponseTooLargeError(Exception):
-    """An answer has more bytes than may be read."""
+    """An answer has more bytes than the limit."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the answer has more than {limit} bytes, which is the limit (response_limit)")
@@ -45,35 +45,35 @@ class TooManyObjectsError(ResponseTooLargeError):
 
 
 def most_objects(limit: int) -> int:
-    """Return how many objects of JSON an answer may have.
+    """Return the largest number of JSON objects in an answer.
 
     Args:
-        limit: Bytes that it may have.
+        limit: Maximum number of bytes of the answer.
     """
     return max(_FEWEST_OBJECTS, limit // _BYTES_FOR_AN_OBJECT)
 
 
 def objects_in(part: bytes | bytearray) -> int:
-    """Return how many objects of JSON begin in a part of an answer, without those of JSON inside strings."""
+    """Return the number of JSON objects that begin in a part of an answer, except in JSON inside strings."""
     return part.count(b"{") - part.count(b'{\\"')
 
 
 class NestedEncodingError(Exception):
-    """An answer is compressed in a way in which a few bytes can become any number of them at once."""
+    """An answer is compressed in a way that can turn a few bytes into any number of them at once."""
 
     def __init__(self, codings: str) -> None:
-        super().__init__(f"the answer is compressed by {codings!r}, and not once by gzip or deflate")
+        super().__init__(f"the answer is compressed by {codings!r}, instead of once by gzip or deflate")
 
 
 _BOUNDED = frozenset({"gzip", "x-gzip", "deflate", "identity", ""})
-"""Codings of which one piece of an answer becomes about a thousand times as many bytes, at most."""
+"""Codings in which a chunk of an answer expands by a factor of at most about 1,000."""
 
 
 def _check_codings(response: Any) -> None:
-    """Check how an answer is compressed. Only the newer library decompresses in pieces of bounded size.
+    """Check the compression of an answer. Only the newer library decompresses in chunks of bounded size.
 
     Raises:
-        NestedEncodingError: A piece of it could become any number of bytes before they are counted.
+        NestedEncodingError: A chunk could expand to any number of bytes before they are counted.
     """
     said = response.headers.get("content-encoding", "")
     codings = [one.strip().lower() for one in said.split(",")]
@@ -84,7 +84,7 @@ def _check_codings(response: Any) -> None:
 
 
 class _Counter:
-    """Counts bytes and objects of an answer; those of a stream of events anew for each event."""
+    """Counts bytes and objects of an answer; in a stream of events, of each event."""
 
     def __init__(self, limit: int, of_events: bool) -> None:
         self._limit = limit
@@ -110,18 +110,18 @@ class _Counter:
 
 
 def _ends_of_events(chunk: bytes) -> list[int]:
-    """Return where the first and the last event end that end in a piece."""
+    """Return the ends of the first and the last event that end in a chunk."""
     marks = (b"\n\n", b"\r\n\r\n")
     found = [at for mark in marks for at in (chunk.find(mark), chunk.rfind(mark)) if at >= 0]
     return [min(found), max(found)] if found else []
 
 
 class BodyLimit:
-    """A hook for answers of an asynchronous client for HTTP.
+    """A hook for answers of an asynchronous HTTP client.
 
     Args:
-        limit: Bytes of an answer.
-        events: True if each event of a stream may have so many; else all of them together.
+        limit: Maximum number of bytes.
+        events: True if the limit applies to each event of a stream; False if it applies to the whole stream.
     """
 
     def __init__(self, limit: int, events: bool = False) -> None:
@@ -129,7 +129,7 @@ class BodyLimit:
         self._events = events
 
     async def __call__(self, response: Any) -> None:
-        """Bound what is read of an answer."""
+        """Limit the size of an answer."""
         counter = self._counter(response)
         read = response.aiter_bytes
 
@@ -150,10 +150,10 @@ class BodyLimit:
 
 
 class BlockingBodyLimit(BodyLimit):
-    """The same for a client that blocks."""
+    """The same hook for a blocking client."""
 
     def __call__(self, response: Any) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Bound what is read of an answer."""
+        """Limit the size of an answer."""
         counter = self._counter(response)
         read = response.iter_bytes
 
@@ -166,25 +166,25 @@ class BlockingBodyLimit(BodyLimit):
 
 
 def bound_bodies(client: object, limit: int) -> None:
-    """Bound the answers of all clients for HTTP below the client of a provider.
+    """Limit the answers of all HTTP clients inside of a provider's client.
 
     Args:
         client: The client of the provider's library, or None.
-        limit: Bytes of an answer.
+        limit: Maximum number of bytes of an answer.
     """
     for http in _http_clients(client):
         hooks: dict[str, list[Any]] = http.event_hooks
-        # Clients may be shared: the first limit holds, and it is found here again.
+        # Clients may be shared: the first limit applies, and this function finds it again.
         if not any(isinstance(one, BodyLimit) for one in hooks["response"]):
             blocks = not hasattr(http, "aclose")
             hook = BlockingBodyLimit(limit) if blocks else BodyLimit(limit)
             http.event_hooks = {**hooks, "response": [hook, *hooks["response"]]}
-            # What the hook rejects is not asked for, whatever else is installed.
+            # Request only codings that the hook accepts, whatever else is installed.
             http.headers["accept-encoding"] = "gzip, deflate"
 
 
 def _http_clients(client: object) -> list[Any]:
-    """The clients for HTTP among what an object consists of. Libraries keep them in places of their own."""
+    """Return the HTTP clients among an object's attributes. Libraries keep them in different places."""
     found: list[Any] = []
     seen: set[int] = set()
     level = [client]

@@ -1,4 +1,4 @@
-"""Makes what the class of a description names."""
+"""Creates objects from the class in a description."""
 
 from __future__ import annotations
 
@@ -12,53 +12,55 @@ from flink_agents.api.resources.providers import NamedCode
 T = TypeVar("T")
 
 _RUNS_AGENTS = ("flink_agents.runtime.", "flink_agents.testing.")
-"""Where a thread is that waits for agents to run."""
+"""Modules in which a thread waits for agents to run."""
 
 
 def made_by(clazz: str, kind: type[T], what: str, *arguments: Any, **named: Any) -> T:
-    """Return what ``clazz`` names, or what the class or function of that name makes.
+    """Return the object that ``clazz`` names, or the result of the class or function of that name.
 
     Args:
         clazz: Its name, ``module:qualname``.
-        kind: What it is, or has to make.
-        what: What asks for it, for errors.
+        kind: The required type.
+        what: The resource that needs it, for errors.
         *arguments: Arguments for it.
         **named: Arguments for it by name.
 
     Raises:
-        ResourceUnavailableError: It makes none.
+        ResourceUnavailableError: The result has another type, or the call failed.
     """
-    expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or what makes one"
+    expected = f"{clazz}, a {kind.__module__.split('.')[0]} {kind.__name__}, or a function that returns one"
     try:
         there = _imported(clazz)
         made = there if isinstance(there, kind) else there(*arguments, **named)
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code can raise anything
         raise ResourceUnavailableError(
-            f"{what} cannot be made",
+            f"{what} cannot be created",
             expected=expected,
             found=f"{type(error).__name__}: {error}"[:500],
             fix="correct the class and its arguments",
         ) from error
     if not isinstance(made, kind):
         raise ResourceUnavailableError(
-            f"{what} is made by something else", expected=expected, found=type(made).__qualname__
+            f"{what} has a class or function of the wrong type",
+            expected=expected,
+            found=type(made).__qualname__,
         )
     return made
 
 
 def found(name: str, what: str) -> Any:
-    """Return the object of a name.
+    """Return the object with a name.
 
     Args:
         name: Its name, ``module:qualname``.
-        what: What it is, for errors.
+        what: The kind of object, for errors.
 
     Raises:
-        ResourceUnavailableError: There is none.
+        ResourceUnavailableError: It does not exist, or cannot be imported.
     """
     try:
         return _imported(name)
-    except Exception as error:  # whatever a module raises while it is imported
+    except Exception as error:  # a module can raise anything when it is imported
         raise ResourceUnavailableError(
             f"{what} cannot be imported",
             expected=f"{name}, 'module:qualname', on the workers",
@@ -73,7 +75,7 @@ def _imported(name: str) -> Any:
     module, _, qualname = name.partition(":")
     there: Any = sys.modules.get(module)
     if there is None or not _waits_for_agents(there):
-        # Another thread may have imported only a part of it so far, for which this waits.
+        # Another thread may have imported only a part of it so far; this waits for the rest.
         there = importlib.import_module(module)
     for part in qualname.split("."):
         there = getattr(there, part)
@@ -81,7 +83,7 @@ def _imported(name: str) -> Any:
 
 
 def _waits_for_agents(module: Any) -> bool:
-    """Whether a module still runs, and waits for its agents: an import of it would wait for its end."""
+    """Return True if the module still runs and waits for its agents: an import would wait forever."""
     if not getattr(module.__spec__, "_initializing", False):
         return False
     for innermost in sys._current_frames().values():

@@ -1,4 +1,4 @@
-"""Reads what descriptions say of resources, and what the options of a job say in place of that."""
+"""Reads descriptions of resources, and the options of a job that override them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ D = TypeVar("D", bound=BaseModel)
 
 
 def read_description(kind: type[D], arguments: Mapping[str, Any]) -> D:
-    """What a description says.
+    """Parse a description.
 
     Raises:
-        ValueError: It says something that is not known, or does not fit. No value is shown: it may be secret.
+        ValueError: A field is unknown or invalid. The message has no values: they may be secret.
     """
     try:
         return kind.model_validate(dict(arguments))
     except ValidationError as error:
-        raise ValueError(f"{problem(error)}; there is {', '.join(kind.model_fields)}") from None
+        raise ValueError(f"{problem(error)}; known are {', '.join(kind.model_fields)}") from None
 
 
 def read_configured(kind: type[D], arguments: Mapping[str, Any], name: str) -> D:
-    """The same, where options of the job may be the reason.
+    """Parse a description that options of the job may have changed.
 
     Raises:
-        OptionError: An option does not fit.
+        OptionError: An option is invalid.
     """
     try:
         return read_description(kind, arguments)
     except ValueError as error:
         raise OptionError(
-            f"an option of the job for the resource {name!r} does not fit",
+            f"an option of the job for the resource {name!r} is invalid",
             found=str(error),
             fix="correct the option",
         ) from None
@@ -51,19 +51,19 @@ def overridden(
     fields: Collection[str],
     config: Configuration,
 ) -> dict[str, Any]:
-    """``arguments`` with what the entries of ``option`` for the resource ``name`` say in their place.
+    """Return ``arguments``, overridden by the entries of ``option`` for the resource ``name``.
 
-    The name of an environment variable has neither case nor dots: ``WORDS_MODEL`` is ``words.model``.
+    Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``.
 
     Args:
         option: The option that has entries for resources of this kind.
         name: Name of the resource.
-        arguments: What its description says.
-        fields: What can be said about it.
+        arguments: Its description.
+        fields: The fields of such a description.
         config: The options of the job.
 
     Raises:
-        OptionError: An entry names something else.
+        OptionError: An entry names an unknown field.
     """
     said = dict(arguments)
     start = re.sub(r"\W", "_", name).lower() + "_"
@@ -72,10 +72,10 @@ def overridden(
             field = entry[len(name) + 1 :].replace("-", "_")
             if field not in fields:
                 raise OptionError(
-                    f"the option {option.key}.{entry} names nothing that can be said",
+                    f"unknown option {option.key}.{entry}",
                     expected="one of " + ", ".join(sorted(fields)),
                     found=field,
-                    fix="correct its name, or leave it out",
+                    fix="correct its name, or remove it",
                 )
             said[field] = value
         elif "." not in entry and entry.startswith(start) and entry[len(start) :] in fields:

@@ -29,18 +29,18 @@ _NEEDED: dict[str, tuple[str, str]] = {
     "wordllama": ("wordllama", "wordllama"),
     "xai": ("xai", "xai_sdk"),
 }
-"""For each provider the extra of this package, and a module that it installs."""
+"""The extra of this package for each provider, and a module that it installs."""
 
 
 def check_installed(provider: str, what: str) -> None:
-    """Check that pydantic-ai is installed, and what it needs for ``provider``.
+    """Check that pydantic-ai is installed, with the packages for ``provider``.
 
     Args:
         provider: The part of a model's name before the colon.
-        what: What needs it, for the error.
+        what: The resource that needs it, for the error.
 
     Raises:
-        MissingExtraError: It is not.
+        MissingExtraError: A package is missing.
     """
     extra, module = _NEEDED.get(provider, ("models", "pydantic_ai"))
     check_modules(("pydantic_ai", module), extra, what)
@@ -52,10 +52,10 @@ def check_modules(modules: Iterable[str], extra: str, what: str) -> None:
     Args:
         modules: Their names.
         extra: The extra of this package that installs them.
-        what: What needs them, for the error.
+        what: The resource that needs them, for the error.
 
     Raises:
-        MissingExtraError: One is not.
+        MissingExtraError: A module is missing.
     """
     for needed in modules:
         if not _is_there(needed):
@@ -75,7 +75,7 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
 
 
 def missing(extra: str, what: str, found: str) -> MissingExtraError:
-    """The error of something that an extra of this package installs."""
+    """Return the error about missing packages of an extra."""
     return MissingExtraError(
         f"{what} needs packages that are not installed",
         expected=f"the extra {extra!r} of flink-agents-python, in the workers of the cluster as well",
@@ -85,7 +85,7 @@ def missing(extra: str, what: str, found: str) -> MissingExtraError:
 
 
 def extra_of(provider: str) -> str:
-    """The extra that installs what ``provider`` needs."""
+    """Return the extra with the packages for ``provider``."""
     return _NEEDED.get(provider, (provider, ""))[0]
 
 
@@ -93,5 +93,5 @@ def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
-        # The package around it is missing.
+        # The package that contains it is missing.
         return False

@@ -1,4 +1,4 @@
-"""What a failed request to a service says: whether another attempt may succeed, and when it may begin."""
+"""Failed requests to a service: whether another attempt may succeed, and when it may start."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _AGAIN_STATUS = frozenset({408, 409, 425, 429})
 _NOT_IMPLEMENTED = 501
 
 _MOST_MISTAKES = 100
-"""How many mistakes of an answer are told one by one."""
+"""The largest number of validation errors of an answer that a message lists."""
 
 
 def may_succeed_again(status: int) -> bool:
-    """True if the same request may succeed after an answer with this status of HTTP."""
+    """True if the same request may succeed after an answer with this HTTP status."""
     return status in _AGAIN_STATUS or (status >= 500 and status != _NOT_IMPLEMENTED)
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says, as text that can be encoded, even if its ``__str__`` fails."""
+    """Return the message of an exception as encodable text, even if its ``__str__`` fails."""
     if isinstance(error, ValidationError) and error.error_count() > _MOST_MISTAKES:
         # The library has a kilobyte to say of each.
         return f"{error.error_count()} validation errors for {error.title}"
     try:
         text = str(error)
     except Exception as failed:
-        text = f"(its text cannot be made: {type(failed).__name__})"
+        text = f"(its message is unavailable: {type(failed).__name__})"
     return text.encode("utf-8", "replace").decode()
 
 
 def retry_after_of(headers: Mapping[str, str] | None) -> float | None:
-    """Seconds for which the headers of an answer ask to be left alone; None if they do not."""
+    """Return the seconds in ``Retry-After`` or a similar header of an answer; None without one."""
     known = {name.lower(): value for name, value in (headers or {}).items()}
     milliseconds = seconds_of(known.get("retry-after-ms"))
     return seconds_of(known.get("retry-after")) if milliseconds is None else milliseconds / 1000
 
 
 def seconds_of(value: object) -> float | None:
-    """Seconds that a header ``Retry-After`` means: a number of them, or a date. None if it is neither."""
+    """Return the seconds in a ``Retry-After`` header: a number or a date. None if it is invalid."""
     text = str(value).strip() if value is not None else ""
     try:
         seconds = float(text)
@@ -60,13 +60,13 @@ def seconds_of(value: object) -> float | None:
 
 
 def failed_attempt(what: str, text: str, retry_after: float | None, limit: float) -> RetryableError | None:
-    """The failure of an attempt after which another one may begin; None if the service asks to wait too long.
+    """Return the error of a failed attempt that may be repeated; None if the service asks to wait too long.
 
     Args:
-        what: Who asks, for the log: ``the chat model 'analyst'``.
-        text: What failed, without secrets.
-        retry_after: Seconds for which the service asks to be left alone, or None.
-        limit: Seconds to wait at most.
+        what: The resource, for the log: ``the chat model 'analyst'``.
+        text: The failure, without secrets.
+        retry_after: Seconds that the service asks to wait, or None.
+        limit: Maximum number of seconds to wait.
     """
     if retry_after is None or not math.isfinite(retry_after) or retry_after <= limit:
         return RetryableError(text, retry_after)

@@ -1,6 +1,6 @@
 """Limits of the requests to one service, of all keys of a subtask.
 
-A request waits inside its recorded call, so that a replay, which sends nothing, waits for nothing.
+A request waits inside its recorded call, so that a replay, which sends nothing, does not wait.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class RequestLimiter:
     """Limits the requests to a service. It belongs to the loop on which it is made.
 
     Args:
-        max_concurrency: How many requests may be under way, or None.
-        rate: How many may begin in a time, or None.
+        max_concurrency: Maximum number of requests in flight, or None.
+        rate: Maximum number of requests that start in a period, or None.
     """
 
     def __init__(self, max_concurrency: int | None, rate: RateLimit | None) -> None:
@@ -28,7 +28,7 @@ class RequestLimiter:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait until one more request may begin, and let the next one begin afterwards."""
+        """Wait until one more request may start; on exit, let the next one start."""
         if self._slots is not None:
             await self._slots.acquire()
         try:

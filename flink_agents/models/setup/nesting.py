@@ -1,7 +1,7 @@
-"""Bounds how deep conversations lie in one another: tools of a conversation may hold others.
+"""Limits the depth of nested conversations: tools of a conversation may start others.
 
-A tool that is code of an action can talk to the model that called it. Such conversations are bounded one by
-one by their own limits, but nothing else bounds how many of them wait for each other.
+A tool that is code of an action can talk to the model that called it. Each conversation has its own limits,
+but those do not limit how many of them wait for each other.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from contextvars import ContextVar
 from flink_agents.api.errors import NestedChatsError
 
 MOST_NESTED = 10
-"""How many conversations may lie in one another. Agents that hand work on need three or four."""
+"""Maximum depth of nested conversations. Agents that delegate work need three or four."""
 
 _under_way: ContextVar[tuple[str, ...]] = ContextVar("flink_agents_conversations", default=())
-"""Who holds the conversations that the running code lies in, from the outermost on."""
+"""Holders of the conversations around the running code, the outermost first."""
 
 
 @contextmanager
 def nested(holder: str) -> Iterator[None]:
-    """Hold a conversation within those that the calling task lies in.
+    """Enter a conversation that is nested in those of the calling task.
 
     Args:
-        holder: Who holds it, for the error: ``the chat model 'analyst'``.
+        holder: Holder of the conversation, for the error: ``the chat model 'analyst'``.
 
     Raises:
-        NestedChatsError: There are too many already.
+        NestedChatsError: Too many conversations are nested.
     """
     around = _under_way.get()
     if len(around) >= MOST_NESTED:
@@ -35,14 +35,14 @@ def nested(holder: str) -> Iterator[None]:
             f"{len(around)} conversations are nested, and a tool starts one more",
             expected=f"at most {MOST_NESTED}",
             found=" -> ".join([*around[-3:], holder]),
-            fix="give the inner conversation no tool that leads back to it, by tools=... of the chat model "
-            "or of the agent that it asks",
+            fix="pass the inner conversation no tool that leads back to it, by tools=... of the chat model "
+            "or of the agent that it calls",
         )
     mine = (*around, holder)
     _under_way.set(mine)
     try:
         yield
     finally:
-        # A task that is dropped while it waits is closed in the context of somebody else.
+        # A task that is dropped while it waits is closed in another task's context.
         if _under_way.get() is mine:
             _under_way.set(around)

@@ -1,7 +1,7 @@
-"""Looks, before the first input of a worker, whether what resources are described with is there.
+"""Checks, before the first input of a worker, that classes and secrets of resources are available.
 
-Code that a description names can be imported, and each secret that it refers to can be read. Nothing is made,
-and no service is asked.
+It imports the code that a description names, and reads each secret. It creates no resource and calls no
+service.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _SECRETS = ("api_key", "auth", "args")
 """Fields that are a reference, or a list with references."""
 
 _WITH_SECRETS = ("env", "environment", "headers", "options", "arguments")
-"""Fields that hold references by names of their own."""
+"""Fields that hold references under arbitrary names."""
 
 
 def check_ready(what: str, clazz: str, said: Mapping[str, Any]) -> None:
-    """Check that the class of a description and its secrets are there.
+    """Check that the class of a description and its secrets are available.
 
     Args:
-        what: What is described, for errors: ``the chat model 'analyst'``.
+        what: The resource, for errors: ``the chat model 'analyst'``.
         clazz: Its class, as ``module:qualname``; empty if it has none.
-        said: The description as JSON, with what the options of the job say in its place.
+        said: The description as JSON, overridden by the options of the job.
 
     Raises:
-        ResourceUnavailableError: Its class cannot be imported, or a secret is not there.
+        ResourceUnavailableError: Its class cannot be imported, or a secret is missing.
     """
     if clazz:
         found(clazz, f"the class of {what}")

@@ -1,4 +1,4 @@
-"""Reads secrets by their references, and keeps their values out of texts."""
+"""Resolves references to secrets, and keeps the values out of texts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.models.chat import Public, Secret
 
 _CREDENTIALS = ("api_key", "auth_token", "_api_key", "_token", "token")
-"""Where clients of providers keep what they authenticate with."""
+"""Attributes in which clients of providers keep their credentials."""
 
 
 class Secrets:
-    """Reads the secrets of one resource. No exception, record or log of the process shows them from then on.
+    """Resolves the secrets of one resource.
+
+    After that, no exception, record or log of the process shows them.
 
     Args:
-        what: What has them, for errors.
+        what: The resource, for errors.
     """
 
     def __init__(self, what: str) -> None:
@@ -31,7 +33,7 @@ class Secrets:
 
         Args:
             secret: The reference.
-            of: What of the resource needs it, for the error.
+            of: The part of the resource that needs it, for the error.
 
         Raises:
             ResourceUnavailableError: The worker does not have it.
@@ -43,21 +45,21 @@ class Secrets:
         if not value:
             named = f"the variable {secret.env}" if secret.env is not None else f"the file {secret.file}"
             raise ResourceUnavailableError(
-                f"a secret of {self._what}{of and ', ' + of + ','} is not there",
+                f"a secret of {self._what}{of and ', ' + of + ','} is missing",
                 expected=f"{named}, with the secret, in the process of the worker",
-                found="nothing, or nothing that can be read",
-                fix="set it where the TaskManagers are started; for a job on this machine, or a test, in the "
-                "process that runs it",
+                found="no value, or an unreadable one",
+                fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "
+                "a test, in the process that runs it",
             )
         self.know(value)
         return value
 
     def know(self, value: object) -> None:
-        """Keep ``value`` out of texts from here on."""
+        """Hide ``value`` in texts from now on."""
         redaction.know(value)
 
     def text(self, value: str | Secret | Public, of: str = "") -> str:
-        """Return the text that a description means: the secret that it refers to, or itself.
+        """Return a text of a description: the secret that it refers to, or the text itself.
 
         Raises:
             ResourceUnavailableError: The worker does not have the secret.
@@ -71,7 +73,7 @@ class Secrets:
         return {name: self.text(value, f"header {name!r}") for name, value in headers.items()}
 
     def resolved(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a service is given, with secrets in place of their references, wherever they stand.
+        """Return values for a service, with secrets in place of their references, at any depth.
 
         Args:
             values: JSON. ``{"env": "NAME"}`` and ``{"file": "PATH"}`` are references, and
@@ -93,7 +95,7 @@ class Secrets:
         return {name: self._resolved(one, str(name)) for name, one in value.items()}
 
     def shown_in(self, text: object) -> bool:
-        """Return True if a secret stands in ``text``."""
+        """Return True if ``text`` contains a secret."""
         return redaction.shows(str(text))
 
     def hide(self, text: object, longest: int | None = None) -> str:
@@ -102,10 +104,10 @@ class Secrets:
 
 
 def know_models(models: Iterable[Any]) -> None:
-    """Keep out of texts what models of pydantic-ai authenticate with, wherever that came from.
+    """Hide the credentials of models of pydantic-ai in texts, whatever their source.
 
     Args:
-        models: The models; those that they wrap, or fall back to, are looked at as well.
+        models: The models; models inside of wrappers and fallbacks are included.
     """
     ahead, seen = list(models), set[int]()
     while ahead:

@@ -1,4 +1,4 @@
-"""What a call of a tool comes to, and what every kind of tool can do."""
+"""Outcomes of tool calls, and the interface of all kinds of tools."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flink_agents.api.models.chat import OnToolError, OnUnknownOutcome
 
 @dataclass(frozen=True)
 class ToolPolicy:
-    """How tools of a conversation are called.
+    """Settings of tool calls in a conversation.
 
     Attributes:
-        timeout: Seconds that a call may take; None for no limit.
-        result_limit: Bytes of JSON that a call may return.
-        on_error: What happens where a tool raises something that is meant for nobody in particular.
-        on_unknown: What happens if nobody knows whether a call took effect.
+        timeout: Timeout of a call in seconds; None for no limit.
+        result_limit: Maximum size of a result, in bytes of JSON.
+        on_error: Policy if a tool raises an error other than ``ModelRetry`` and similar ones.
+        on_unknown: Policy if it is unknown whether a call took effect.
     """
 
     timeout: float | None = None
@@ -31,10 +31,10 @@ class ToolPolicy:
 
 
 class OutcomeUnknown(Exception):
-    """Raised inside of a tool if nobody knows whether the call took effect.
+    """Raised inside of a tool if it is unknown whether the call took effect.
 
     Args:
-        reason: Why.
+        reason: The reason.
     """
 
 
@@ -43,11 +43,11 @@ class Unsettled:
     """A call whose outcome is unknown.
 
     Attributes:
-        what: The tool, for people: ``the tool 'pay'``.
+        what: The tool, for messages: ``the tool 'pay'``.
         name: The name by which the model called it.
-        reason: Why nobody knows the outcome.
+        reason: The reason why the outcome is unknown.
         arguments: The arguments of the call.
-        again: Makes the call once more, with its idempotency key.
+        again: Repeats the call, with its idempotency key.
         error: The class of the error that ends the conversation.
     """
 
@@ -61,13 +61,13 @@ class Unsettled:
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """What the model is told of a call.
+    """The outcome of a call, for the model.
 
     Attributes:
-        kind: ``success``; ``failed``, where the tool cannot do it; ``retry``, where the call was wrong;
-            ``denied``, where nobody approved it.
+        kind: ``success``; ``failed`` if the tool failed; ``retry`` if the call was wrong; ``denied`` if it
+            was not approved.
         content: The result, or why there is none; a JSON value.
-        cause: Of a retry, what was wrong, in pydantic-ai's words.
+        cause: For a retry, the error in pydantic-ai's form.
     """
 
     kind: Literal["success", "failed", "retry", "denied"]
@@ -76,41 +76,41 @@ class ToolOutcome:
 
 
 class ModelTool(Protocol):
-    """A tool that a model can call: of a function, of a server, of anything else.
+    """A tool that a model can call: a function, a tool of a server, or another kind.
 
     Attributes:
-        name: The name by which the model calls it.
+        name: The name under which the model calls it.
     """
 
     name: str
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the model is told of it."""
+        """Return the definition of the tool for the model."""
         ...
 
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | Unsettled:
-        """Call it, in a way that a replay takes from records. :func:`settled` ends a call that is unsettled.
+        """Call the tool, as a call that is recorded. :func:`settled` resolves an unsettled call.
 
         Raises:
-            Exception: What ends the conversation.
+            Exception: It ends the conversation.
         """
         ...
 
 
 class ServedTool(ModelTool, Protocol):
-    """A tool of a source, which knows whether somebody has to approve its calls."""
+    """A tool of a source, which knows whether its calls need approval."""
 
     @property
     def needs_approval(self) -> bool:
-        """Whether :meth:`call` asks before it calls."""
+        """Return True if :meth:`call` requests an approval first."""
         ...
 
     @property
     def approved(self) -> ModelTool:
-        """The same tool, which asks nobody."""
+        """Return the same tool without approvals."""
         ...
 
 
@@ -118,28 +118,28 @@ class ToolSource(Protocol):
     """A resource that has tools for models, such as a server."""
 
     async def model_tools(self, ctx: RunnerContext) -> Sequence[ServedTool]:
-        """Its tools, in a way that a replay takes from records.
+        """Return its tools; a replay takes them from records.
 
         Raises:
-            AgentsError: It cannot say which it has.
+            AgentsError: It cannot list its tools.
         """
         ...
 
 
 async def settled(ctx: RunnerContext, outcome: ToolOutcome | Unsettled, policy: ToolPolicy) -> ToolOutcome:
-    """Return the outcome of a call. If nobody knows it, end the conversation, or let a person decide.
+    """Return the outcome of a call. If it is unknown, end the conversation, or let a person decide.
 
-    A person who approves lets the call be made once more, with the idempotency key that it had. A person who
-    denies that lets the conversation go on: the model is told that the call is not repeated.
+    If the person approves, the call is repeated with its idempotency key. If the person denies, the
+    conversation continues, and the model is told that the call is not repeated.
 
     Raises:
-        ToolOutcomeUnknownError: Nobody knows the outcome, and nobody is asked.
+        ToolOutcomeUnknownError: The outcome is unknown, and the policy is not to ask.
     """
     while isinstance(outcome, Unsettled):
         if policy.on_unknown is OnUnknownOutcome.FAIL:
             raise outcome.error(
-                f"nobody knows whether a call of {outcome.what} took effect",
-                expected="an end of the call, or a tool whose calls may be repeated",
+                f"it is unknown whether a call of {outcome.what} took effect",
+                expected="a finished call, or a tool whose calls may be repeated",
                 found=outcome.reason,
                 fix="find out whether it took effect. Declare the tool idempotent if a repeated call does no "
                 "harm; or set on_unknown_outcome='ask', so that a person decides",
@@ -151,7 +151,7 @@ async def settled(ctx: RunnerContext, outcome: ToolOutcome | Unsettled, policy: 
             reason = f" {answer.reason}" if answer.reason else ""
             return ToolOutcome(
                 "failed",
-                f"Nobody knows whether the call took effect: {outcome.reason}. A person decided not to "
+                f"It is unknown whether the call took effect: {outcome.reason}. A person decided not to "
                 f"repeat it, so do not call the tool again for this.{reason}",
             )
         outcome = await outcome.again()

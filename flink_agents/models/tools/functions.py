@@ -1,8 +1,8 @@
 """Tools that are Python functions.
 
-A function that takes no context is one recorded call: a replay does not call it again. One that takes the
-``RunnerContext`` or memory is code of the action, which a replay executes again: its durable calls are
-recorded.
+A function without a context parameter is one recorded call: a replay does not call it again. A function with
+``RunnerContext`` or memory parameters is code of the action: a replay executes it again, and its durable
+steps are recorded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPol
 from flink_agents.models.tools.results import told as told_result
 
 Described = dict[Literal["success", "retry", "failed", "unknown"], Any]
-"""How the outcome of a call is recorded: its kind, and what the model is told. If it is unknown, the reason
-and the idempotency key."""
+"""The record of a call's outcome: its kind, and the result for the model. If the kind is ``unknown``, the
+reason and the idempotency key."""
 
 
 class FunctionTool:
@@ -52,7 +52,7 @@ class FunctionTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the model is told of it."""
+        """Return the definition of the tool for the model."""
         return ToolDefinition(
             name=self.name,
             description=self._tool.description or None,
@@ -62,11 +62,11 @@ class FunctionTool:
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | Unsettled:
-        """Call the function with the arguments that a model gave.
+        """Call the function with a model's arguments.
 
         Raises:
-            Exception: What the function raised, where that ends the conversation.
-            ToolResultError: The result is no JSON.
+            Exception: The function raised it, and it ends the conversation.
+            ToolResultError: JSON cannot hold the result.
         """
         try:
             self._tool.check_arguments(arguments)
@@ -140,11 +140,11 @@ class FunctionTool:
 
 
 _IF_TIMED_OUT = RetryPolicy(retry_on=(ActionTimeoutError,))
-"""When a call is made again whose tool is idempotent: with its key, which all of its attempts have."""
+"""Retries a timed-out call of an idempotent tool; all attempts have the same key."""
 
 
 def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any]], Any]:
-    """What a durable call of a tool calls: returns how the call ended, as it is recorded."""
+    """Return the function of a tool's durable step: it returns the outcome in its recorded form."""
 
     async def call_async(given: dict[str, Any]) -> Described:
         try:
@@ -170,12 +170,12 @@ def _unknown(reason: str, key: str | None) -> Described:
 
 
 def _lost(given: dict[str, Any], idempotency_key: str) -> Described:
-    """Answer for a call that had begun when the worker died, and that must not be repeated."""
+    """Return the answer for a call that must not be repeated after the worker crashed during it."""
     return _unknown("the worker died during the call", idempotency_key)
 
 
 def _wrong(error: Exception) -> Any:
-    """What a model is told of arguments that do not fit."""
+    """Return the validation errors of arguments for a model."""
     if isinstance(error, ValidationError):
         return to_jsonable_python(error.errors(include_url=False, include_context=False))
     return "The arguments are nested too deep."
@@ -196,7 +196,7 @@ async def _within(seconds: float | None, awaitable: Any) -> Any:
 
 
 def _given(ctx: RunnerContext, annotation: Any) -> Any:
-    """What a tool is given for a parameter of its own."""
+    """Return the value of a tool's context or memory parameter."""
     plain, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     if not issubclass(plain, MemoryObject):
         return ctx
@@ -208,19 +208,19 @@ def _told(told: ModelRetry | ToolFailed) -> Described:
 
 
 def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
-    """The outcome of a call that returned ``value``.
+    """Return the outcome of a call that returned ``value``.
 
     Raises:
-        ToolResultError: It is no JSON.
+        ToolResultError: JSON cannot hold the value.
     """
     try:
         kind, content = told_result(value, limit, _plain)
     except (ValueError, TypeError) as error:
         raise ToolResultError(
             f"the tool {name!r} returned a value that JSON cannot hold",
-            expected="text, numbers, lists, dicts, dataclasses, pydantic models: what becomes JSON",
+            expected="a value for JSON: strings, numbers, lists, dicts, dataclasses, pydantic models",
             found=f"{type(value).__qualname__}: {error}"[:500],
-            fix="return what the model shall read",
+            fix="return a value that the model can read",
         ) from None
     if kind == "retry" and tool.settings.idempotent is False:
         # A model that is told of an invalid call makes another one.

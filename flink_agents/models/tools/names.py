@@ -1,7 +1,7 @@
-"""The names by which a model calls its tools: no two tools have the same one.
+"""The names under which a model calls its tools: each is unique.
 
 The author's own tools keep their names. A server can add a tool of any name while the job runs, so its option
-``on_name_taken`` says what becomes of a tool whose name is taken.
+``on_name_taken`` decides how a tool is handled whose name is taken.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _log = bounded_logger("flink_agents.mcp")
 
 
 def with_names(tools: Sequence[ModelTool]) -> list[ModelTool]:
-    """The tools that a model is given, each with a name of its own, in their order.
+    """Return a model's tools in their order, each with a unique name.
 
     Raises:
-        DuplicateNameError: Two tools of the author have one name, or a server is to fail for one.
+        DuplicateNameError: Two tools of the author have the same name, or a server's policy is to fail.
     """
     own = Counter(tool.name for tool in tools if not _is_served(tool))
     twice = [name for name, number in own.items() if number > 1]
@@ -41,7 +41,7 @@ def _is_served(tool: ModelTool) -> bool:
 
 
 def _named(tool: Any, taken: set[str]) -> ModelTool | None:
-    """A tool of a server under a name that is free; None if it is left out."""
+    """Return a server's tool under a free name; None if it is left out."""
     if tool.name not in taken:
         return tool
     if tool.on_name_taken == "fail":
@@ -54,11 +54,11 @@ def _named(tool: Any, taken: set[str]) -> ModelTool | None:
 
 
 def duplicate(names: Sequence[str]) -> DuplicateNameError:
-    """The error of names that two tools have."""
+    """Return the error about names that two tools have."""
     return DuplicateNameError(
-        "a model is given two tools of one name",
+        "a model got two tools with the same name",
         expected="tools of different names",
         found=", ".join(map(repr, names)),
-        fix="name one of them: Tool(function, name=...); give an MCP server a prefix, or say "
+        fix="rename one of them: Tool(function, name=...); set a prefix of an MCP server, or "
         "on_name_taken='prefix'",
     )

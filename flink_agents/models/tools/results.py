@@ -1,4 +1,4 @@
-"""What tools return, as it is recorded and as a model reads it: JSON values, and pictures as they are."""
+"""Results of tools, as records and for models: JSON values, and pictures as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from flink_agents.api.resources.provenance import as_data
 
 PICTURES = 10
-"""How many times the limit of a result pictures may have."""
+"""Factor by which pictures may exceed the limit of a result."""
 
 _MODELS_SEE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
@@ -20,20 +20,20 @@ _MODELS_SEE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 def told(
     value: Any, limit: int, plain: Callable[[Any], Any] = to_jsonable_python, allow_nan: bool = False
 ) -> tuple[Literal["success", "retry"], Any]:
-    """What a model is told of a result.
+    """Return a result in the form for the model.
 
     Args:
-        value: What the tool returned: a value, a picture, or a list of these.
-        limit: Bytes of JSON that it may have; pictures may have ten times as many.
-        plain: Makes JSON of a value.
-        allow_nan: Whether numbers may be infinite or none.
+        value: The tool's result: a value, a picture, or a list of these.
+        limit: Maximum size in bytes of JSON; pictures may have ten times as many.
+        plain: Converts a value to JSON.
+        allow_nan: True if numbers may be infinite or NaN.
 
     Returns:
-        ``success`` and the result, or ``retry`` and why it is too large.
+        ``success`` and the result, or ``retry`` and the reason why it is too large.
 
     Raises:
-        ValueError: It is no JSON.
-        TypeError: The same.
+        ValueError: JSON cannot hold the value.
+        TypeError: JSON cannot hold the value.
     """
     several = isinstance(value, list | tuple) and any(map(_is_picture, value))
     parts = [one if _is_picture(one) else plain(one) for one in (value if several else [value])]

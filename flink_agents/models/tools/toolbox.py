@@ -1,4 +1,4 @@
-"""The tools of one conversation: finds what a model calls, calls it, and counts what goes wrong."""
+"""The tools of one conversation: finds the tools that a model calls, calls them, and counts errors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from flink_agents.models.tools.names import with_names
 
 
 async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
-    """Tools, from what names them.
+    """Return tools by their names, functions or objects.
 
     Args:
         ctx: The context of the action.
         given: Names of tools or of sources of tools, ``Tool`` objects, functions, or tools of other kinds.
 
     Raises:
-        ResourceNotFoundError: The agent has no tool of a name.
+        ResourceNotFoundError: The agent has no tool with a name.
         ActionSignatureError: A function cannot be a tool.
-        AgentsError: A source cannot say which tools it has.
+        AgentsError: A source cannot list its tools.
     """
     tools: list[ModelTool] = []
     for one in given:
@@ -41,7 +41,7 @@ async def tools_of(ctx: RunnerContext, given: Iterable[Any]) -> list[ModelTool]:
 
 
 async def _tools_named(ctx: RunnerContext, name: str) -> list[ModelTool]:
-    """The tool of a name, or the tools of the source that has it."""
+    """Return the tool of a name, or all tools of the source with that name."""
     try:
         return [FunctionTool(ctx.get_resource(name, ResourceType.TOOL))]
     except ResourceNotFoundError:
@@ -52,7 +52,7 @@ async def _tools_named(ctx: RunnerContext, name: str) -> list[ModelTool]:
 
 
 def tool_named(ctx: RunnerContext, name: str) -> ModelTool | None:
-    """The agent's tool of a name that somebody asks for; None where it has none."""
+    """Return the agent's tool with a requested name; None if there is none."""
     try:
         return FunctionTool(ctx.get_resource(name, ResourceType.TOOL))
     except ResourceNotFoundError:
@@ -90,25 +90,25 @@ class Toolbox:
 
     @property
     def definitions(self) -> list[ToolDefinition]:
-        """What the model is told of the tools."""
+        """Return the definitions of the tools for the model."""
         return [tool.definition for tool in self._tools.values()]
 
     async def call_all(self, calls: Sequence[ToolCallPart]) -> list[ToolReturnPart]:
-        """Call tools side by side. Their records, and what is returned, have the order of the calls.
+        """Call tools concurrently. Records and results have the order of the calls.
 
         Raises:
-            ToolRetriesExceededError: A tool was called wrongly too often.
-            Exception: What ends the conversation.
+            ToolRetriesExceededError: The model called a tool wrongly too often.
+            Exception: It ends the conversation.
         """
         outcomes = await self.outcomes(calls)
         self._count(calls, outcomes)
         return [self._returned(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
     async def outcomes(self, calls: Sequence[ToolCallPart]) -> list[ToolOutcome]:
-        """Call tools side by side; what they come to has the order of the calls.
+        """Call tools concurrently, and return their outcomes in the order of the calls.
 
         Raises:
-            Exception: What one of them raised.
+            Exception: One of them raised it.
         """
         if len(calls) == 1:
             # Without a task of its own: most responses call one tool.
@@ -130,9 +130,9 @@ class Toolbox:
         return await settled(self._ctx, outcome, self._policy)
 
     def _count(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
-        """Count for each tool the steps in a row in which it was only called wrongly.
+        """Count, for each tool, the consecutive steps in which all its calls were wrong.
 
-        Calls of one step count once: the model hears of none before it has made them all.
+        Calls of one step count once: the model gets no result before it has made them all.
         """
         wrong: dict[str, ToolOutcome] = {}
         for call, outcome in zip(calls, outcomes, strict=True):
@@ -146,8 +146,8 @@ class Toolbox:
             self._wrong[name] += 1
             if self._wrong[name] > self._retries:
                 raise ToolRetriesExceededError(
-                    f"the tool {name!r} was called in vain {self._wrong[name]} times",
-                    expected=f"a call that it takes, after at most {self._retries} steps with wrong ones",
+                    f"the tool {name!r} was called wrongly {self._wrong[name]} times",
+                    expected=f"a valid call after at most {self._retries} steps with wrong ones",
                     found=str(outcome.content)[:500],
                     fix="describe the tool and its parameters better, or raise tool_retries",
                 )
@@ -159,12 +159,12 @@ class Toolbox:
 
 
 def tool_return(call: ToolCallPart, content: Any, now: datetime, outcome: Any = "success") -> ToolReturnPart:
-    """What a model is told of a call."""
+    """Return the result of a call for the model."""
     return ToolReturnPart(call.tool_name, content, call.tool_call_id, timestamp=now, outcome=outcome)
 
 
 def retried(call: ToolCallPart, outcome: ToolOutcome, now: datetime) -> ToolReturnPart:
-    """What a model is told of a call that was wrong."""
+    """Return the errors of a wrong call for the model."""
     return ToolReturnPart(
         call.tool_name,
         outcome.content,

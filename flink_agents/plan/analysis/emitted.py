@@ -33,7 +33,7 @@ _UNKNOWN = object()
 """A value that is only known when the code runs."""
 
 _ANY_EVENT = (Event, InputEvent, NamedEvent)
-"""Classes that do not say which event is emitted."""
+"""Classes that do not identify the emitted event."""
 
 
 def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
@@ -125,7 +125,7 @@ class _EmissionReader(Reader):
             self.reading.certain.update(one for one in values if one is not None)
 
     def _note_calls(self, mentions: Mentions, scope: _Scope) -> None:
-        """Note which functions are called as durable steps, and which clients are used."""
+        """Record the functions that are called as durable steps, and the clients that are used."""
         self.reading.clients.update(mentions.clients)
         self.reading.calls.update(f"model {name}" for name in mentions.models)
         for mention in mentions.durable:
@@ -137,7 +137,7 @@ class _EmissionReader(Reader):
                 self.reading.calls.add((mention.root, *mention.attributes)[-1])
 
     def _roles(self, function: FunctionType) -> dict[str, str]:
-        """Return which parameters are the instance, the event and the context."""
+        """Return the parameters that are the instance, the event and the context."""
         names = parameters_of(function)
         roles = {name: name for name in names[:1] if name in ("self", "cls")}
         rest = [name for name in names if name not in roles]

@@ -135,7 +135,7 @@ class _CodeReading(NamedTuple):
 
 
 _MAX_READINGS = 4
-"""How many readings of one code object are cached: a function can be an action and also be called."""
+"""Number of readings of one code object that are cached: a function can be an action and also be called."""
 
 _READINGS: IdentityCache[tuple[_CodeReading, ...]] = IdentityCache()
 
@@ -220,7 +220,7 @@ class _Visitor(ast.NodeVisitor):
             self._visit_all(handed)
 
     def _note_use(self, method: str, first: ast.expr) -> None:
-        """Note the use of a context method by its first argument."""
+        """Record the use of a context method by its first argument."""
         if method in _DURABLE:
             if isinstance(first, ast.Call) and first.args:
                 # DurableCallable(charge, ...), if that is used.

@@ -1,8 +1,8 @@
-"""Finds the resources that an action asks for by a constant name: ``ctx.chat("analyst", ...)``.
+"""Finds the resources that an action requests by a constant name: ``ctx.chat("analyst", ...)``.
 
-Whether the agent has them can be told before the job runs. Only what the action itself asks for counts. A use
-may be left out on purpose: one that depends on how the agent was made (``if self.translator:``), on its
-options, or on a global, and one inside a ``try`` that handles exceptions.
+It is known before the job runs if the agent has them. Only requests of the action itself count. A request may
+be optional on purpose: if it depends on the agent's arguments (``if self.translator:``), on its options, or
+on a global, or if it is inside a ``try`` that handles exceptions.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ METHODS = {
 
 
 class NamedResource(NamedTuple):
-    """A resource that an action asks for.
+    """A resource that an action requests.
 
     Attributes:
         kind: Its kind.
         name: Its name.
         method: The method of the context.
-        place: Where the author wrote it.
+        place: Its place in the author's code.
     """
 
     kind: str
@@ -47,10 +47,10 @@ class NamedResource(NamedTuple):
 
 
 def named_resources(action: Callable[..., Any]) -> tuple[NamedResource, ...]:
-    """Return the resources that an action surely asks for if it gets so far.
+    """Return the resources that an action requests in any case, if the code is reached.
 
     Args:
-        action: Its function; nothing is said of one that is wrapped in another.
+        action: Its function; the result is empty if it is wrapped in another one.
     """
     function = action if isinstance(action, FunctionType) else None
     if function is None or hasattr(function, "__wrapped__"):
@@ -80,7 +80,7 @@ _PLAIN_NAMES = frozenset(vars(builtins))
 
 
 class _Finder:
-    """Collects uses of resources, apart from those that may be left out on purpose."""
+    """Collects uses of resources, without those that may be optional on purpose."""
 
     def __init__(self, node: AnyFunction, context: str) -> None:
         self.found: list[tuple[str, str, str, int]] = []
@@ -91,7 +91,7 @@ class _Finder:
         self._bind(node)
 
     def _bind(self, node: ast.AST) -> None:
-        """Add the locals that only hold data of the event to the names that decide nothing at deployment."""
+        """Add the locals that only hold data of the event to the names that are unknown at deployment."""
         values: dict[str, list[ast.AST | None]] = {}
         for one in ast.walk(node):
             for name, value in _assigned(one):
@@ -105,12 +105,12 @@ class _Finder:
                     changed = True
 
     def _is_data(self, node: ast.AST) -> bool:
-        """Return True if what an expression gives depends on the event alone."""
+        """Return True if the value of an expression depends on the event alone."""
         names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
         return names <= self._data | _PLAIN_NAMES
 
     def read(self, block: Iterable[ast.AST]) -> None:
-        """Read statements that are executed one after the other."""
+        """Read statements that are executed in sequence."""
         for one in block:
             if isinstance(one, ast.If) and not self._is_data(one.test):
                 self._read_expression(one.test)
@@ -135,7 +135,7 @@ class _Finder:
             self._read_one(node)
 
     def _is_optional(self, node: ast.AST) -> bool:
-        """Return True if what is inside may be left out on purpose."""
+        """Return True if the code inside may be skipped on purpose."""
         if isinstance(node, ast.Try | ast.TryStar):
             return bool(node.handlers)
         if isinstance(node, ast.With | ast.AsyncWith):
@@ -170,7 +170,7 @@ class _Finder:
 
 
 def _constant(node: ast.expr) -> str | None:
-    """Return a text, or the kind that ``ResourceType.TOOL`` is; None of anything else."""
+    """Return a string, or the kind in ``ResourceType.TOOL``; None for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if (
@@ -183,7 +183,7 @@ def _constant(node: ast.expr) -> str | None:
 
 
 def _assigned(node: ast.AST) -> list[tuple[str, ast.AST | None]]:
-    """Return the names that a node binds, each with the value; None if the value cannot be told."""
+    """Return the names that a node binds, each with its value; None for an unknown value."""
     if isinstance(node, ast.Assign):
         return [(name, node.value) for target in node.targets for name in _names(target)]
     if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):

@@ -92,7 +92,7 @@ def owners_named_by(function: Callable[..., Any], owners: Iterable[Any] = ()) ->
 
 
 class Reader:
-    """Follows functions to the code that they use, and collects what they name.
+    """Follows functions to the code that they use, and collects the names in it.
 
     Args:
         function: The function to start with.
@@ -153,7 +153,7 @@ class Reader:
                 self._take(constant)
 
     def _try_attributes(self) -> bool:
-        """Look up every loaded name in every owner; returns True if one is new."""
+        """Look up each loaded name in each owner; return True if one is new."""
         before = len(self._tried)
         for owner in list(self.owners.values()):
             # An owner has few of the names.
@@ -172,7 +172,7 @@ class Reader:
         return True
 
     def _take(self, value: Any, depth: int = 2) -> None:
-        """Note what ``value`` is, and follow it if it is the project's own code."""
+        """Record ``value``, and follow it if it is the project's own code."""
         if isinstance(value, str):
             self.reading.texts.add(value)
         elif isinstance(value, _COLLECTIONS):
@@ -243,7 +243,7 @@ def plain_function(value: Any) -> FunctionType | None:
 
 
 def holder_of(value: Any) -> tuple[Any, ...]:
-    """Return the object that a bound method or a callable object has as ``self``; None for a function."""
+    """Return the ``self`` of a bound method or a callable object; None for a function."""
     while isinstance(value, functools.partial):
         value = value.func
     if inspect.ismethod(value):

@@ -1,4 +1,4 @@
-"""Makes a running agent from a plan: finds functions, creates the instance, binds actions."""
+"""Makes a running agent from a plan: finds functions, creates the instance, and binds actions."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class BoundAction:
         is_async_generator: True for an asynchronous generator.
         trigger_classes: Classes whose instances, subclasses included, trigger it.
         trigger_types: Type strings that trigger it if ``event.event_type`` equals one.
-        settings: When and how it is executed, as declared.
+        settings: Its declared settings.
         config: The value of ``ctx.action_config``.
         where: Its position, ``file:line in name``.
         function: The plain function, for error displays.
-        off_thread: True if it must not even start on Flink's thread: a ``def`` action that
-            blocks, has a timeout, has limits or makes durable calls.
-        journalled: True if it makes durable calls, or may make some, as far as that is known.
+        off_thread: True if it must not even start on Flink's thread: a ``def`` action that blocks, has a
+            timeout, has limits or makes durable steps.
+        journalled: True if it makes durable steps, or may make some, as far as is known.
     """
 
     name: str
@@ -87,7 +87,7 @@ class BoundAction:
         return self.journalled or self.is_async or self.off_thread
 
     def make_calls(self) -> None:
-        """Note that the action makes durable calls."""
+        """Declare that the action makes durable steps."""
         self.journalled = True
         self.off_thread = self.off_thread or not self.is_async
 
@@ -107,7 +107,7 @@ class BoundAgent:
         on_unhandled: Policy for events that no action accepts.
         event_types: Event classes that the agent knows, by type string.
         retry: Retry policy for actions that have none of their own, or None.
-        on_suspend: What inputs do behind a suspended run of their key.
+        on_suspend: Policy for inputs after a suspended run of their key.
         clients: Functions without arguments that open clients, by name.
     """
 
@@ -135,7 +135,7 @@ class BoundAgent:
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of the agent's tools and clients, also of those that its class does not name."""
+        """The functions of the agent's tools and clients, including those that its class does not name."""
         return tuple(self._functions.values())
 
     def modules(self) -> set[str]:
@@ -148,7 +148,7 @@ class BoundAgent:
         return named | {name for one in defined if isinstance(name := getattr(one, "__module__", None), str)}
 
     def resource(self, name: str, type: ResourceType | str) -> Any:
-        """Return the resource with that name, as its provider makes it.
+        """Return the resource with that name, from its provider.
 
         Raises:
             ResourceNotFoundError: The agent has no resource of that name and type.
@@ -182,7 +182,7 @@ class BoundAgent:
                 provider.check_cluster(one.name, one.descriptor.arguments, config)
 
     def check_worker(self, config: Configuration) -> None:
-        """Check that this process has what the resources need: providers, modules, secrets.
+        """Check that this process has the requirements of the resources: providers, modules, secrets.
 
         Args:
             config: The options of the job.
@@ -224,7 +224,7 @@ class BoundAgent:
         return value
 
     def load_providers(self) -> None:
-        """Let the providers of the agent's resources import what they need.
+        """Let the providers of the agent's resources import their libraries.
 
         Raises:
             MissingExtraError: A package is missing.
@@ -276,7 +276,7 @@ def _unprovided(one: ResourcePlan) -> ResourceUnavailableError:
 
 
 def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
-    """Make the agent that ``plan`` describes.
+    """Create the agent that ``plan`` describes.
 
     Args:
         plan: The plan.
@@ -405,7 +405,7 @@ def _code_of(
             f"the code of the agent has no action {action.name!r}",
             expected=f"the code that the plan was compiled from: {action.function}",
             found=", ".join(declared.name for declared in code.actions) or "no action",
-            fix="give bind() the plan and the code of the same agent",
+            fix="pass bind() the plan and the code of the same agent",
         )
     condition = _condition(action.when, action.name, instance)
     declared = {one.name: one.mark.settings.needs_approval for one in actions_of(instance)}
@@ -421,7 +421,7 @@ def _settings(
 
 
 def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:
-    """Return whether an approval is needed, or the function that decides.
+    """Return True if an approval is needed, or the function that decides.
 
     Args:
         one: The action or tool.

@@ -21,10 +21,10 @@ from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.declarations import actions_of, resources_of
 
 _MAX_FOLLOWED = 1000
-"""How many functions of one agent are read at most."""
+"""Maximum number of functions of one agent that are read."""
 
 _MAX_WRAPPED = 10
-"""How many methods and partial functions may wrap a function: test doubles can be nested endlessly."""
+"""Maximum number of wrappers around a function: test doubles can be nested endlessly."""
 
 
 def asks_for_approvals(agent: Agent) -> bool:
@@ -44,7 +44,7 @@ def asks_for_approvals(agent: Agent) -> bool:
                 instance = instance_of(called)
                 plan = compile_agent(instance)
             except Exception:  # Whatever the user's code raises.
-                # The calling action gets the error, unless it passes arguments that the class needs.
+                # The calling action gets the error, unless it passes the arguments that the class needs.
                 if _has_marks(called):
                     return True
                 continue

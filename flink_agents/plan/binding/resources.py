@@ -12,7 +12,7 @@ from flink_agents.api.resources.providers import DeclaredResource, ResourceProvi
 
 
 class ToolProvider(ResourceProvider):
-    """Makes tools of functions."""
+    """Creates tools from functions."""
 
     @override
     def provide(self, declared: DeclaredResource) -> Tool:

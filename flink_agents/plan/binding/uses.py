@@ -1,4 +1,4 @@
-"""Finds out from an agent's code what the agent will need at run time."""
+"""Finds the features that an agent's code will need at run time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flink_agents.plan.compile.declarations import actions_of, resources_of
 from flink_agents.plan.references import FunctionRef
 
 _MAX_FOLLOWED = 10_000
-"""How many pieces of code are read for one action at most."""
+"""Maximum number of code objects that are read for one action."""
 
 _LIBRARIES = (
     *{sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -33,10 +33,10 @@ _LIBRARIES = (
 )
 
 _DURABLE = frozenset({"durable_execute", "durable_execute_async", "chat"})
-"""Methods of the context that make durable calls."""
+"""Methods of the context that make durable steps."""
 
 ASKS = frozenset({"call_agent", "call_agent_all", "call_agent_traced", "as_tool"})
-"""Methods with which code calls other agents; their durable calls count as its own."""
+"""Methods with which code calls other agents; their durable steps count as its own."""
 
 _WAITS = frozenset({"sleep", "wait_for_signal", "request_approval"})
 """Context methods whose waits outlast an execution. Modules have functions of these names, too."""
@@ -49,7 +49,7 @@ OF_MODULES = ("LOAD_GLOBAL", "LOAD_NAME")
 _DATA = frozenset({str, bytes, int, float, bool, type(None)})
 
 _BUILT_IN = frozenset(one.function for one in BUILT_IN_ACTIONS)
-"""Actions of this package that make durable calls."""
+"""Actions of this package that make durable steps."""
 
 _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
     ResourceType.EMBEDDING_MODEL: frozenset({"embed"}),
@@ -57,32 +57,32 @@ _OF_RESOURCES: Mapping[ResourceType, frozenset[str]] = {
     ResourceType.LONG_TERM_MEMORY: frozenset({"long_term_memory"}),
     ResourceType.MCP_SERVER: frozenset({"mcp_server", "prompt"}),
 }
-"""Context methods that make durable calls, by the resource that they need for that.
+"""Context methods that make durable steps, by the resource that they need.
 
 Their names are common: in an agent without such a resource, they mean something else.
 """
 
 
 def _durable_names(agent: BoundAgent) -> frozenset[str]:
-    """Return the names by which code of the agent makes durable calls."""
+    """Return the names with which code of the agent makes durable steps."""
     kinds = {one.type for one in agent.plan.resources}
     return _DURABLE.union(*(names for kind, names in _OF_RESOURCES.items() if kind in kinds))
 
 
 def makes_durable_calls(agent: BoundAgent) -> bool:
-    """Return True if the code of the agent's actions names a durable call."""
+    """Return True if the code of the agent's actions names a durable step."""
     return any(_makes_calls(action.function, agent) for action in agent.actions)
 
 
 def may_make_durable_calls(agent: BoundAgent) -> bool:
-    """Return True if any user code that the actions lead to may make durable calls."""
+    """Return True if any user code that the actions lead to may make durable steps."""
     if makes_durable_calls(agent) or any(one.needs_approval for one in agent.plan.resources):
         return True
     return any(_may_make_calls(one.function, agent) for one in agent.actions)
 
 
 def mark_durable_actions(agent: BoundAgent) -> None:
-    """Note which actions make durable calls, and which may make some through other user code.
+    """Mark the actions that make durable steps, and those that may make some through other user code.
 
     The former never start on Flink's thread, where they could not end. The latter get copies of events.
     """
@@ -94,7 +94,7 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Return True if any user code that an action leads to names a durable call."""
+    """Return True if any user code that an action leads to names a durable step."""
     # Sub-agents have resources of their own.
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
@@ -285,7 +285,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _makes_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
-    """Return True if the code of an action names a durable call.
+    """Return True if the code of an action names a durable step.
 
     Looks at the action, at methods of the agent and of its context class that it names, and at functions
     of the same modules. Calls that other code makes are not seen here.

@@ -1,4 +1,4 @@
-"""``AgentCode``: the code of an agent that workers need besides its plan, in a form that can be pickled.
+"""``AgentCode``: the code of an agent for workers, in addition to its plan, in a form that can be pickled.
 
 A plan names code; a class of the main script cannot be imported by that name on a worker, and
 functions that were added to an agent may have no name at all. ``AgentCode`` carries the objects

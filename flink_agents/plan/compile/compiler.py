@@ -57,7 +57,7 @@ from flink_agents.plan.model import (
 from flink_agents.plan.references import FunctionRef, type_text
 
 _TOOL_SOURCES = (ResourceType.MCP_SERVER, ResourceType.SKILLS)
-"""Kinds of resources whose descriptions say which of their tools need approvals."""
+"""Kinds of resources whose descriptions define which of their tools need approvals."""
 
 
 def compile_agent(agent: Agent | type[Agent], name: str | None = None) -> AgentPlan:
@@ -129,7 +129,7 @@ def _name(agent: Agent, name: str | None, where: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise AgentDefinitionError(
             "the name of the agent is not a string",
-            expected="a name that stays the same while state is to be kept",
+            expected="a name that stays the same while you keep state",
             found=repr(name),
             fix="set agent_name",
             where=where,
@@ -183,13 +183,13 @@ def _config(action: ActionDeclaration) -> dict[str, Any]:
     for key, value in action.mark.config.items():
         _, reason = json_or_reason(value)
         if reason is None and not is_plain_json(value):
-            reason = "JSON would not give back its type"
+            reason = "JSON would not preserve its type"
         if reason is not None:
             raise AgentConfigurationError(
                 f"the entry {key!r} in the config of action {action.name!r} cannot be written into the plan",
                 expected="JSON: strings, numbers, booleans, None, lists, and dicts with string keys",
                 found=f"{type(value).__name__}: {reason}",
-                fix="write plain JSON values, and make objects of them in the action",
+                fix="write plain JSON values, and create objects from them in the action",
                 where=action.where,
             )
     return dict(action.mark.config)
@@ -261,7 +261,7 @@ def _described(resource: ResourceDeclaration, agent: Agent) -> Any:
     expected = Prompt if resource.type is ResourceType.PROMPT else ResourceDescriptor
     if not isinstance(value, expected):
         raise AgentDefinitionError(
-            f"the {resource.type.value} {resource.name!r} is described by something else",
+            f"the {resource.type.value} {resource.name!r} has a description of the wrong type",
             expected=f"a {expected.__name__}",
             found=describe(value),
             fix=f"return a {expected.__name__}" if resource.function else f"add a {expected.__name__}",
@@ -280,7 +280,7 @@ def _check_arguments(resource: ResourceDeclaration, clazz: str, arguments: Mappi
     except ValueError as error:
         raise AgentDefinitionError(
             f"the {resource.type.value} {resource.name!r} has arguments that its provider rejects",
-            expected=f"arguments that {type(provider).__qualname__} takes",
+            expected=f"arguments that {type(provider).__qualname__} accepts",
             found=str(error),
             where=resource.where,
         ) from error

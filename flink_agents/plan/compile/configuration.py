@@ -1,4 +1,4 @@
-"""Converts the constructor arguments of an agent to JSON, and makes an instance from them again."""
+"""Converts the constructor arguments of an agent to JSON, and creates an instance from them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def instance_of(agent: object) -> Agent:
         return agent()
     except TypeError as error:
         raise AgentConfigurationError(
-            f"{agent.__name__} cannot be made without arguments",
+            f"{agent.__name__} cannot be created without arguments",
             expected="a class without required arguments, or an instance",
             found=str(error),
-            fix=f"give {agent.__name__}(...) instead of the class",
+            fix=f"pass {agent.__name__}(...) instead of the class",
             where=place_of_class(agent),
         ) from error
 
@@ -82,7 +82,7 @@ def configuration_of(agent: Agent) -> dict[str, Any]:
 def make_instance(
     agent_class: type[A], configuration: Mapping[str, Any], types: Mapping[str, Any] | None = None
 ) -> A:
-    """Return an instance made from ``configuration``, with arguments of the constructor's types.
+    """Return an instance with ``configuration``, with arguments of the constructor's types.
 
     Args:
         agent_class: The class.
@@ -152,17 +152,17 @@ def _declared(agent_class: type[Agent], name: str, types: Mapping[str, Any]) -> 
 def _to_json(agent_class: type[Agent], name: str, value: Any, declared: Any) -> Any:
     written, reason = json_or_reason(value)
     if reason is None and declared is Any:
-        reason = None if is_plain_json(value) else "JSON would not give back its type"
+        reason = None if is_plain_json(value) else "JSON would not preserve its type"
     elif reason is None:
         restored = _restore(agent_class, name, written, declared)
-        reason = None if _same(restored, value) else f"JSON would give back {restored!r}"
+        reason = None if _same(restored, value) else f"JSON would change it to {restored!r}"
     if reason is not None:
         raise AgentConfigurationError(
             f"the argument {name!r} of {agent_class.__name__} cannot be written into the plan",
-            expected="a value that comes back from JSON as it was: each subtask makes its own instance",
+            expected="a value that JSON preserves: each subtask creates its own instance",
             found=f"{type(value).__name__}: {reason}",
-            fix=f"annotate {name!r} with its type (plain data, a dataclass, a pydantic model), or "
-            "make the object inside the constructor",
+            fix=f"annotate {name!r} with its type (plain data, a dataclass, a pydantic model), or create "
+            "the object inside the constructor",
             where=place_of_class(agent_class),
         )
     return written
@@ -178,7 +178,8 @@ def _restore(agent_class: type[Agent], name: str, value: Any, declared: Any) -> 
             f"the argument {name!r} of {agent_class.__name__} cannot be read from the plan",
             expected=f"a value that pydantic reads as {inspect.formatannotation(declared)}",
             found=f"{value!r}: {error}",
-            fix="use plain data, a dataclass or a pydantic model, or make the object inside the constructor",
+            fix="use plain data, a dataclass or a pydantic model, or create the object inside the "
+            "constructor",
             where=place_of_class(agent_class),
         ) from error
 

@@ -176,7 +176,7 @@ def _marked(agent_class: type[Agent], attribute: str) -> Iterator[tuple[str, Any
             continue
         if not callable(unwrap(member)):
             raise AgentDefinitionError(
-                f"{name!r} replaces a method that is marked in a base class by something else",
+                f"{name!r} replaces a decorated method of a base class by a value",
                 expected="a method, or None to remove it",
                 found=repr(member),
                 fix="rename the attribute",

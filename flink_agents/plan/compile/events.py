@@ -50,7 +50,7 @@ class Emissions:
     owners: Sequence[Any] = ()
 
     def with_actions(self, actions: Iterable[ActionDeclaration]) -> Emissions:
-        """Read the code of more actions of the agent; returns the emissions including theirs."""
+        """Read the code of more actions of the agent, and return the emissions including theirs."""
         by_action, shown, declared = dict(self.by_action), dict(self.shown), dict(self.declared)
         for action in actions:
             by_action[action.name] = read(action.function, self.owners)

@@ -86,7 +86,7 @@ def check_secrets(what: str, arguments: Mapping[str, Any], where: str) -> None:
     for place, why in literal_secrets(arguments):
         raise LiteralSecretError(
             f"the description of {what} holds a secret: {place} {why}",
-            expected="a reference, so that the plan, and whoever sees it, does not hold the secret",
+            expected="a reference, so that the plan does not contain the secret",
             found=f"the secret itself in {place}",
             fix=_fix(place),
             where=where,
@@ -116,7 +116,7 @@ def check_options(config: Configuration) -> None:
                 at = f"{at}.{place}" if described is arguments else at
                 raise LiteralSecretError(
                     f"the option {at} holds a secret: it {why}",
-                    expected="a reference, so that the job, and whoever sees it, does not hold the secret",
+                    expected="a reference, so that the job does not contain the secret",
                     found="the secret itself",
                     fix=_fix(place),
                 )
@@ -253,7 +253,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _is_named(name: str, loose: bool) -> bool:
-    """Return True if a name says that its value is a secret."""
+    """Return True if a name indicates that its value is a secret."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     plain = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
     return (_LOOSE_NAME if loose else _NAME).search(plain) is not None
@@ -268,8 +268,8 @@ def _fix(place: str) -> str:
     reference = '{"env": "NAME"}, a variable of the worker, or {"file": "PATH"}'
     field = re.split(r"[.\[]", place, maxsplit=1)[0]
     if field in ("base_url", "url"):
-        how = "leave it out of the address, and give it as api_key, auth or a header: "
+        how = "remove it from the address, and pass it as api_key, auth or a header: "
         return f'{how}headers={{"Authorization": {{"env": "NAME"}}}}'
     if field not in (*_FREE, "api_key", "auth"):
         return f"let {field} name a variable or a file of the worker, and read that there"
-    return f'write {place} = {reference}; if everybody may see the value, {{"public": "..."}}'
+    return f'write {place} = {reference}; if the value is public, {{"public": "..."}}'

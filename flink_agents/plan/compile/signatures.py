@@ -14,7 +14,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def check_action(action: ActionDeclaration) -> None:
-    """Check that an action takes the event and the context.
+    """Check that an action has parameters for the event and the context.
 
     Raises:
         ActionSignatureError: It does not.
@@ -23,7 +23,7 @@ def check_action(action: ActionDeclaration) -> None:
     if not callable(function):
         raise ActionSignatureError(
             f"action {action.name!r} is not a function",
-            expected="a function that takes (event, ctx)",
+            expected="a function with the parameters (event, ctx)",
             found=describe(function),
             fix="add the function itself",
             where=action.where,
@@ -46,13 +46,13 @@ def check_action(action: ActionDeclaration) -> None:
             f"action {action.name!r} has a signature that cannot be called",
             expected=f"def {name}({own}event, ctx)",
             found=_header(function),
-            fix="take exactly the event and the context; read settings from ctx.action_config or self",
+            fix="accept exactly the event and the context; read settings from ctx.action_config or self",
             where=where,
         )
 
 
 def check_condition(action: ActionDeclaration) -> None:
-    """Check that a condition takes the event.
+    """Check that a condition has a parameter for the event.
 
     Raises:
         ActionSignatureError: It does not, or it is a coroutine function.
@@ -74,7 +74,7 @@ def check_condition(action: ActionDeclaration) -> None:
             problem = _header(when)
     raise ActionSignatureError(
         f"the condition of action {action.name!r} cannot be called with an event",
-        expected="a function that takes the event and returns a truth value",
+        expected="a function that accepts the event and returns a bool",
         found=problem,
         fix="write when=lambda event: ...",
         where=action.where if not callable(when) else f"{action.where}, condition {place_of(when)}",

@@ -45,16 +45,16 @@ from flink_agents.plan.compile.signatures import check_action, check_condition
 from flink_agents.plan.model import AgentPlan, ResourcePlan
 
 _RESERVED_TAGS = {
-    DEAD_LETTER_TAG: "what goes there is read with dead_letters()",
-    LATE_TAG: "what goes there is read with late_outputs()",
-    APPROVALS_TAG: "what goes there is read with approvals()",
-    DELAYED_TAG: "the runtime keeps events there that are sent with a delay",
+    DEAD_LETTER_TAG: "read its records with dead_letters()",
+    LATE_TAG: "read its records with late_outputs()",
+    APPROVALS_TAG: "read its records with approvals()",
+    DELAYED_TAG: "the runtime uses it for delayed events",
 }
 """Side outputs of the runtime, with their meanings."""
 
 
 class AgentPlanWarning(UserWarning):
-    """An agent is valid but probably does not do what you mean."""
+    """An agent is valid, but probably does not do what you intend."""
 
 
 def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], where: str) -> None:
@@ -68,7 +68,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
     if not actions:
         raise AgentDefinitionError(
             f"the agent {title!r} has no action",
-            expected="at least one action that takes InputEvent",
+            expected="at least one action that handles InputEvent",
             fix="mark a method with @action(InputEvent), or use add_action",
             where=where,
         )
@@ -82,7 +82,7 @@ def check_agent(agent: Agent, title: str, actions: Sequence[ActionDeclaration], 
                 f"action {action.name!r} is triggered by OutputEvent, which leaves the agent",
                 expected="InputEvent or an event of the agent itself",
                 found="OutputEvent",
-                fix="emit an event of its own beside the output, and take that",
+                fix="emit another event in addition to the output, and handle that",
                 where=action.where,
             )
 
@@ -93,7 +93,7 @@ def _check_blocking(action: ActionDeclaration) -> None:
             f"action {action.name!r} is async def, and so cannot be blocking",
             expected="blocking=True with a def action, which then runs in a pool of threads",
             found="async def",
-            fix="await what it waits for, or write def",
+            fix="await its calls, or write def",
             where=action.where,
         )
 
@@ -130,8 +130,8 @@ def check_context_class(context_class: Any, where: str) -> None:
             continue
         if any(name in vars(owner) for name in ("__init__", "__new__")):
             raise AgentDefinitionError(
-                f"the context class {context_class.__name__} has a constructor of its own",
-                expected="methods only: the runtime makes the context",
+                f"the context class {context_class.__name__} has its own constructor",
+                expected="methods only: the runtime creates the context",
                 found=f"{owner.__name__}.__init__",
                 fix="remove the constructor; keep values in memory or in the agent",
                 where=place_of_class(owner),
@@ -153,7 +153,7 @@ def check_event_classes(known: Iterable[type[Event]]) -> None:
                 f"the event class {event.__name__} has no usable EVENT_TYPE",
                 expected="a string that no other event class has",
                 found=repr(kind),
-                fix="set EVENT_TYPE to a string, or leave it out: then it is the name of the class",
+                fix="set EVENT_TYPE to a string, or remove it: then it is the name of the class",
                 where=place_of_class(event),
             )
         other = first.setdefault(event.EVENT_TYPE, event)
@@ -222,8 +222,8 @@ def check_resources(
     except graphlib.CycleError as error:
         circle = list(reversed(error.args[1]))
         raise CyclicResourceError(
-            "resources name each other in a circle",
-            expected="resources that can be made one after the other",
+            "resources name each other in a cycle",
+            expected="resources without a cycle",
             found=" -> ".join(f"{kind.value} {name!r}" for kind, name in circle),
             fix="remove one of these references",
             where=places[circle[0]],
@@ -249,7 +249,7 @@ def check_flow(
     """
     if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
         raise AgentDefinitionError(
-            f"no action of the agent {plan.name!r} takes inputs",
+            f"no action of the agent {plan.name!r} handles inputs",
             expected="an action that is triggered by InputEvent",
             found=", ".join(f"{one.name}: {', '.join(one.triggers)}" for one in plan.actions),
             fix="mark the first action with @action(InputEvent)",
@@ -284,10 +284,10 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
                 name = one.EVENT_TYPE
                 types = sorted({type_of(trigger) for trigger in triggers})
                 raise AgentDefinitionError(
-                    f"action {action.name!r} emits {name!r}, which no action of the agent takes",
-                    expected=f"an event that an action takes: {', '.join(types)}; or an OutputEvent",
+                    f"action {action.name!r} emits {name!r}, which no action of the agent handles",
+                    expected=f"an event that an action handles: {', '.join(types)}; or an OutputEvent",
                     found=name,
-                    fix=f"add an action that is triggered by {name}, or put the value out with "
+                    fix=f"add an action that is triggered by {name}, or emit the value with "
                     "OutputEvent(output=...)",
                     where=action.where,
                 )
@@ -305,7 +305,7 @@ def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: 
         kind = None if own else _kind_of(one.kind)
         if kind is None or (kind, one.name) in known:
             continue
-        told = f"action {action.name!r} asks for a {kind.value} {one.name!r} that the agent does not have"
+        told = f"action {action.name!r} requests a {kind.value} {one.name!r} that the agent does not have"
         other = next((of.value for of, name in known if name == one.name), None)
         otherwise = None if other is None else f"{one.name!r} is a {other}: ask for that type"
         raise _missing(told, (kind, one.name), known, one.place, otherwise)
@@ -352,7 +352,7 @@ def _never_emitted(
     return EventNeverEmittedError(
         f"action {action.name!r} waits for {name!r}, which no action emits",
         expected="an action of the agent that emits it",
-        found=f"actions and inputs give {', '.join(emitted)}",
+        found=f"actions and inputs emit {', '.join(emitted)}",
         fix=f"emit it, remove the action, or declare emits=[{name}] if a library emits it",
         where=action.where,
     )
@@ -374,8 +374,8 @@ def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions
         if action.name not in reached and not flowing.opaque:
             warnings.warn(
                 f"{action.where}: action {action.name!r} is never reached from InputEvent: "
-                f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that "
-                "are not reached either",
+                f"{', '.join(map(type_of, action.mark.triggers))} is emitted only by actions that are not "
+                "reached, too",
                 AgentPlanWarning,
                 stacklevel=5,
             )

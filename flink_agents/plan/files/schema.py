@@ -22,7 +22,7 @@ def schemas() -> dict[str, str]:
 
 
 def write(folder: Path = FOLDER) -> list[Path]:
-    """Write the schema files into ``folder``; returns their paths."""
+    """Write the schema files into ``folder``, and return their paths."""
     written: list[Path] = []
     for name, text in schemas().items():
         path = folder / name

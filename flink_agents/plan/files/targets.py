@@ -33,7 +33,7 @@ def load_agent(target: str) -> Agent | type[Agent]:
     if isinstance(found, Agent) or (isinstance(found, type) and issubclass(found, Agent)):
         return found
     raise PlanFormatError(
-        f"{target!r} names no agent", expected="an agent, or its class", found=repr(found)[:200]
+        f"{target!r} is not an agent", expected="an agent, or its class", found=repr(found)[:200]
     )
 
 
@@ -41,7 +41,7 @@ def _resolved(target: str) -> Any:
     """Return the object that ``module:name`` or ``file.py:name`` names."""
     if ":" not in target:
         raise PlanFormatError(
-            f"{target!r} names no agent", expected=FORMS, found=target, fix=f"write {target}:Name"
+            f"{target!r} is not an agent", expected=FORMS, found=target, fix=f"write {target}:Name"
         )
     script = _SCRIPT.match(target)
     reference = _import_script(script["path"], script["name"]) if script else FunctionRef.parse(target)
@@ -85,7 +85,7 @@ def load_target(target: str) -> AgentPlan:
 
 
 def _import_script(path: str, name: str) -> FunctionRef:
-    """Import a file like ``python file.py``, with its folder importable; returns a reference to ``name``."""
+    """Import a file like ``python file.py``, with its folder importable; return a reference to ``name``."""
     file = Path(path).resolve()
     if not file.is_file():
         raise _unreadable(path, "no such file")

@@ -62,7 +62,7 @@ class _Entry(BaseModel):
 
 
 class _Named(_Entry):
-    name: str = Field(min_length=1, description="Name, unique among its like.")
+    name: str = Field(min_length=1, description="Name, unique within its section.")
 
 
 class ActionEntry(PlainSettings, _Named):
@@ -73,7 +73,7 @@ class ActionEntry(PlainSettings, _Named):
     when: str | None = Field(None, pattern=_REFERENCE, description="Condition as module:qualname.")
     config: dict[str, Any] = Field(default_factory=dict, description="Values of ctx.action_config.")
     emits: list[str] = Field(default_factory=list, description="Events that its code does not name.")
-    retry: RetryPlan | None = Field(None, description="When and how often it is tried again.")
+    retry: RetryPlan | None = Field(None, description="Retry policy.")
 
 
 class ClientEntry(_Named):
@@ -125,8 +125,10 @@ class PromptEntry(_Named):
 class ChatModelEntry(_Named, ChatModelSpec):
     """A chat model: the arguments of ``ChatModel``."""
 
-    clazz: str = Field("", alias="class", description="What makes the model, as module:qualname.")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="Arguments for that.")
+    clazz: str = Field(
+        "", alias="class", description="Class or function that creates the model, as module:qualname."
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments.")
 
 
 class ConnectionEntry(_Named, Endpoint):
@@ -136,7 +138,11 @@ class ConnectionEntry(_Named, Endpoint):
 class EmbeddingModelEntry(_Named, EmbeddingModelSpec):
     """An embedding model: the arguments of its descriptor."""
 
-    clazz: str = Field("", alias="class", description="What makes the model of options, as module:qualname.")
+    clazz: str = Field(
+        "",
+        alias="class",
+        description="Class or function that creates the model, as module:qualname.",
+    )
 
 
 class VectorStoreEntry(_Named, VectorStoreSpec):
@@ -144,7 +150,9 @@ class VectorStoreEntry(_Named, VectorStoreSpec):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    clazz: str = Field("", alias="class", description="What makes the store of options, as module:qualname.")
+    clazz: str = Field(
+        "", alias="class", description="Class or function that creates the store, as module:qualname."
+    )
 
 
 class LongTermMemoryEntry(_Named, LongTermMemorySpec):
@@ -162,7 +170,7 @@ class MCPServerEntry(_Named, MCPServerSpec):
 class ResourceEntry(_Named):
     """A resource with a class and arguments."""
 
-    type: ResourceKind = Field(description="Its kind: what its provider is installed as.")
+    type: ResourceKind = Field(description="Its kind: the name of its provider.")
     clazz: str = Field("", alias="class", description="The class as module:qualname.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="Constructor arguments.")
 
@@ -275,9 +283,9 @@ class _File:
         if entry.clazz is None:
             if entry.configuration:
                 raise PlanFormatError(
-                    f"the agent {entry.name!r} has a configuration, but no class that takes it",
-                    expected="class: module:qualname beside configuration",
-                    fix="name the class, or give values to actions with config",
+                    f"the agent {entry.name!r} has a configuration, but no class for it",
+                    expected="class: module:qualname in addition to configuration",
+                    fix="name the class, or pass values to actions with config",
                     where=self._source.place((*at_, "configuration")),
                 )
             return Agent()
@@ -386,7 +394,7 @@ class _File:
             if known
             else "the format that agents.schema.json describes",
             found=f"{key}: {_shown(at_, value)}",
-            fix=suggest(key, known, "leave it out; an editor that reads the schema shows what is allowed"),
+            fix=suggest(key, known, "remove it; an editor that reads the schema shows what is allowed"),
             where=self._source.place(at_),
         )
 
@@ -407,7 +415,7 @@ _SECTION = 2
 
 
 def _shown(at_: Location, value: object) -> str:
-    """Return what an error shows of an invalid value; only the kind of a description, as it may be secret."""
+    """Return an invalid value for an error; only the kind of a description, which may be secret."""
     section = at_[_SECTION] if len(at_) > _SECTION else None
     if section == "resources" and not at_[_SECTION + 2 :]:
         # The entry itself, without the description of the resource.

@@ -18,19 +18,19 @@ from typing import Any, TypeVar
 from flink_agents.runtime.concurrency.outcomes import Outcome, StoppedIteration, awaited_outcome
 
 FLINK_SLICE_SECONDS = 0.05
-"""How long Flink's thread waits before it checks whether it was cancelled."""
+"""Longest wait of Flink's thread before it checks if it was cancelled."""
 
 THREAD_SLICE_SECONDS = 0.1
-"""How long a thread of an action waits before it checks whether the task attempt is over."""
+"""Longest wait of an action's thread before it checks if the task attempt is over."""
 
 CANCEL_SECONDS = 5.0
-"""How long to wait for the end of an action, a task or a call that was cancelled."""
+"""Time limit for the end of a cancelled action, task or call."""
 
 CLIENT_CLOSE_SECONDS = 3.0
-"""How long the end of a task attempt waits for clients to close."""
+"""Time that the end of a task attempt waits for clients to close."""
 
 WATCH_JOIN_SECONDS = 5.0
-"""How long the end of the loop waits for the watchdog, which may be writing to the log."""
+"""Time that the end of the loop waits for the watchdog, which may be writing to the log."""
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def hand_to(
     *args: Any,
     context: Context | None = None,
 ) -> bool:
-    """Let ``loop`` call a function, from any thread; returns False if the loop is closed."""
+    """Let ``loop`` call a function, from any thread; return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, *args, context=context)
     except RuntimeError:
@@ -71,12 +71,12 @@ class Errands:
                     return
             except queue.Empty:
                 if is_over():
-                    # The loop will not answer any more.
+                    # The loop has stopped, and will not answer.
                     raise asyncio.CancelledError from None
 
 
 class Bridge:
-    """The bridge of one agent loop.
+    """Passes calls and results between one agent loop and other threads.
 
     Args:
         loop: The loop.
@@ -98,7 +98,7 @@ class Bridge:
     # -- to the loop ------------------------------------------------------------------
 
     def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
-        """Let the loop call a function; returns False if the loop is closed."""
+        """Let the loop call a function; return False if the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(function, *args, context=context)
         except RuntimeError:
@@ -153,7 +153,8 @@ class Bridge:
     def notify(self) -> None:
         """Let Flink's thread check its condition, if it waits; only for the loop's thread."""
         self.progress += 1
-        # A waiting thread says so before it checks, so that one of the two sees what the other has done.
+        # A waiting thread announces its wait before it checks, so that one of the two sees the other's
+        # change.
         if self._waited_for:
             with self._progress:
                 self._progress.notify_all()

@@ -28,7 +28,7 @@ class _Client:
         self._end = asyncio.Event()
         # A future would not pass on every exception.
         self.opened: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        # Without the context of the step that asks first: the client outlives it.
+        # Without the context of the first caller: the client outlives it.
         loop = asyncio.get_running_loop()
         self.task: asyncio.Task[None] = Context().run(loop.create_task, self._live())
 

@@ -78,7 +78,7 @@ class Outcome:
 
 
 def outcome_of(function: Callable[[], Any]) -> Outcome:
-    """Call ``function``; returns its outcome."""
+    """Call ``function`` and return its outcome."""
     try:
         return Outcome(function())
     except BaseException as error:
@@ -109,7 +109,7 @@ def is_close(error: BaseException) -> bool:
 
 
 def cancelled_from_outside(error: BaseException) -> bool:
-    """True if ``error`` cancels the running task, instead of being raised by what it awaits."""
+    """True if ``error`` cancels the running task, instead of being raised by its awaitable."""
     if not isinstance(error, asyncio.CancelledError):
         return False
     task = asyncio.current_task()

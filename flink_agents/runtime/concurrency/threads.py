@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ThreadWait:
-    """How long work with a deadline has only waited for a thread. Thread-safe.
+    """Time for which work with a deadline has only waited for a thread. Thread-safe.
 
     While any of its calls is executed, its time runs, even if others wait: that call may be the one that
     hangs.
@@ -47,7 +47,7 @@ class ThreadWait:
         self._seconds = 0.0
 
     def count(self, waiting: int, executed: int) -> None:
-        """Note a change in the numbers of waiting and of executed calls."""
+        """Record a change in the numbers of waiting and executed calls."""
         with self._lock:
             self._waiting += waiting
             self._executed += executed
@@ -62,7 +62,7 @@ class ThreadWait:
 
     @property
     def seconds(self) -> float:
-        """Return how long it has only waited."""
+        """Return the time for which it has only waited, in seconds."""
         with self._lock:
             return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
@@ -77,7 +77,7 @@ class _Call(Future[Any]):
     Args:
         executor: The threads.
         function: The function, with its arguments.
-        wait: Counts how long the call waits; None if nothing needs it.
+        wait: Measures the wait of the call; None if nothing needs it.
     """
 
     def __init__(self, executor: LoopThreads, function: partial[Any], wait: ThreadWait | None) -> None:
@@ -90,7 +90,7 @@ class _Call(Future[Any]):
         self.count(1, 0)
 
     def count(self, waiting: int, executed: int) -> None:
-        """Note whether it waits, or is executed."""
+        """Record that it waits, or is executed."""
         before, self._place = self._place, (waiting, executed)
         if self._wait is not None:
             self._wait.count(waiting - before[0], executed - before[1])
@@ -128,7 +128,7 @@ class LoopThreads(ThreadPoolExecutor):
         """Call ``fn`` in a thread, when one is free."""
         with self._changed:
             if self._closed:
-                raise RuntimeError("the agent loop is closed, so that nothing begins any more")
+                raise RuntimeError("the agent loop is closed, so nothing can start")
             call = _Call(self, partial(fn, *args, **kwargs), thread_wait.get())
             self._queue.append(call)
             self._changed.notify()
@@ -136,7 +136,7 @@ class LoopThreads(ThreadPoolExecutor):
         return cast("Future[T]", call)
 
     def abandon(self, call: _Call, cancelled: bool) -> None:
-        """Note that a call is no longer awaited.
+        """Record that a call is no longer awaited.
 
         Args:
             call: The call.

@@ -24,7 +24,7 @@ _log = bounded_logger("flink_agents.loop")
 T = TypeVar("T")
 
 LEAST_SECONDS = 0.01
-"""The minimum time between two checks of how long work has waited for a thread."""
+"""Minimum time between two checks of the time that work has waited for a thread."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Deadline:
 
 
 def timed_out(deadline: Deadline, traceback: TracebackType | None = None) -> ActionTimeoutError:
-    """Return the error of an attempt that took too long; ``traceback`` shows where it waited."""
+    """Return the error of an attempt that took too long; ``traceback`` has the place of its wait."""
     seconds = deadline.seconds or 0.0
     return ActionTimeoutError(
         f"{deadline.what} took longer than its timeout",
         seconds=seconds,
         expected=f"an end within {seconds:g} s",
-        fix="raise timeout=, or give the call that waits a shorter timeout of its own",
+        fix="raise timeout=, or set a shorter timeout of the call that waits",
     ).with_traceback(traceback)
 
 
@@ -70,7 +70,7 @@ async def within(
         deadline: The deadline.
         coroutine: The coroutine.
         seconds: The rest of the deadline's time; None for all of it.
-        wait: Counts how long ``coroutine`` waits for threads; None if it has no context of its own.
+        wait: Measures the time that ``coroutine`` waits for threads; None if it has no separate context.
 
     Raises:
         ActionTimeoutError: It took longer. It was cancelled, and has ended or is abandoned.
@@ -105,7 +105,7 @@ async def _awaited(coroutine: Awaitable[Any], wait: ThreadWait) -> Outcome:
 
 
 async def _cancel(task: asyncio.Task[Any], deadline: Deadline) -> TracebackType | None:
-    """Cancel ``task`` and wait for its end; returns where it was."""
+    """Cancel ``task``, wait for its end, and return the traceback of its last position."""
     task.cancel()
     await asyncio.wait({task}, timeout=CANCEL_SECONDS)
     if not task.done():
@@ -142,7 +142,7 @@ class WorkerPool:
         self._threads = self._make()
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread; raises what it raises, as far as a coroutine can."""
+        """Call ``function`` in a thread; raise its exception, as far as a coroutine can."""
         loop = asyncio.get_running_loop()
         error = await loop.run_in_executor(self._threads, self._call, function)
         if error is not None:
@@ -162,7 +162,7 @@ class WorkerPool:
 
         def call() -> Outcome | None:
             if not hand_to(loop, begun.set_result, None):
-                raise RuntimeError("the agent loop is closed, so that nothing begins any more")
+                raise RuntimeError("the agent loop is closed, so nothing can start")
             return self._call(function)
 
         future = loop.run_in_executor(self._threads, call)

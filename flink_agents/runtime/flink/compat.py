@@ -1,8 +1,7 @@
 """Wraps everything that PyFlink's public API lacks or gets wrong, in one place.
 
-Each function names the trap that it covers; ``docs/design/pyflink.md`` says how each was
-found. No other code in the package touches a private attribute of PyFlink, the Java gateway or
-a Java object.
+Each function names the trap that it covers; ``docs/design/pyflink.md`` describes how each was found. No other
+code in the package touches a private attribute of PyFlink, the Java gateway or a Java object.
 """
 
 from __future__ import annotations
@@ -290,7 +289,7 @@ class Collector:
             yield pickle.loads(pickler.dumps(batch))
 
     def close(self) -> None:
-        """Release what the job still holds for the collector."""
+        """Release the resources that the job holds for the collector."""
         self._iterator.close()
 
 
@@ -387,7 +386,7 @@ class TableSink(Sink, SupportsPreprocessing, StreamTransformer):
         return _InsertedStream(self, ds)
 
     def insert(self, stream: DataStream) -> Any:
-        """Insert the stream; returns the transformation of the sink."""
+        """Insert the stream, and return the transformation of the sink."""
         env = _java(stream).getExecutionEnvironment()
         before = {each.getId() for each in env.getTransformations()}
         self._insert(stream)

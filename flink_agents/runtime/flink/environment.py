@@ -80,7 +80,7 @@ def _use_thread_mode(env: StreamExecutionEnvironment, flink: Mapping[str, str]) 
             f"{_EXECUTION_MODE} is {mode!r}",
             expected="thread",
             found=mode,
-            fix=f"leave {_EXECUTION_MODE} out: PyFlink's process mode loses records when a job with "
+            fix=f"remove {_EXECUTION_MODE}: PyFlink's process mode loses records when a job with "
             "checkpoints fails (docs/design/pyflink.md)",
             where=authors_place(),
         )
@@ -131,8 +131,8 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         if isinstance(stream, KeyedStream):
             raise JobDefinitionError(
                 "the stream is keyed already",
-                fix="give the stream before key_by, and the key selector here: agents key by a "
-                "canonical form of the key",
+                fix="pass the stream before key_by, and the key selector here: agents key by a canonical "
+                "form of the key",
                 where=authors_place(),
             )
         return FlinkAgentInput(self._job, self._agents, stream, selector)
@@ -165,7 +165,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
 
         if changes not in ON_CHANGE:
             raise UnsupportedTableError(
-                "there is no such policy for a table that changes",
+                "unknown policy for a table that changes",
                 expected=", ".join(map(repr, ON_CHANGE)),
                 found=repr(changes),
                 fix="correct changes=",
@@ -224,7 +224,7 @@ def _refused_table(found: str) -> UnsupportedTableError:
         "the table has updates or deletes",
         expected="an insert-only table",
         found=found,
-        fix="say what becomes of them: from_table(..., changes='latest') or changes='all'; or give a "
-        "table without updating aggregation",
+        fix="choose a policy for them: from_table(..., changes='latest') or changes='all'; or pass a table "
+        "without updating aggregation",
         where=authors_place(),
     )

@@ -148,7 +148,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:
-        """Apply what a local job that resumes announces about its job run."""
+        """Apply the announcement of a resuming local job about its job run."""
         run = AnnouncedRun.of(flink_compat.task_configuration(context))
         if run is not None:
             run.end_with_driver()
@@ -276,7 +276,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         """Run the pending work of the timer's key."""
         assert self._processor is not None
         if timestamp >= START and self._access.collector is not None:
-            # Flink gives outputs the time of the event-time timer, which represents the end of the input.
+            # Outputs get the time of Flink's event-time timer, which represents the end of the input.
             self._access.collector.erase_timestamp()
         try:
             emission = self._processor.on_timer(ctx.get_current_key(), timestamp, ctx.timer_service())

@@ -66,7 +66,7 @@ class AppliedAgent:
         answered: True if it gets signals.
         place: The user's line with ``apply``.
         typed: The user's line with the output type.
-        level: How many agents of the job were applied before it.
+        level: Number of agents of the job that were applied before it.
         may_stay_open: True if the end of its input may wait for its runs with checkpoints.
         stays_open: True if it does.
         approvals_read: True if the stream of approval requests is used.
@@ -153,19 +153,19 @@ class Job:
         if flink_compat.transformation_id(other.stream) in flink_compat.transformation_ids_before(source):
             raise AgentCycleError(
                 f"the output of agent {name!r} flows back into agent {name!r}",
-                expected="streams that lead from one agent to another one, in no circle",
+                expected="streams from one agent to another one, without a cycle",
                 found=f"the agent that is applied at {other.place}",
                 where=authors_place(),
-                fix="let the agent loop by events inside itself, which run.max-events bounds; for two "
-                "stages with the same code, apply the second one with another name=; or send what goes "
-                "round through a topic of Kafka",
+                fix="let the agent loop with events inside itself, which run.max-events limits; for two "
+                "stages with the same code, apply the second one with another name=; or send the records of "
+                "the cycle through a Kafka topic",
             )
         raise DuplicateAgentError(
             f"the job applies two agents named {name!r}",
             expected="one agent of each name",
             found=f"the other one at {other.place}",
             where=authors_place(),
-            fix="give one of them another name: apply(agent, name='...'); names scope memory and state",
+            fix="choose another name for one of them: apply(agent, name='...'); names scope memory and state",
         )
 
     @property
@@ -238,7 +238,7 @@ class Job:
         except Py4JJavaError as error:
             raise story.failed(flink_compat.java_text(error)) from None
         except Py4JError:
-            # The JVM died while it was given the job. Python would ask it on for each object of Java.
+            # The JVM crashed while it got the job. Python would keep calling it for each object of Java.
             if not local or not gateway.is_gone(gateway.GONE_SECONDS):
                 raise
             gateway.leave_alone()
@@ -286,7 +286,7 @@ class Job:
         self._prepare(None)
 
     def _prepare(self, job_name: str | None, resumes: bool = False) -> str:
-        """Check the job and set what it needs; returns its name."""
+        """Check the job, set the options that it needs, and return its name."""
         check_may_run()
         self._check_dead_letters()
         self._check_event_time()
@@ -428,7 +428,7 @@ class Job:
         for name, applied in self._applied.items():
             if applied.writes_dead_letters and not applied.dead_letters_read:
                 raise DeadLettersNotReadError(
-                    f"agent {name!r} sends failed events to its dead letters, and their stream is not used",
+                    f"agent {name!r} sends failed events to its dead letters, but their stream is not used",
                     expected="dead_letters() of the applied agent, with a sink",
                     found="a policy 'dead-letter' of the agent or of one of its actions",
                     where=applied.place,
@@ -440,7 +440,7 @@ class Job:
         for name, applied in self._applied.items():
             if applied.asks and not (applied.approvals_read and applied.answered):
                 raise ApprovalsNotAnsweredError(
-                    f"agent {name!r} needs approvals, and its runs would wait for ever",
+                    f"agent {name!r} needs approvals, but its runs would wait forever",
                     expected="a stream of signals that answer, and a sink for approvals()",
                     found="no signals" if not applied.answered else "no sink for approvals()",
                     fix="call with_signals(...) before apply(...), and consume the stream that approvals() "

@@ -36,12 +36,12 @@ _KNOWN = {
         "library a second time on this Java",
         "copy opt/flink-python-*.jar of PyFlink into Flink's lib and set "
         "classloader.parent-first-patterns.additional: pemja.;py4j. on each machine, then restart it; "
-        "`flink-agents doctor --cluster URL` looks whether that is so",
+        "`flink-agents doctor --cluster URL` checks it",
     ),
     INTERRUPTED_START: (
         "Flink cancelled a task while this TaskManager process started Python; PyFlink does not start it a "
-        "second time, so that no Python task will run in this process any more",
-        "restart the TaskManager; docs/running.md says how to have that done",
+        "second time, so no further Python task can run in this process",
+        "restart the TaskManager; docs/running.md explains how to automate that",
     ),
 }
 """Causes that Flink's own message does not explain: a part of the message, its meaning, the fix."""
@@ -190,7 +190,7 @@ def _missing_module(job_name: str, java_text: str, cls: str, text: str) -> JobFa
         return None
     module = found["module"]
     return ModuleNotOnWorkersError(
-        f"the workers have no module {module!r}, which the job needs\n  job {job_name!r} failed",
+        f"the workers lack the module {module!r}, which the job needs\n  job {job_name!r} failed",
         failure=text,
         java_trace=java_text,
         fix=f"ship it with the job: flink-agents run ... --py-files DIRECTORY, where DIRECTORY has "
@@ -221,7 +221,7 @@ def _missing_topic(job_name: str, java_text: str) -> JobFailedError | None:
         f"the brokers do not have a topic that the job reads: {found['topics']}\n  job {job_name!r} failed",
         failure=found[0],
         java_trace=java_text,
-        fix="create it before the job begins, or correct its name",
+        fix="create it before the job starts, or correct its name",
     )
 
 
@@ -238,13 +238,13 @@ def _missing_slots(job_name: str, java_text: str, lost: str | None) -> JobFailed
             java_trace=java_text,
             expected="a TaskManager that runs as long as the job",
             found="no sign of life: its process has ended, or the network lost it",
-            fix=f"look at the end of its log; {fix}",
+            fix=f"check the end of its log; {fix}",
         )
     return JobFailedError(
         f"the cluster has too few free slots for the job\n  job {job_name!r} failed",
         failure=java_text.split("\n", 1)[0],
         java_trace=java_text,
-        fix=f"{fix}; or stop another job, or give --parallelism",
+        fix=f"{fix}; or stop another job, or pass --parallelism",
     )
 
 
@@ -266,8 +266,8 @@ def _wrong_class(
         expected=declared,
         found=there,
         fix="correct the type that to_datastream(...), map(..., output_type=...) or another transformation "
-        "is given, or leave it out: values are any objects then. An output_type of the agent is "
-        "checked for each output, at the user's line",
+        "gets, or omit it: then values can be any objects. An output_type of the agent is checked for each "
+        "output, at the user's line",
     )
 
 
@@ -283,7 +283,7 @@ def _no_broker(job_name: str, java_text: str) -> JobFailedError | None:
         expected="brokers that the job can reach at bootstrap_servers" + (f": {servers}" if servers else ""),
         found=_failure(java_text)[1].split("\n", 1)[0] or mark,
         fix="start the brokers, or correct bootstrap_servers of kafka_source and kafka_sink; brokers with "
-        "TLS or a login do not answer without it (security_protocol). Whether they answer here: "
+        "TLS or a login do not answer without it (security_protocol). To check if they answer here: "
         f"flink-agents kafka topic list --bootstrap-servers {servers or 'HOST:PORT'}",
     )
 

@@ -129,7 +129,7 @@ class _Group:
         self._shown.append((name, self._group.distribution(name).update, read))
 
     def _register(self, name: str, metric: Any) -> Any:
-        """Create Flink's metric; returns the function that adds to it, for counters and meters."""
+        """Create Flink's metric; return the function that adds to it, for counters and meters."""
         if isinstance(metric, LocalCounter):
             return self._group.counter(name).inc
         if isinstance(metric, LocalMeter):

@@ -114,8 +114,8 @@ def _to_row(value: Any) -> Any:
 
 def _refused(what: str, expected: str, found: str) -> AgentConfigurationError:
     return AgentConfigurationError(
-        f"a chat model cannot be asked for {what}",
+        f"a chat model cannot return {what}",
         expected=expected,
         found=found,
-        fix="describe the answer by such a type, or by a pydantic model",
+        fix="use such a type, or a pydantic model, as output_type",
     )

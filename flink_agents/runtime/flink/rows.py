@@ -195,7 +195,7 @@ class ToRow:
             f"an output has no column {name!r}",
             expected=", ".join(self._names),
             found=shorten(value),
-            fix="emit a value that has it, if only None, or leave the column out: to_table(schema={...})",
+            fix="emit a value that has it, if only None, or remove the column: to_table(schema={...})",
             where=authors_place(),
         )
 

@@ -1,4 +1,4 @@
-"""Chooses the store in which a job records durable calls."""
+"""Chooses the store in which a job records durable steps."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class StoreChoice:
 
 def _not_configured(agent: BoundAgent) -> StoreNotConfiguredError:
     return StoreNotConfiguredError(
-        f"agent {agent.plan.name!r} makes durable calls, and no store is configured to record them in",
+        f"agent {agent.plan.name!r} makes durable steps, but no store is configured for their records",
         expected="the option action-state.store, for a job that runs on a cluster",
         found="no store",
-        fix="set action-state.store: 'sqlite' with action-state.sqlite.path if all TaskManagers run on "
-        "one host, else a store that all of them reach",
+        fix="set action-state.store: 'sqlite' with action-state.sqlite.path if all TaskManagers run on one "
+        "host, otherwise a store that all of them can reach",
     )

@@ -113,10 +113,10 @@ class FlinkAgentInput(AgentInput):
         side_types = _side_types(bound, self._job, event_time)
         if self._signals and UNMATCHED_SIGNALS_TAG not in side_types:
             raise JobDefinitionError(
-                f"agent {plan.name!r} gets signals, and none of its actions waits for any",
+                f"agent {plan.name!r} gets signals, but none of its actions waits for any",
                 expected="an action that calls ctx.wait_for_signal",
-                found="none, as far as its code is seen",
-                fix="leave with_signals out, or set the option run.may-suspend to true",
+                found="none, as far as its code shows",
+                fix="remove with_signals, or set the option run.may-suspend to true",
                 where=authors_place(),
             )
         output_type = stream_type(bound.output_type)
@@ -271,7 +271,7 @@ class FlinkAgentStream(AgentStream):
         if tag not in self._bound.side_outputs:
             raise UnknownSideOutputError(
                 f"agent {self._applied.name!r} has no side output {tag!r}",
-                expected=", ".join(self._bound.side_outputs) or "a declared one, of which there is none",
+                expected=", ".join(self._bound.side_outputs) or "a declared one; the agent declares none",
                 found=repr(tag),
                 fix=suggest(
                     tag, self._bound.side_outputs, f"declare it on the agent: side_outputs = {{{tag!r}: str}}"
@@ -292,7 +292,7 @@ class FlinkAgentStream(AgentStream):
     def unmatched_signals(self) -> DataStream:
         if UNMATCHED_SIGNALS_TAG not in self._side:
             raise UnknownSideOutputError(
-                f"agent {self._applied.name!r} has no signals, and so no unmatched ones",
+                f"agent {self._applied.name!r} has no signals, so it has no unmatched ones",
                 fix="call with_signals(...) before apply(...)",
                 where=authors_place(),
             )
@@ -302,7 +302,7 @@ class FlinkAgentStream(AgentStream):
     def approvals(self) -> DataStream:
         if APPROVALS_TAG not in self._side:
             raise UnknownSideOutputError(
-                f"agent {self._applied.name!r} asks for no approvals, as far as its code is seen",
+                f"agent {self._applied.name!r} requests no approvals, as far as its code shows",
                 fix="mark an action or a tool with needs_approval=True, or set run.may-suspend to true",
                 where=authors_place(),
             )
@@ -354,9 +354,9 @@ def _shippable(observers: Sequence[ObserverSource]) -> Sequence[ObserverSource]:
             cloudpickle.dumps(observer)
         except Exception as error:
             raise ObserverError(
-                "an observer cannot be pickled, and so not be brought to workers",
+                "an observer cannot be pickled, so it cannot be sent to workers",
                 found=f"{type(observer).__qualname__}: {type(error).__name__}: {error}",
-                fix="give its class, or a function that creates it: each subtask calls the function",
+                fix="pass its class, or a function that creates it: each subtask calls the function",
                 where=authors_place(),
             ) from error
     return observers

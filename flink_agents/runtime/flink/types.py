@@ -95,7 +95,7 @@ def _column_type(name: str, kind: Any) -> TypeInformation:
             f"column {name!r} has a type that Flink's tables do not have",
             expected=", ".join(each.__name__ for each in _COLUMN_TYPES) + ", list, dict, nested models",
             found=repr(kind),
-            fix="give the column's PyFlink type: to_table(schema={'name': Types.STRING()})",
+            fix="set the column's PyFlink type: to_table(schema={'name': Types.STRING()})",
             where=authors_place(),
         )
     return make()

@@ -17,7 +17,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.metrics import Counter, Gauge, Histogram, Meter, MetricGroup
 
 WINDOW = 1000
-"""How many values a histogram holds."""
+"""Number of values that a histogram holds."""
 
 M = TypeVar("M")
 
@@ -29,7 +29,7 @@ def is_number(value: object, where: Counter | Meter | Gauge | Histogram) -> bool
     """True if a metric accepts ``value``; else it is ignored, which is logged once per metric.
 
     Args:
-        value: The value that an action, or its library, gives to a metric.
+        value: The value that an action, or its library, passes to a metric.
         where: The metric.
     """
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):

@@ -135,5 +135,5 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
             raise
         except BaseException:
             metrics.count(OBSERVER_ERRORS)
-            _log.exception("an observer of runs could not be made, and is left out")
+            _log.exception("an observer of runs could not be created, and is omitted")
     return found

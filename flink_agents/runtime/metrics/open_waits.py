@@ -1,4 +1,4 @@
-"""Counts the suspended runs of a subtask by what they wait for, and knows the age of the oldest wait."""
+"""Counts the suspended runs of a subtask by kind of wait, and reports the age of the oldest wait."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class OpenWaits:
         self._runs[key_text, seq] = _Suspended(since or self._now(), kinds)
 
     def resumed(self, key_text: str, seq: int) -> None:
-        """Note that a run resumes, or has ended."""
+        """Record that a run resumes, or has ended."""
         if (known := self._runs.pop((key_text, seq), None)) is not None:
             self._counts.subtract(known.kinds)
 
     def read(self) -> dict[str, int]:
-        """Return the gauges: runs by what they wait for, and the age of the oldest wait in milliseconds."""
+        """Return the gauges: runs by kind of wait, and the age of the oldest wait in milliseconds."""
         try:
             first = next(iter(self._runs.values()), None)
         except RuntimeError:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Coroutine
 from typing import Any
 
-AWAIT_IT = "write await before the call that made it"
+AWAIT_IT = "write await before the call that returned it"
 """The fix, for errors about such a value."""
 
 
@@ -19,7 +19,7 @@ def awaitable_text(value: object) -> str:
     """Describe an awaitable: its kind, and the function that made it."""
     frame: Any = getattr(value, "cr_frame", None)
     owner = frame.f_locals.get("self") if frame is not None else None
-    # Durable calls and waits know the user's function, which the name of a coroutine or class does not say.
+    # Durable steps and waits know the user's function, which the name of a coroutine or class does not show.
     described = getattr(owner if owner is not None else value, "awaited_as", None)
     name = getattr(value, "__qualname__", None)
     return described or f"{type(value).__name__}{f' {name}' if name else ''}"

@@ -97,7 +97,7 @@ class ValueCodec:
         """
         if data[:1] != VERSION:
             raise StateFormatError(
-                "state is of a format that this version cannot read",
+                "state has a format that this version cannot read",
                 expected=f"version {VERSION[0]}",
                 found=f"version {data[0]}" if data else "no bytes",
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
@@ -142,7 +142,7 @@ class ValueCodec:
         if is_awaitable(value):
             raise UnserializableValueError(
                 f"state cannot hold {awaitable_text(value)}, which was not awaited",
-                expected="what it returns",
+                expected="the awaited result",
                 fix=AWAIT_IT,
             )
         if not self.allow_pickle:
@@ -257,11 +257,12 @@ def _not_made(code: int, content: Any, error: Exception) -> StateFormatError:
         return StateFormatError("state bytes cannot be read", found=found)
     name: str = content[0]
     return ValueChangedError(
-        f"a stored {shorten(name)} cannot be made again",
+        f"a stored {shorten(name)} cannot be restored",
         type_name=name,
-        expected="a constructor that takes the stored fields",
+        expected="a constructor that accepts the stored fields",
         found=found,
-        fix=f"let the class take them, or change the class and make the value with @upgrades({name!r})",
+        fix="let the class accept them, or change the class and return the value from a function with "
+        f"@upgrades({name!r})",
     )
 
 

@@ -15,7 +15,7 @@ MOST_PROBLEMS = 3
 """The largest number of differences in a message."""
 
 Check = Callable[[Any], str | None]
-"""Returns how a value differs from its type; None if it does not."""
+"""Returns the difference between a value and its type as text; None if the value has the type."""
 
 
 def adapter_of(kind: Any) -> TypeAdapter[Any]:

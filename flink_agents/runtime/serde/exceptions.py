@@ -29,7 +29,7 @@ MAX_BYTES = 2 * 1024 * 1024
 """The largest size of a recorded exception, members of a group included."""
 
 MAX_DEPTH = 10
-"""How deeply groups may be nested; members of deeper ones are not recorded."""
+"""Maximum depth of nested groups; members of deeper ones are not recorded."""
 
 LEAST_BYTES = 512
 """The minimum size for an exception: its type, and the start of its message."""
@@ -42,7 +42,7 @@ _FRAMES = 96
 
 
 def room(limit: int, taken: int) -> int:
-    """Return the number of bytes that a failure may take in a record.
+    """Return the number of bytes that a failure may have in a record.
 
     Args:
         limit: The largest size of a record.
@@ -207,9 +207,9 @@ def rebuild(
     return RecordedFailureError(
         described["message"],
         error_type=described["type"],
-        expected="a class of exceptions that can be made from its recorded arguments",
+        expected="an exception class that can be created from its recorded arguments",
         found=described["type"],
-        fix="give it a constructor that passes all of its arguments to super().__init__",
+        fix="define a constructor that passes all of its arguments to super().__init__",
     )
 
 

@@ -64,7 +64,7 @@ def encode_key(key: Any) -> str:
     if kind is str:
         return "s" + (key if key.isascii() and key.isprintable() and "\\" not in key else escape(key))
     if kind is int:
-        # Hexadecimal if Python refuses to write so many decimal digits.
+        # Hexadecimal if Python refuses to write that many decimal digits.
         return f"i{key}" if -_MANY_DIGITS < key < _MANY_DIGITS else f"i{key:#x}"
     encoder = _ENCODERS.get(kind)
     if encoder is not None:
@@ -83,14 +83,14 @@ def encode_key(key: Any) -> str:
 
 def _not_a_number(key: object) -> KeyEncodingError:
     return KeyEncodingError(
-        "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+        "a key is NaN", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
     )
 
 
 def _encode_float(key: float) -> str:
     if math.isnan(key):
         raise KeyEncodingError(
-            "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+            "a key is NaN", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
         )
     return f"f{key + 0.0!r}"
 
@@ -98,7 +98,7 @@ def _encode_float(key: float) -> str:
 def _encode_decimal(key: Decimal) -> str:
     if key.is_nan():
         raise KeyEncodingError(
-            "a key is not a number", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
+            "a key is NaN", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
         )
     if key.is_infinite():
         return f"d{key}"
@@ -207,7 +207,7 @@ def key_fields(kind: type) -> tuple[str, ...]:
         raise refuse("can change", f"write @dataclass(frozen=True) above {kind.__qualname__}")
     fields = dataclasses.fields(kind)
     if not parameters.eq or not all(one.compare for one in fields):
-        raise refuse("is not compared by all its fields", "leave out eq=False and compare=False")
+        raise refuse("is not compared by all its fields", "remove eq=False and compare=False")
     return tuple(one.name for one in fields)
 
 
@@ -274,10 +274,10 @@ def _decode_fields(body: str, from_outside: bool) -> Any:
         raise ValueError(body)
     if key_fields(found) != tuple(fields):
         raise KeyEncodingError(
-            f"a stored key of type {full} does not fit the class any more",
+            f"a stored key of type {full} no longer fits its class",
             expected=f"the fields {', '.join(fields)}",
             found=f"the fields {', '.join(key_fields(found))}",
-            fix="give the class back the fields that it had: they are what the key is",
+            fix="restore the former fields of the class: they form the key",
             where=place_of_class(found),
         )
     if kind_of(found) is Kind.MODEL:

@@ -65,7 +65,7 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
         inner = error.error_code if isinstance(error, ActionFailedError) else error.code
         return error.message, {**parts, "error_code": inner}
     if shows_forgotten_await(error):
-        fix = AWAIT_IT if is_async else "write async def, and await before the call that made it"
+        fix = AWAIT_IT if is_async else "write async def, and await before the call that returned it"
         return text_of(error), {"fix": f"{fix}: a coroutine is used instead of its result"}
     explanation: Explanation | None = None
     if isinstance(error, ValidationError):
@@ -88,17 +88,17 @@ def _invalid(error: ValidationError) -> Explanation:
     names = list(model.model_fields) if model is not None else []
     parts: dict[str, Any] = {"found": shorten(first["input"])}
     if first["type"] == "frozen_instance":
-        parts["expected"] = "values that are never changed: another action or another key may hold them"
-        parts["fix"] = f"make another one: value.model_copy(update={{{field!r}: ...}})"
+        parts["expected"] = "values that are not changed: another action or another key may hold them"
+        parts["fix"] = f"create another one: value.model_copy(update={{{field!r}: ...}})"
     elif first["type"] == "extra_forbidden":
         parts["expected"] = f"fields of {error.title}" + (f": {', '.join(names)}" if names else "")
-        parts["fix"] = suggest(field, names, f"leave {field!r} out, or declare it in the class")
+        parts["fix"] = suggest(field, names, f"remove {field!r}, or declare it in the class")
     elif first["type"] == "missing":
         parts["expected"] = f"{error.title} with its field {field!r}"
         parts["fix"] = f"write {error.title}({field}=...)"
     else:
         parts["expected"] = f"a value that fits the field {field!r}" if field else f"a {error.title}"
-        parts["fix"] = f"give {field!r} a value of its type" if field else "give a value of the type"
+        parts["fix"] = f"pass a value of its type as {field!r}" if field else "pass a value of the type"
     return f"{error.title}: {'; '.join(shown)}", parts
 
 
@@ -109,7 +109,7 @@ def _by_position(error: TypeError) -> Explanation | None:
     models = {model.__name__: model for model in _models_at(error)}
     fields = [(name, list(model.model_fields)) for name, model in models.items()]
     said = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
-    return "a value is given without the name of its field", {
+    return "a value was passed without the name of its field", {
         "expected": "fields of events and models by name",
         "found": text_of(error),
         "fix": f"write {said or 'OutputEvent(output=...)'}",
@@ -161,7 +161,7 @@ def _no_items(error: TypeError) -> Explanation | None:
     """Describe memory that is used like a dict."""
     if not _NO_ITEMS.match(text_of(error)):
         return None
-    return "memory has paths, and no items", {
+    return "memory has paths, not items", {
         "expected": "memory.get(path), memory.set(path, value)",
         "found": "memory[...]",
         "fix": "write ctx.short_term_memory.set('path', value), or get('path', default) to read",
@@ -174,7 +174,7 @@ def _misspelt_key(error: TypeError) -> Explanation | None:
     if found is None or misspelt_key([found[1]]) is None:
         return None
     return text_of(error), {
-        "expected": f"a parameter {IDEMPOTENCY_KEY}, which the runtime gives",
+        "expected": f"a parameter {IDEMPOTENCY_KEY}, which the runtime passes",
         "found": found[1],
         "fix": f"did you mean {IDEMPOTENCY_KEY!r}?",
     }

@@ -23,7 +23,7 @@ LONGEST = 200_000
 """Characters of a message, an argument or an attribute that are kept: a service may answer with megabytes."""
 
 _MOST_MISTAKES = 100
-"""How many mistakes of a ``ValidationError`` are kept: each has a kilobyte to say."""
+"""The largest number of errors of a ``ValidationError`` that are kept: each may have a kilobyte of text."""
 
 _FIELDS: dict[type[BaseException], tuple[str, ...]] = {
     OSError: ("strerror", "filename", "filename2"),
@@ -152,7 +152,7 @@ def _in_place_of(error: BaseException) -> BaseException:
             error_type=kind,
             expected="an exception whose message holds no secret, or whose message can be changed",
             found=kind,
-            fix="keep credentials out of what you raise",
+            fix="keep credentials out of the exceptions that you raise",
         ),
         error,
     )

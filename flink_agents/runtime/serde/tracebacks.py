@@ -15,7 +15,7 @@ MAX_TEXT = 10_000
 """The largest length of an exception's message."""
 
 MAX_CAUSES = 20
-"""How many causes are searched for the user's line."""
+"""Maximum number of causes that are searched for the user's line."""
 
 
 def place(file: str, line: int, name: str) -> str:

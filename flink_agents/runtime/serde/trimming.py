@@ -13,7 +13,7 @@ FRAME = 16
 """An upper bound for the bytes of a value's encoding besides those of its parts."""
 
 LEAST = 64
-"""A part is left out rather than cut below this size."""
+"""A part is dropped if it would be cut below this size."""
 
 
 def encoded_size(codec: ValueCodec, value: Any) -> int | None:

@@ -44,7 +44,7 @@ def know(homes: Iterable[str], named: str | None = None) -> None:
 
 
 def import_for(module: str) -> bool:
-    """Import the modules that may define the classes of ``module``; returns True if it is loaded now."""
+    """Import the modules that may define the classes of ``module``; return True if it is loaded now."""
     with _lock:
         for name in _candidates(module):
             _import(name)
@@ -70,7 +70,7 @@ def _import(name: str) -> None:
 
 
 def _candidates(module: str) -> Iterator[str]:
-    """Yield what may be imported for ``module``, the likeliest first."""
+    """Yield the modules that may be imported for ``module``, the likeliest first."""
     if any(module == name or module.startswith(f"{name}.") for name in _named):
         yield module
     top = module.partition(".")[0]

@@ -1,10 +1,9 @@
 """Names of classes in state: ``module:qualname``, checked when written and when read.
 
-Only data classes can be named (Pydantic models, dataclasses, named tuples, enums), so reading
-state never runs a constructor that its bytes chose freely. Nor does the lookup of a class run code
-that the bytes chose: no module is imported for a name in them (``type_modules`` says which modules are
-imported), and the lookup uses the dictionaries of modules and classes, without running
-computed attributes.
+Only data classes can be named (Pydantic models, dataclasses, named tuples, enums), so reading state never
+runs a constructor that its bytes chose freely. Nor does the lookup of a class run code that the bytes chose:
+no module is imported for a name in them (``type_modules`` lists the modules that are imported), and the
+lookup uses the dictionaries of modules and classes, without running computed attributes.
 """
 
 from __future__ import annotations

@@ -88,10 +88,10 @@ def class_path() -> list[Path]:
             jars = _listed(listing) or _fetch(settings.repositories)
             replace_text(listing, json.dumps([str(jar) for jar in jars]))
     except Exception as error:
-        # What the resolver raises is not documented: errors of HTTP, of XML, of files, and plain ones.
+        # The resolver's exceptions are not documented: errors of HTTP, XML, files, and others.
         raise BrokerDownloadError(
-            f"Kafka {KAFKA_VERSION} cannot be fetched.",
-            expected=f"{KAFKA} and what it needs, from Maven Central or a repository in jgo's settings",
+            f"Kafka {KAFKA_VERSION} cannot be downloaded.",
+            expected=f"{KAFKA} and its dependencies, from Maven Central or a repository in jgo's settings",
             found=f"{type(error).__name__}: {error}",
             fix=f"{CHECK_NETWORK}, or name a repository in ~/.config/jgo.conf; then try again",
         ) from error

@@ -34,7 +34,7 @@ _KILL = (
     "import sys; sys.path[0] = sys.argv[1]; from flink_agents.testing.kafka import broker; "
     "broker.kill_forgotten(sys.argv[2])"
 )
-"""What the guard of a broker runs. The package may be found by its path only."""
+"""Code of the guard process of a broker. It adds the path of the package, which may not be installed."""
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ class KafkaBroker:
             "The Kafka broker did not start.",
             expected="a process that answers requests",
             found=f"{what}; the end of {self.log}:\n{processes.tail(text)}",
-            fix="correct what its log says; without need of its records, remove its directory",
+            fix="fix the error in its log; if you do not need its records, remove its directory",
         )
 
 

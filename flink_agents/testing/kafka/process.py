@@ -1,4 +1,4 @@
-"""The process of a broker: identified by what it executes, never by its id alone."""
+"""The process of a broker: identified by its command line, never by its id alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAIN_CLASS = "kafka.Kafka"
 
 TAIL_LINES = 15
-"""How many lines of a broker's log an error shows."""
+"""Number of lines of a broker's log in an error."""
 
 _SEVERE = re.compile(r" (ERROR|FATAL) |^(Caused by: )?[\w.]+(Exception|Error): ")
 _POLL_SECONDS = 0.02

@@ -16,7 +16,7 @@ from flink_agents.api.errors import BrokerPortInUseError
 from flink_agents.testing.kafka.artifacts import replace_text
 
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-"""How clients connect: with or without encryption, and with or without authentication."""
+"""Security of client connections: with or without encryption, and with or without authentication."""
 
 SECURITIES: tuple[str, ...] = get_args(Security)
 

@@ -78,5 +78,5 @@ def _run(command: list[str], directory: Path, environ: dict[str, str] | None) ->
             f"The directory of a Kafka broker cannot be prepared: {tool} failed.",
             expected=f"settings that Kafka knows, and a directory of a broker: {directory}",
             found=f"exit code {done.returncode}, and this output:\n{tail(done.stdout)}",
-            fix="correct what it says; without need of its records, remove the directory",
+            fix="fix the error; if you do not need its records, remove the directory",
         )

@@ -43,7 +43,7 @@ class Reply:
         headers: More headers.
         input_tokens: The number of input tokens in the reply.
         output_tokens: The number of output tokens in the reply.
-        cached_tokens: How many of the input tokens came from the provider's cache.
+        cached_tokens: Number of input tokens from the provider's cache.
         hang_up: Close the connection instead of replying.
     """
 

@@ -51,7 +51,7 @@ class ScriptedModel(FunctionModel):
         left = len(self._lines) - len(self.asked)
         if left > 0:
             raise AssertionError(
-                f"the model was asked {len(self.asked)} times, and {left} lines of its script are left"
+                f"the model got {len(self.asked)} requests, and {left} lines of its script are left"
             )
 
     async def _say(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -72,8 +72,8 @@ class ScriptedModel(FunctionModel):
         self.asked.append(list(messages))
         if number >= len(self._lines):
             raise ScriptEndedError(
-                f"the script of the model has {len(self._lines)} lines, and no more: request "
-                f"{number + 1} has none; give the script a line for it, and each test a model of its own"
+                f"the script of the model has {len(self._lines)} lines, so request {number + 1} has none; "
+                "add a line for it, and use a new model in each test"
             )
         line = self._lines[number]
         if callable(line) and not isinstance(line, BaseException):

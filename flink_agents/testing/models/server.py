@@ -100,7 +100,7 @@ class ModelServer:
         """
         left = self._answer.left if isinstance(self._answer, _Script) else 0
         if left:
-            raise AssertionError(f"{left} replies of the model server were not asked for")
+            raise AssertionError(f"{left} replies of the model server were not used")
 
     def __enter__(self) -> ModelServer:
         self._thread.start()

@@ -50,10 +50,10 @@ class SuiteBase:
     """The fixtures of a suite.
 
     Attributes:
-        deadline_seconds: After how long a case that does not end has failed.
-        removals: For how many pruned journals the fixture's stores remember that all records were pruned;
-            None if that is all of them, or more than a case should create. If your store has an option for
-            this, set a small number here, such as 20.
+        deadline_seconds: Timeout of a case, in seconds.
+        removals: Number of journals of which the fixture's stores remember that all records were pruned; None
+            if that is all of them, or more than a case should create. If your store has an option for this,
+            set a small number here, such as 20.
     """
 
     deadline_seconds = 180.0
@@ -74,7 +74,7 @@ class SuiteBase:
 
         The case that needs it is skipped if a suite does not override this.
         """
-        pytest.skip("the suite does not say how to kill a store")
+        pytest.skip("the suite does not define how to kill a store")
 
 
 def case(

@@ -1,4 +1,4 @@
-"""Cases about fully pruned journals: how many of them a store remembers, and which ones it does not."""
+"""Cases about fully pruned journals: the ones that a store remembers, and the ones that it forgets."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 
@@ -26,7 +26,7 @@ from flink_agents.testing.store_conformance.base import (
 
 AT_ONCE = 10
 MANY = 100
-"""How many journals are pruned if the suite sets no bound."""
+"""Number of journals that are pruned if the suite sets no bound."""
 
 
 def _names(number: int, prefix: str = "i") -> list[JournalKey]:

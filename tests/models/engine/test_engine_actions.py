@@ -140,7 +140,7 @@ def action_with(made: ModelAgent[Any, Any]) -> Agent:
 
 
 def test_a_tool_that_nobody_approves_ends_the_run_by_name(agent_harness: Make) -> None:
-    with pytest.raises(ActionFailedError, match="somebody has to approve") as failed:
+    with pytest.raises(ActionFailedError, match="needs an approval") as failed:
         agent_harness(action_with(agent()), forced_serialization=False).push("go")
     assert isinstance(failed.value.__cause__, ApprovalUnavailableError)
     assert DONE == []

@@ -42,12 +42,15 @@ async def kept(ctx: RunnerContext) -> Any:
         (lambda ctx: ctx.long_term_memory().add(None), "a text or an id"),
         (lambda ctx: ctx.long_term_memory().add(["x", 3]), "a text or an id"),
         (lambda ctx: ctx.long_term_memory().add("x", ids=3), "a text or an id"),
-        (lambda ctx: ctx.vector_store("docs").add("text"), "something else than a Document"),
-        (lambda ctx: ctx.vector_store("docs").add(["text"]), "something else than a Document"),
-        (lambda ctx: ctx.vector_store("docs").add(Document("x", NUMBER)), "the id of document 3 is no text"),
+        (lambda ctx: ctx.vector_store("docs").add("text"), "a value that is not a Document"),
+        (lambda ctx: ctx.vector_store("docs").add(["text"]), "a value that is not a Document"),
+        (
+            lambda ctx: ctx.vector_store("docs").add(Document("x", NUMBER)),
+            "the id of document 3 is not a string",
+        ),
         (
             lambda ctx: ctx.vector_store("docs").update([Document("x")]),
-            "else than a DocumentUpdate",
+            "not a DocumentUpdate",
         ),
     ],
 )

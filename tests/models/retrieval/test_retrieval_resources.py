@@ -119,7 +119,7 @@ def test_a_store_names_a_model_that_the_agent_has(tmp_path: Path) -> None:
     [
         ({}, "path: Field required"),
         ({"path": "x", "cache": 3}, "cache: Extra inputs are not permitted"),
-        ({"store": "chroma"}, "give the path of an embedded database, or the host of a server"),
+        ({"store": "chroma"}, "pass the path of an embedded database, or the host of a server"),
         ({"store": "chroma", "path": "x", "headers": {"a": {"env": 1}}}, "headers.a"),
     ],
 )
@@ -151,10 +151,10 @@ def test_options_of_the_job_go_before_the_description(
 @pytest.mark.parametrize(
     ("option", "value", "found"),
     [
-        ("vector-stores.docs.pth", "x", "names nothing"),
-        ("vector-stores.docs.lease", "x", "does not fit"),
-        ("embedding-models.words.batch_size", 0, "does not fit"),
-        ("embedding-models.words.batch", 1, "names nothing"),
+        ("vector-stores.docs.pth", "x", "unknown option"),
+        ("vector-stores.docs.lease", "x", "is invalid"),
+        ("embedding-models.words.batch_size", 0, "is invalid"),
+        ("embedding-models.words.batch", 1, "unknown option"),
     ],
 )
 def test_an_option_that_fits_nothing_is_refused(
@@ -264,11 +264,11 @@ def test_classes_of_the_author_make_store_and_model(
 def test_a_store_that_nobody_has_is_named(tmp_path: Path) -> None:
     agent = Agent(name="a").add_action("find", InputEvent, learn_and_find)
     agent.add_resource("docs", "vector_store", ResourceDescriptor(store="theirs"))
-    with pytest.raises(UnknownStoreError, match=r"no vector store 'theirs'[\s\S]*chroma, sqlite"):
+    with pytest.raises(UnknownStoreError, match=r"unknown vector store 'theirs'[\s\S]*chroma, sqlite"):
         compile_agent(agent)
 
 
 def test_a_provider_that_makes_no_store_is_named(install: Callable[[str], None]) -> None:
     install("builtins:dict")
-    with pytest.raises(UnknownStoreError, match="returns no store"):
+    with pytest.raises(UnknownStoreError, match="returned a value that is not a store"):
         open_vector_store("theirs", {})

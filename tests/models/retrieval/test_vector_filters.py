@@ -76,7 +76,7 @@ def test_both_filters(first: Any, second: Any) -> None:
         (Document("x", "a", {"$n": 1}), "'$n'"),
         (Document("x", "a", {"": 1}), "''"),
         (Document("x", "a", {"n": "\ud800"}), "UTF-8"),
-        (Document(b"x", "a"), "no text"),  # pyright: ignore[reportArgumentType]
+        (Document(b"x", "a"), "is not a string"),  # pyright: ignore[reportArgumentType]
         (Document("x", "a", {}, (1.0, float("nan"))), "embedding"),
     ],
 )

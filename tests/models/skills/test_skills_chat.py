@@ -107,7 +107,7 @@ def test_what_is_refused_is_told_to_the_model(agent_harness: Make, office: Skill
     SCRIPT[:] = [ScriptedModel([WRONG, RUN, "15"])]
     harness = agent_harness(agent, crash="everywhere", forced_serialization=False)
     ((refusal, told),) = harness.push("complaint")
-    assert "'../share.py' of the skill 'refund' is refused: it leads out" in refusal
+    assert "'../share.py' of the skill 'refund' is not available: it leads out" in refusal
     assert told == TOLD[2]
     assert calls(tmp_path) == ["30"]
 

@@ -45,7 +45,7 @@ def refused(skills: SkillSet, path: str, name: str = "refund") -> str:
         asyncio.run(skills.run_script(name, path))
     for caught in (of_file, of_script):
         assert repr(path) in str(caught.value)
-        assert "is refused" in str(caught.value)
+        assert "is not available" in str(caught.value)
     return str(of_script.value)
 
 
@@ -99,7 +99,7 @@ def test_nothing_leads_out_of_a_skill(tmp_path: Path) -> None:
     assert "absolute path" in refused(skills, "C:\\secret.py")
     assert "'scripts/link.py' is a symbolic link" in refused(skills, "scripts/link.py")
     assert "'scripts/outside' is a symbolic link" in refused(skills, "scripts/outside/secret.py")
-    assert "no regular file" in refused(skills, "scripts/pipe.py")
+    assert "not a regular file" in refused(skills, "scripts/pipe.py")
     for hidden in (".env", "scripts/__pycache__/share.pyc", "scripts/absent.py", "./scripts/share.py", ""):
         assert "it is not listed. There is 'scripts/share.py'" in refused(skills, hidden)
     with pytest.raises(ModelRetry, match="'references/rules.txt' .* is not listed"):
@@ -170,12 +170,12 @@ def test_what_is_no_skill_is_named(tmp_path: Path, found: str) -> None:
     with pytest.raises(SkillError) as caught:
         skill_set(tmp_path)
     text = str(caught.value)
-    assert "refund/SKILL.md: a file of a skill" in text
+    assert "refund/SKILL.md: invalid file of a skill" in text
     assert found in text or found == "no front matter"
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SkillError, match="are not there"):
+    with pytest.raises(SkillError, match="were not found"):
         skill_set(tmp_path / "nothing")
     with pytest.raises(SkillError, match="there are no skills"):
         skill_set(tmp_path)
@@ -207,6 +207,8 @@ def test_the_digest_is_that_of_all_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", [{}, {"path": "x", "timeout": 0}, {"pth": "x"}, {"package": "../x"}])
 def test_a_description_is_checked_when_it_is_written(said: dict[str, Any]) -> None:
-    with pytest.raises(AgentDefinitionError, match="a resource of skills is described wrongly") as caught:
+    with pytest.raises(
+        AgentDefinitionError, match="a resource of skills has an invalid description"
+    ) as caught:
         Skills(**said)
     assert "test_skills_files.py" in str(caught.value)

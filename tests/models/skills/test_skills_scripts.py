@@ -110,7 +110,7 @@ def test_what_runs_a_script(tmp_path: Path) -> None:
         "stdout": "",
         "stderr": "the script cannot be started: [Errno 2] No such file or directory: './scripts/nobody'\n",
     }
-    with pytest.raises(ModelRetry, match="'scripts/data.json' is refused: it is no Python"):
+    with pytest.raises(ModelRetry, match="'scripts/data.json' cannot be run: it is not Python"):
         run(folder, "data.json")
 
 
@@ -144,7 +144,7 @@ def test_the_environment_is_clean(tmp_path: Path, temporary: Path, monkeypatch: 
 
 def test_a_secret_that_is_missing_is_named(tmp_path: Path, temporary: Path) -> None:
     folder = write(tmp_path / "s", skill("do", env=ENVIRONMENT))
-    with pytest.raises(ResourceUnavailableError, match="secret of the skills 'ours', KEY, is not there"):
+    with pytest.raises(ResourceUnavailableError, match="secret of the skills 'ours', KEY, is missing"):
         run(folder, "env.py", environment={"KEY": {"env": "NOBODY_SETS_THIS"}})
     assert not list(temporary.iterdir())
 

@@ -468,7 +468,7 @@ async def call_nothing(event: Any, ctx: Any) -> None:
         (call_from_def, ContextMisuseError, "no async def"),
         (block_in_async, ContextMisuseError, "await ctx.durable_execute_async"),
         (from_thread, ContextMisuseError, "another thread"),
-        (call_nothing, AgentConfigurationError, "something to call"),
+        (call_nothing, AgentConfigurationError, "needs a function"),
     ],
 )
 def test_misuse_is_named(act: Callable[..., Any], error: type[AgentsError], text: str) -> None:

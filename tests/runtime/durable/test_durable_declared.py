@@ -224,12 +224,12 @@ def test_a_setting_that_is_none_is_refused(setting: str, value: Any) -> None:
         ctx.durable_execute(rate, event.input, "t", **{setting: value})
 
     settings: dict[str, Any] = {setting: value}
-    with pytest.raises(AgentConfigurationError, match=f"a wrong {setting}") as caught:
+    with pytest.raises(AgentConfigurationError, match=f"an invalid {setting}") as caught:
         DurableCallable(rate, **settings)
     assert caught.value.fix is not None and f"write {setting}=" in caught.value.fix
     with OperatorHarness(one_action(act)) as harness, pytest.raises(ActionFailedError) as failed:
         harness.push("a")
-    assert f"a wrong {setting}" in str(failed.value) and EFFECTS == []
+    assert f"an invalid {setting}" in str(failed.value) and EFFECTS == []
 
 
 def test_what_is_no_function_is_told_with_the_authors_line() -> None:

@@ -121,7 +121,7 @@ def test_an_agent_may_give_no_answer_or_several() -> None:
         return await ctx.call_agent(agent, number)
 
     for number in (0, 2):
-        with action_fails(AgentOutputsError, "'several' gave"):
+        with action_fails(AgentOutputsError, "'several' returned"):
             OperatorHarness(asker(one)).push(number)
 
 
@@ -158,7 +158,7 @@ def test_side_outputs_leave_by_who_asks() -> None:
         return [str(one) for one in joined]
 
     harness = answers(body, crash=False)
-    assert harness.outputs == [["tea", "it had not ended after 1 s"]]
+    assert harness.outputs == [["tea", "not finished after 1 s"]]
     assert harness.side_output("audit") == ["own", "before tea", "after tea"]
 
     class Bare(Agent):

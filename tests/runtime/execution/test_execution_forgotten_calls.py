@@ -253,7 +253,7 @@ class Conditions(Agent):
 def test_a_condition_that_has_to_be_awaited_is_no_condition(which: str, told: str) -> None:
     with OperatorHarness(Conditions) as harness, pytest.raises(ActionFailedError) as found:
         harness.push(which)
-    assert f"MissingAwaitError: {told} gives something that was not awaited" in str(found.value)
+    assert f"MissingAwaitError: {told} returned an awaitable that was not awaited" in str(found.value)
     assert "coroutine _no" in str(found.value)
 
 

@@ -59,18 +59,26 @@ def delete_item(event: Any, ctx: Any) -> None:
     [
         (
             lambda event, ctx: OutputEvent(5),  # pyright: ignore[reportCallIssue]
-            "a value is given without the name of its field",
+            "a value was passed without the name of its field",
             "OutputEvent(output=...)",
         ),
         (
             lambda event, ctx: flink_agents.OutputEvent(5),  # pyright: ignore[reportCallIssue]
-            "a value is given without",
+            "a value was passed without",
             "OutputEvent(output=...)",
         ),
-        (lambda event, ctx: Placed("a", 1), "a value is given without", "write Placed(order=..., total=...)"),  # pyright: ignore[reportCallIssue]
+        (
+            lambda event, ctx: Placed("a", 1),
+            "a value was passed without",
+            "write Placed(order=..., total=...)",
+        ),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(ordr="a"), "Placed: order: Field required", "write Placed(order=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(order="a", totl=1), "totl: Extra inputs", "did you mean 'total'?"),  # pyright: ignore[reportCallIssue]
-        (lambda event, ctx: Placed(order="a", total="x"), "total: Input should be", "give 'total' a value"),  # pyright: ignore[reportArgumentType]
+        (
+            lambda event, ctx: Placed(order="a", total="x"),
+            "total: Input should be",
+            "a value of its type as 'total'",
+        ),  # pyright: ignore[reportArgumentType]
         (
             lambda event, ctx: Order.model_validate({}),
             "Order: number: Field required",
@@ -78,9 +86,9 @@ def delete_item(event: Any, ctx: Any) -> None:
         ),
         (lambda event, ctx: OutputEvent(value=1), "output: Field required", "OutputEvent(output=...)"),  # pyright: ignore[reportCallIssue]
         (change, "InputEvent: input: Instance is frozen", "value.model_copy(update={'input': ...})"),
-        (set_item, "memory has paths, and no items", "ctx.short_term_memory.set('path', value)"),
-        (get_item, "memory has paths, and no items", "get('path', default)"),
-        (delete_item, "memory has paths, and no items", "get('path', default)"),
+        (set_item, "memory has paths, not items", "ctx.short_term_memory.set('path', value)"),
+        (get_item, "memory has paths, not items", "get('path', default)"),
+        (delete_item, "memory has paths, not items", "get('path', default)"),
         (
             lambda event, ctx: ctx.shortterm_memory,
             "ctx has no attribute 'shortterm_memory'",

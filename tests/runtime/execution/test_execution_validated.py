@@ -201,7 +201,7 @@ def test_a_worker_that_takes_nothing_back_is_named() -> None:
 
 @pytest.mark.parametrize("wrong", [{"worker": None}, {"attempts": 0}, {"sample": 1.5}])
 def test_what_cannot_validate_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(AgentDefinitionError, match="cannot validate"):
+    with pytest.raises(AgentDefinitionError, match="is not a valid ValidatedAgent"):
         type("Wrong", (Texts,), wrong)()
 
 
@@ -233,7 +233,9 @@ def test_what_a_validator_puts_out_is_a_verdict_or_is_named(output: str) -> None
     if output == "dict":
         assert harness.push(texts(output)[0]) == [output]
         return
-    with pytest.raises(ActionFailedError, match="the validator 'Loose' put out what is no verdict") as caught:
+    with pytest.raises(
+        ActionFailedError, match="the validator 'Loose' emitted a value that is not a Verdict"
+    ) as caught:
         harness.push(texts(output)[0])
     assert isinstance(caught.value.__cause__, NoVerdictError)
     assert "Verdict.reject(reason)" in str(caught.value)

@@ -120,7 +120,7 @@ class Restarted(Flink):
 
 
 def test_a_job_that_the_cluster_has_lost_is_told_with_its_last_checkpoint(run: Any) -> None:
-    with pytest.raises(UnknownJobError, match="does not know job 'orders' any more") as caught:
+    with pytest.raises(UnknownJobError, match="no longer knows job 'orders'") as caught:
         run(Restarted("CREATED", "RUNNING", "RUNNING", "RUNNING"), CLIENT)
     assert "--savepoint file:/checkpoints/chk-7" in (caught.value.fix or "")
 
@@ -192,7 +192,7 @@ def test_a_job_is_found_by_name_or_id(job: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "text"), [(None, "2 jobs run, and none was named"), ("sales", "no job that runs")]
+    ("job", "text"), [(None, "2 jobs are running, and none was named"), ("sales", "no running job")]
 )
 def test_a_job_that_is_not_clear_is_refused_with_those_that_run(job: str | None, text: str) -> None:
     with pytest.raises(UnknownJobError, match=text) as raised:
@@ -205,7 +205,7 @@ def test_the_only_job_need_not_be_named() -> None:
     del flink.jobs[1]
     assert find_job(flink, None).name == "orders"
     flink.jobs = []
-    with pytest.raises(UnknownJobError, match="no job runs"):
+    with pytest.raises(UnknownJobError, match="no job is running"):
         find_job(flink, None)
 
 

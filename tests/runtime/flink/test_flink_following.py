@@ -110,7 +110,7 @@ def test_a_job_that_was_cancelled_since_no_restart_helps_has_failed() -> None:
     flink.failures[0]["stacktrace"] = text
     job = ClusterJob("j1", "orders", "CANCELED")
     told = last_failure(flink, job)
-    assert told is not None and told.startswith("the workers have no module 'shop'")
+    assert told is not None and told.startswith("the workers lack the module 'shop'")
     assert (shown_state(job, told), shown_state(job, None)) == ("FAILED", "CANCELED")
 
 

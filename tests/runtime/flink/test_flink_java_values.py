@@ -75,6 +75,6 @@ def test_times_become_those_of_python(java: Any, value: Any) -> None:
     ],
 )
 def test_what_python_has_not_is_refused(name: str, text: str) -> None:
-    with pytest.raises(UnsupportedTableError, match="a value that Python has not") as raised:
+    with pytest.raises(UnsupportedTableError, match="a value that Python does not support") as raised:
         read_row(Row(PyJObject(name, text)))
     assert name in str(raised.value) and text in str(raised.value)

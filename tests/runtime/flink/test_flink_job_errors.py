@@ -63,7 +63,7 @@ Caused by: pemja.core.PythonException: <class 'Exception'>: Record has Java Long
 def test_a_module_that_workers_lack_is_named_with_how_to_ship_it() -> None:
     error = job_failed("orders", NO_MODULE)
     assert isinstance(error, ModuleNotOnWorkersError)
-    assert "the workers have no module 'shop'" in str(error)
+    assert "the workers lack the module 'shop'" in str(error)
     assert "--py-files DIRECTORY, where DIRECTORY has shop;" in str(error)
 
 

@@ -139,7 +139,7 @@ def test_another_class_of_a_job_that_lives_is_refused(main: ModuleType, tmp_path
     with pytest.raises(StaleCodeError) as caught:
         Operator("b", changed)
     text = str(caught.value)
-    assert "in its main script" in text and "that of the job '' (a)" in text
+    assert "in its main script" in text and "the class of the job '' (a)" in text
     assert travels(one.make())
     one.end()
     two = Operator("b", changed)

@@ -219,7 +219,7 @@ def test_an_observer_that_cannot_be_made_is_left_out(source: Any, caplog: pytest
         assert harness.push(2) == [2]
         assert harness.run_metrics["observer_errors"] == 1
         assert [type(one) for one in harness.observers] == [Counting]
-    assert "left out" in caplog.text
+    assert "omitted" in caplog.text
 
 
 def test_without_errors_the_metric_is_there() -> None:

@@ -82,7 +82,7 @@ def test_a_time_that_is_none_is_refused_where_it_is_given(
     class Waits(Agent):
         @action(InputEvent)
         async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
-            with pytest.raises(InvalidDurationError, match=f"ctx.{method} is given a time that is none"):
+            with pytest.raises(InvalidDurationError, match=f"invalid duration of ctx.{method}"):
                 if method == "sleep":
                     await ctx.sleep(time)
                 elif method == "wait_for_signal":

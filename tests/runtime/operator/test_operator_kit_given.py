@@ -64,7 +64,7 @@ def test_an_answer_to_no_request_is_named() -> None:
     with OperatorHarness(Desk) as harness:
         for act in (harness.approve, harness.deny):
             given: Any = "id"
-            with pytest.raises(HarnessUseError, match="request for an approval") as caught:
+            with pytest.raises(HarnessUseError, match="not an approval request") as caught:
                 act(given)
             check_place(caught.value)
 
@@ -94,7 +94,9 @@ def test_a_harness_that_was_closed_says_so() -> None:
 
 def test_a_key_selector_is_a_function() -> None:
     selector: Any = "customer"
-    with pytest.raises(JobDefinitionError, match="gives the key of a record") as caught:
+    with pytest.raises(
+        JobDefinitionError, match="key_selector of OperatorHarness is not a function"
+    ) as caught:
         OperatorHarness(Desk, selector)
     check_place(caught.value)
 

@@ -104,7 +104,7 @@ def test_a_value_that_state_cannot_give_back_ends_no_run(agent_harness: Make, be
 @pytest.mark.parametrize("what", [None, 5, b"refund", ("refund",)], ids=repr)
 def test_a_request_says_what_is_to_be_done(agent_harness: Make, what: Any) -> None:
     with pytest.raises(
-        ActionFailedError, match="ctx.request_approval needs to know what is to be done"
+        ActionFailedError, match="ctx.request_approval needs a description of what to approve"
     ) as at:
         agent_harness(Asks, crash=None).push(what)
     assert "test_operator_stray_signals.py" in str(at.value).splitlines()[0]

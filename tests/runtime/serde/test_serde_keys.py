@@ -214,10 +214,10 @@ Shade = Local.Shade
 del Local.Shade
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "nan": (math.nan, "not a number"),
-    "decimal nan": (Decimal("NaN"), "not a number"),
-    "signalling nan": (Decimal("sNaN"), "not a number"),
-    "nan in a tuple": ((1, math.nan), "not a number"),
+    "nan": (math.nan, "is NaN"),
+    "decimal nan": (Decimal("NaN"), "is NaN"),
+    "signalling nan": (Decimal("sNaN"), "is NaN"),
+    "nan in a tuple": ((1, math.nan), "is NaN"),
     "list": ([1], "builtins.list"),
     "dict": ({}, "builtins.dict"),
     "set": ({1}, "builtins.set"),
@@ -449,7 +449,7 @@ def test_classes_that_are_no_keys_say_what_to_write(key: Any, text: str) -> None
 
 def test_a_key_whose_class_has_other_fields_by_now_is_refused_by_name() -> None:
     text = encode_key(Place("DE")).replace("country", "land")
-    with pytest.raises(KeyEncodingError, match="Place does not fit the class any more") as caught:
+    with pytest.raises(KeyEncodingError, match="Place no longer fits its class") as caught:
         decode_key(text)
     assert "land" in str(caught.value)
     gone = encode_key(Place("DE")).replace(":Place", ":Gone")

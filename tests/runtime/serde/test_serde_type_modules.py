@@ -355,7 +355,7 @@ def test_a_recorded_failure_of_such_a_module_keeps_its_class(tmp_path: Path) -> 
     faults = Faults(at_record(RecordKind.ACTION, Fault.REFUSED))
     harness = OperatorHarness(lazy_agent(tmp_path, *LAZY["name"]), store=faults.store)
     before = harness.snapshot()
-    with pytest.raises(Exception, match="refused"):
+    with pytest.raises(Exception, match="rejects"):
         harness.push("write")
     forget_modules()
     harness.restore(before)

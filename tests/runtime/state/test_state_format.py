@@ -218,7 +218,7 @@ def test_model_that_lost_a_field_is_read_without_it(monkeypatch: pytest.MonkeyPa
 def test_model_that_does_not_fit_any_more_is_a_named_error(monkeypatch: pytest.MonkeyPatch, new: Any) -> None:
     data = CODEC.encode(Item(name="a", price=Decimal(3)))
     replace_class(monkeypatch, "Item", new)
-    with pytest.raises(StateFormatError, match="stored core_values:Item does not fit") as caught:
+    with pytest.raises(StateFormatError, match="stored core_values:Item no longer fits") as caught:
         CODEC.decode(data)
     assert caught.value.fix
 

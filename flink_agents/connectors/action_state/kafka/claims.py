@@ -67,8 +67,8 @@ class Claim:
         offset: Its offset among all claims.
         owner: The owner that claims.
         lease_seconds: Length of its job's lease.
-        append_lease: How long its appends may be done without reading the claims, by the lease in its fence;
-            0: never.
+        append_lease: Time for which its appends count as done without reading the claims, by the lease in its
+            fence; 0: never.
         fence: The end of each partition when it took over; None until it has read them.
         beat: Offset of its last beat.
         ended: True if it was released or withdrawn.
@@ -120,7 +120,7 @@ class Claims:
     """The claims as one thread has read them. Not thread-safe.
 
     Args:
-        settings: Settings of the store, which say how to reach the topic.
+        settings: Settings of the store, with the options of the client.
         topic: The claims topic.
         own: The token of the owner that reads them, or None.
 
@@ -160,7 +160,7 @@ class Claims:
         """Read all claims that were acknowledged before this was called.
 
         Args:
-            seconds: How long that may take; by default, as long as reading journals may make no progress.
+            seconds: Timeout; by default, the time for which reading journals may make no progress.
 
         Raises:
             StoreUnavailableError: They cannot be read.
@@ -400,7 +400,7 @@ class ClaimsWriter:
         self._write("claim", owner.token, content)
 
     def fence(self, owner: Owner, ends: dict[int, int]) -> None:
-        """Write where partitions ended after the claim, and how long others have to wait for this owner."""
+        """Write the ends of partitions after the claim, and the time for which others have to wait."""
         lease = math.ceil(self._settings.append_lease_seconds * 1000)
         self._write("fence", owner.token, [*ends.items(), *([(LEASE_PART, lease)] if lease else ())])
 

@@ -2,7 +2,7 @@
 
 A batch is needed as long as it has a record of a run that was not pruned, or the last removal of a
 journal, or the fact that a journal was deleted. The knowledge of a single scan or writer is enough to say
-that a batch is not needed: pruned runs never return. So any owner may remove a dead batch, whoever wrote it.
+that a batch is not needed: pruned runs never return. So any owner may remove any dead batch.
 
 A removal serves two purposes. While a batch with records of the runs exists, it says that they do
 not count. After that, it only detects a state that is too old; of the many removals with only that purpose,
@@ -125,7 +125,7 @@ class Garbage:
     # -- notifications ----------------------------------------------------------------
 
     def add(self, batch: Batch, offset: int, entries: Iterable[Entry]) -> None:
-        """Note what the batch at an offset holds; repeating it does no harm."""
+        """Record the content of the batch at an offset; a repeated call has no effect."""
         with self._lock:
             if batch in self._needed:
                 return
@@ -154,12 +154,12 @@ class Garbage:
                 self._held.update(self._holds[batch])
 
     def void(self, batch: Batch) -> None:
-        """Note that a batch never counted."""
+        """Record that a batch never counted."""
         with self._lock:
             self._dead.append(batch)
 
     def gone(self, batch: Batch) -> list[tuple[JournalKey, int]]:
-        """Note that a batch was removed; returns the runs in it that were needed so far."""
+        """Record that a batch was removed, and return its runs that were needed so far."""
         with self._lock:
             found: list[tuple[JournalKey, int]] = []
             for journal in self._holds.get(batch, ()):
@@ -228,7 +228,7 @@ class Garbage:
         return [each for each in list(self._partitions) if self.is_over(each)]
 
     def expire(self, read: Mapping[int, int]) -> list[JournalKey]:
-        """Drop removals that are not kept; returns their journals.
+        """Drop removals that are not kept, and return their journals.
 
         Args:
             read: Partitions that were read from their beginning, and up to which offset: a removal is needed
@@ -257,7 +257,7 @@ class Garbage:
         return expired
 
     def adopt(self, tokens: Collection[str]) -> None:
-        """Have all removals in batches of the given writers rewritten."""
+        """Mark all removals in batches of the given writers to be rewritten."""
         with self._lock:
             self._rewrite.update(
                 journal for journal, removal in self._removals.items() if removal.batch.key.token in tokens
@@ -326,7 +326,7 @@ class Garbage:
         return -1 if known is None else known.offset
 
     def _forget(self, journal: JournalKey, forgotten: _Removal) -> None:
-        """Note that all records of a journal before an offset were deleted."""
+        """Record that all records of a journal before an offset were deleted."""
         known = self._forgotten.get(journal)
         if known is not None and forgotten.offset < known.offset:
             return

@@ -1,4 +1,4 @@
-"""The lease of an owner: how long its appends are done without reading the claims after each of them.
+"""The lease of an owner: the time for which its appends count as done without reading the claims after each.
 
 A look at the claims reads the clock, *then* the claims; if the owner is not outranked, the lease runs for a
 fixed time from that reading. An append is done if the clock, read *after* its acknowledgement, is before
@@ -30,7 +30,7 @@ LOOKS_PER_LEASE = 3
 """Looks per lease while an owner appends: one look may fail or be slow."""
 
 LOOK_SECONDS = 5.0
-"""How long a look in the background may take; an append that needs a look waits longer."""
+"""Timeout of a look in the background; an append that needs a look waits longer."""
 
 
 class Standing(NamedTuple):
@@ -103,7 +103,7 @@ class Lease:
             self._thread.start()
 
     def appending(self) -> None:
-        """Note that an append is sent: the background thread renews the lease meanwhile, if it is time."""
+        """Record that an append is sent: the background thread renews the lease meanwhile, if it is time."""
         if self._thread is not None and self._clock() >= self._look_again_at:
             self._wanted.set()
 
@@ -115,7 +115,7 @@ class Lease:
         """Look at all claims that were acknowledged before this call.
 
         Args:
-            seconds: How long that may take.
+            seconds: Timeout in seconds.
 
         Raises:
             StoreUnavailableError: They cannot be read.
@@ -138,7 +138,7 @@ class Lease:
         """Return the last look that is not older than the lease; a new one if there is none.
 
         Args:
-            seconds: How long a new one may take.
+            seconds: Timeout of a new look.
 
         Raises:
             StoreUnavailableError: The claims cannot be read.

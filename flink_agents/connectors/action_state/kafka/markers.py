@@ -8,7 +8,7 @@ from flink_agents.connectors.action_state.kafka.layout import Marker, pack_marke
 from flink_agents.connectors.action_state.kafka.topics import Topic
 
 TOKEN_BYTES = 8
-"""How many bytes of an owner's token, and of a topic's id, a marker has."""
+"""Number of bytes of an owner's token, and of a topic's id, in a marker."""
 
 
 class Markers:
@@ -84,23 +84,25 @@ class Markers:
             raise RecordsPrunedError(
                 f"the last records of partition {partition} of {self._topic.name!r} were lost: it is "
                 f"unknown what runs of key {journal.key[:200]!r} did",
-                expected=f"a partition that ends at offset {read.offset} or later, as Flink's state says",
-                found=f"it ended at offset {self.ends[partition]} when this attempt began",
-                fix="bring the records back, or restore from a checkpoint that is older than the loss; let "
-                "no replica out of sync lead (unclean.leader.election.enable), and bring no old copies back",
+                expected=f"a partition that ends at offset {read.offset} or later, according to Flink's "
+                "state",
+                found=f"it ended at offset {self.ends[partition]} when this attempt started",
+                fix="recover the records, or restore from a checkpoint that is older than the loss; let no "
+                "replica out of sync lead (unclean.leader.election.enable), and restore no old copies",
             )
 
     def check_begin(self, journal: JournalKey, partition: int, wanted: int, begin: int) -> None:
         """Check that a partition still has all records from ``wanted`` on, for a key with pending inputs.
 
         Raises:
-            RecordsPrunedError: The partition begins later.
+            RecordsPrunedError: The partition starts later.
         """
         if begin > wanted:
             raise RecordsPrunedError(
-                f"records of key {journal.key[:200]!r}, of which inputs wait, were removed from the topic",
+                f"records of key {journal.key[:200]!r}, which has waiting inputs, were removed from the "
+                "topic",
                 expected=f"partition {partition} of {self._topic.name!r} from offset {wanted} on",
-                found=f"it begins at offset {begin}",
+                found=f"it starts at offset {begin}",
                 fix="only the store may remove records of this topic: no retention, no DeleteRecords",
             )
 

@@ -17,23 +17,23 @@ OPTIONS = (
         "Partitions of a new topic. They cannot be changed later."
     ),
     option("action-state.kafka.replication-factor", int, -1, minimum=-1)(
-        "Copies that the topics have at least. -1: as the brokers say."
+        "Minimum number of copies of the topics. -1: the brokers' default."
     ),
     option("action-state.kafka.min-insync-replicas", int, 0, minimum=0)(
-        "Copies that must have a record. 0: as the brokers say."
+        "Copies that must have a record. 0: the brokers' default."
     ),
     option("action-state.kafka.lease", timedelta, "10 s", minimum="100 ms")(
-        "How long another job with the same identifier waits for a job that died."
+        "Time that another job with the same identifier waits for a job that crashed."
     ),
     option("action-state.kafka.append-lease", timedelta, "1 s", minimum="0 s")(
-        "How long a subtask appends without asking if it still may; after a kill, the next attempt "
+        "Time that a subtask appends without checking if it still may; after a kill, the next attempt "
         "waits a quarter longer."
     ),
     option("action-state.kafka.append-timeout", timedelta, "120 s", minimum="1 s")(
-        "How long an append waits for the brokers before the attempt fails."
+        "Time that an append waits for the brokers before the attempt fails."
     ),
     option("action-state.kafka.rebuild-timeout", timedelta, "120 s", minimum="1 s")(
-        "How long reading the journals may make no progress before the attempt fails."
+        "Time without progress in reading the journals before the attempt fails."
     ),
     option("action-state.kafka.max-tombstones", int, REMOVALS, minimum=0)(
         "Fully pruned keys that stay known, 450 bytes of memory each in each subtask."

@@ -40,8 +40,9 @@ class Remembered:
     """Counts the removals of each partition, and chooses those to keep.
 
     Args:
-        latest: How many removals of each partition are kept.
-        own: How many of these may be of this owner, so that all owners of a job together keep that many.
+        latest: Number of removals of each partition that are kept.
+        own: Maximum number of these that belong to this owner, so that all owners of a job together keep
+            ``latest``.
     """
 
     def __init__(self, latest: int, own: int) -> None:
@@ -54,7 +55,7 @@ class Remembered:
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
     def looked(self, partition: int, count: int) -> None:
-        """Note how many removals a look has left: some are still needed, and others are the sample."""
+        """Record the number of removals after a look: some are still needed, and others are the sample."""
         self._left[partition] = max(count, self._own)
 
     def surplus(self, found: Iterable[Dated]) -> list[JournalKey]:

@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 
 HELD_BYTES = 64 * 1024 * 1024
-"""How many bytes of batches may be pending before they are decoded."""
+"""Maximum size in bytes of batches that are not decoded yet."""
 
 FREE_EACH = 20_000
 """After this many entries, settled journals are dropped from memory."""
@@ -45,7 +45,7 @@ class Scanner:
     """Reads ranges of partitions into the index. Only the thread that reads may use it.
 
     Args:
-        settings: Settings of the store, which say how to reach the topic.
+        settings: Settings of the store, with the options of the client.
         topic: The journal topic.
         claims: The claims, which decide which records count.
         garbage: Gets each batch that others wrote.
@@ -58,7 +58,7 @@ class Scanner:
         begins: The beginning of each partition when it was read from its lowest start on.
         known: Journals with records of other owners that are still known.
         records: The number of Kafka records that were read.
-        seconds: How long reading took.
+        seconds: Time spent reading.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ class _Progress:
         self._error: Exception = TimeoutError("no record came")
 
     def at(self, records: int, position: int) -> None:
-        """Note the progress.
+        """Record the progress.
 
         Raises:
             StoreUnavailableError: There was no progress for too long.
@@ -398,7 +398,7 @@ class _Progress:
             _log.info("reading the journals: about %d of %d offsets", passed, self._offsets)
 
     def failed(self, error: Exception) -> None:
-        """Note a failure that may be temporary.
+        """Record a failure that may be temporary.
 
         Raises:
             StoreUnavailableError: The failure has lasted for too long.

@@ -51,14 +51,14 @@ class KafkaSettings:
         topic: The journal topic; the claims topic has the suffix ``-claims``.
         partitions: The number of partitions if the store creates the topic.
         replication_factor: The number of replicas if the store creates a topic; -1: the brokers' default.
-        min_insync_replicas: How many replicas must have a record; 0: the brokers' default.
-        lease_seconds: How long another job waits for this one if this one crashes.
-        append_lease_seconds: How long appends are done without reading the claims again; 0: each one reads
-            them.
-        append_seconds: How long an append waits for the brokers.
-        rebuild_seconds: How long reading may make no progress.
+        min_insync_replicas: Number of replicas that must have a record; 0: the brokers' default.
+        lease_seconds: Time that another job waits for this one if this one crashes.
+        append_lease_seconds: Time for which appends count as done without reading the claims again; 0: each
+            one reads them.
+        append_seconds: Time that an append waits for the brokers.
+        rebuild_seconds: Time for which reading may make no progress.
         max_record_bytes: The largest size of a record's data.
-        removals: For how many keys the store remembers that all their records were pruned.
+        removals: Number of keys of which the store remembers that all their records were pruned.
         client: Options of kafka-python.
     """
 
@@ -80,7 +80,7 @@ class KafkaSettings:
         """Return the settings for the options of a job.
 
         Raises:
-            OptionError: An option is unknown, missing, or has a value that does not fit.
+            OptionError: An option is unknown, missing or invalid.
         """
         values = read_options("kafka", options)
         return cls(
@@ -161,7 +161,7 @@ class KafkaSettings:
         """Check that each option of a client is one that kafka-python has.
 
         Raises:
-            OptionError: None of the clients knows it, its value does not fit, or the store needs its own.
+            OptionError: No client has it, its value is invalid, or the store sets it itself.
         """
         import kafka
 
@@ -177,9 +177,9 @@ class KafkaSettings:
                 )
             if key in OWN_OPTIONS or key.endswith("serializer"):
                 raise OptionError(
-                    f"the option {key!r} of kafka-python is set by the store, which depends on it",
+                    f"the option {key!r} of kafka-python is set by the store itself",
                     found=f"action-state.kafka.client.{key}",
-                    fix="leave it out",
+                    fix="remove it",
                 )
             _parsed(key, value, known[key])
 
@@ -207,7 +207,7 @@ def _parsed(key: str, value: Any, default: Any) -> Any:
         except (KeyError, ValueError):
             pass
     raise OptionError(
-        f"the option {key!r} of kafka-python has a value that does not fit",
+        f"the option {key!r} of kafka-python has an invalid value",
         expected=expected,
         found=repr(value),
         fix=f"correct action-state.kafka.client.{key}",
@@ -230,11 +230,11 @@ def translated(what: str) -> Iterator[None]:
 
 
 def unavailable(what: str, error: BaseException) -> StoreUnavailableError:
-    """Return the error that says that Kafka failed."""
+    """Return the error about a failure of Kafka."""
     return StoreUnavailableError(
         what,
         found=f"{type(error).__name__}: {error}",
-        fix="see that the brokers run, that they can be reached from here, and what they permit",
+        fix="check that the brokers are running and reachable from here, and their permissions",
     )
 
 

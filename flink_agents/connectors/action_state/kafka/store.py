@@ -52,7 +52,7 @@ T = TypeVar("T")
 _log = bounded_logger("flink_agents.store")
 
 CLOSE_SECONDS = 15.0
-"""How long :meth:`~KafkaStore.close` waits for the brokers."""
+"""Time that :meth:`~KafkaStore.close` waits for the brokers."""
 
 SETTLED_AT_ONCE = 1000
 """After this many pruned journals, the reader drops them from memory."""
@@ -140,7 +140,7 @@ class KafkaStore(ThreadedStore[Write]):
     def _open_clients(
         self, owner: Owner | None, opened: list[Callable[[], object]]
     ) -> list[Callable[[], object]]:
-        """Connect; returns the functions that close the clients of the reader thread."""
+        """Connect, and return the functions that close the clients of the reader thread."""
         quiet_client()
         self.settings.check_client_options()
         self._topic, claims_topic = find_topics(self.settings, create=owner is not None)
@@ -349,7 +349,7 @@ class KafkaStore(ThreadedStore[Write]):
             self._after_reading()
 
     async def _refresh(self, partition: int) -> None:
-        """Read what was appended to a partition before this call; many callers share one look."""
+        """Read a partition's records from before this call; many callers share one look."""
         with self._lock:
             waiting = self._fresh.get(partition)
             if waiting is None:
@@ -412,7 +412,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
     except AgentsError:
         raise
     except Exception as error:
-        _log.exception("the thread that reads for %s met an error that it does not know", place)
+        _log.exception("the thread that reads for %s met an unexpected error", place)
         raise StoreUnavailableError(
             f"{place} cannot be read",
             found=f"{type(error).__name__}: {error}",
@@ -423,7 +423,7 @@ def _named(place: str, call: Callable[[], T]) -> T:
 def _tell_failure(tidying: asyncio.Future[None]) -> None:
     """Log that settled journals were not dropped; the next pruning tries again."""
     if not tidying.cancelled() and (error := tidying.exception()) is not None:
-        _log.warning("what is settled could not be let go of: %s", error)
+        _log.warning("settled journals could not be dropped: %s", error)
 
 
 def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:

@@ -16,18 +16,18 @@ from flink_agents.connectors.action_state.kafka.claims import Claim, Claims, Cla
 from flink_agents.connectors.action_state.kafka.lease import now
 
 POLLS_PER_LEASE = 20
-"""How often per lease a waiting job looks at the lease of another job."""
+"""Number of checks per lease by a job that waits for another job's lease."""
 
 DRIFT = 1.25
 """A lease is waited out for this multiple of its length: two clocks whose rates are wrong by up to a ninth,
 one too slow and one too fast, differ by that."""
 
 POLL_SECONDS = 0.05
-"""How often an owner that waits out a lease checks whether it was released."""
+"""Interval in which an owner that waits out a lease checks if it was released."""
 
 
 class TakeOver:
-    """Makes one owner the one who may append.
+    """Makes one owner the only one that may append.
 
     Args:
         claims: The claims; no other thread reads them meanwhile.

@@ -47,7 +47,7 @@ def find_topics(settings: KafkaSettings, create: bool) -> tuple[Topic, Topic]:
         StoreUnavailableError: One does not exist, or the brokers do not answer.
     """
     wanted = {settings.topic: settings.partitions, settings.claims_topic: 1}
-    with translated(f"the topic {settings.topic!r} cannot be looked at"):
+    with translated(f"the topic {settings.topic!r} cannot be inspected"):
         admin = settings.admin()
         try:
             missing = {name: count for name, count in wanted.items() if _find(admin, name) is None}
@@ -68,7 +68,7 @@ def stored_bytes(settings: KafkaSettings) -> int | None:
     from kafka.errors import AuthorizationError
 
     names = [settings.topic, settings.claims_topic]
-    with translated(f"the size of topic {settings.topic!r} cannot be asked for"):
+    with translated(f"the size of topic {settings.topic!r} cannot be determined"):
         admin = settings.admin()
         try:
             found = admin.describe_log_dirs(names)  # pyright: ignore[reportCallIssue]
@@ -103,14 +103,14 @@ def _create(admin: KafkaAdminClient, settings: KafkaSettings, missing: dict[str,
     while any((found := _find(admin, name)) is None or not _led(found) for name in missing):
         if time.monotonic() > deadline:
             raise StoreUnavailableError(
-                f"topics were made, and have no leader after {CREATE_SECONDS:g} s: {', '.join(missing)}",
-                fix="see the log of the brokers",
+                f"topics were created, but have no leader after {CREATE_SECONDS:g} s: {', '.join(missing)}",
+                fix="check the log of the brokers",
             )
         time.sleep(POLL_SECONDS)
 
 
 def _made(admin: KafkaAdminClient, name: str, new: dict[str, Any], last: bool) -> bool:
-    """Create a topic; returns False if too few brokers are there at present and tries are left."""
+    """Create a topic; return False if too few brokers are available and tries are left."""
     from kafka.errors import InvalidReplicationFactorError, TopicAlreadyExistsError
 
     try:
@@ -177,9 +177,9 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
 
 def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
     error = StoreUnavailableError(
-        f"there is no topic {name!r}",
+        f"topic {name!r} does not exist",
         found=f"brokers at {settings.bootstrap_servers}",
-        fix="correct action-state.kafka.topic; a job makes its topics when it begins",
+        fix="correct action-state.kafka.topic; a job creates its topics when it starts",
     )
     error.is_missing = True
     return error
@@ -187,8 +187,8 @@ def _no_topic(name: str, settings: KafkaSettings) -> StoreUnavailableError:
 
 def _unfit(name: str, what: str, expected: str, found: str) -> StoreFormatError:
     return StoreFormatError(
-        f"the topic {name!r} is not as the store needs it: {what}",
+        f"the topic {name!r} does not meet the store's requirements: {what}",
         expected=expected,
         found=found,
-        fix="let the store make the topic, or change its configuration; with the option at hand it fits",
+        fix="let the store create the topic, or change its configuration or the store's option",
     )

@@ -242,7 +242,7 @@ class KafkaWriter(GroupWriter[Write]):
             sent.add_errback(self._not_removed)
 
     def _not_removed(self, error: BaseException) -> None:
-        """Note that it is unknown whether a batch was removed; the next attempt reads it again."""
+        """Record that it is unknown if a batch was removed; the next attempt reads it again."""
         self._garbage.keep_removals()
         _log.warning("a batch that is no longer needed was not removed from %s: %s", self._topic, error)
 
@@ -333,7 +333,7 @@ class KafkaWriter(GroupWriter[Write]):
                 self._send_dead()
         except Exception as error:
             # An append will meet the same error, and has a caller that gets it.
-            _log.warning("no sign of life could be written to %s: %s", self._topic, error)
+            _log.warning("no heartbeat could be written to %s: %s", self._topic, error)
 
     # -- outcomes ---------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class MemoryPlace:
         Args:
             journal: The journal.
             through: The last run to remove.
-            keep: How many journals without records to remember.
+            keep: Number of journals without records to remember.
         """
         stored = self.journals.get(journal)
         if stored is None or through <= stored.pruned_through:
@@ -95,7 +95,7 @@ class MemoryStore(ActionStateStore):
     Args:
         place: The place to share with other stores; a new one by default.
         max_record_bytes: The largest size of a record's data.
-        removals: For how many journals the store remembers that all records were pruned.
+        removals: Number of journals of which the store remembers that all records were pruned.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class MemoryStore(ActionStateStore):
         """Compare the marker; this store needs no more."""
         if marker not in (None, uuid.UUID(self._here().store_id).bytes):
             raise StoreMismatchError(
-                "state belongs to a store in memory that does not exist any more",
+                "state belongs to a store in memory that no longer exists",
                 fix="use the store sqlite or kafka for jobs that are restored in another process",
             )
 

@@ -17,7 +17,7 @@ from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 from flink_agents.sqlite_files import FileKind
 
 APPLICATION_ID = 0x464C4147
-"""SQLite's application id, which says that this file is a store of action state."""
+"""SQLite's application id that marks this file as a store of action state."""
 
 VERSION = 1
 """Version of the schema, SQLite's ``user_version``."""
@@ -58,7 +58,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 KIND: FileKind[StoreError] = FileKind(
     name="store",
-    other_name="no SQLite file",
+    other_name="not a SQLite file",
     application_id=APPLICATION_ID,
     version=VERSION,
     schema=_SCHEMA,
@@ -80,14 +80,14 @@ def open_file(path: Path, create: bool, busy_seconds: float) -> sqlite3.Connecti
     Args:
         path: The file; its directory is created.
         create: Create the file if there is none.
-        busy_seconds: How long to wait for other processes that create the file.
+        busy_seconds: Time to wait for other processes that create the file.
 
     Raises:
         StoreFormatError: The file is not a store, or is of a newer version.
         StoreUnavailableError: It cannot be opened.
     """
     if not create and not path.exists():
-        raise StoreUnavailableError(f"there is no store {path}", fix="look at the path")
+        raise StoreUnavailableError(f"store {path} does not exist", fix="check the path")
     return KIND.open(path, busy_seconds)
 
 
@@ -108,6 +108,6 @@ def log_path(path: Path) -> Path:
 
 
 def stored_bytes(path: Path) -> int:
-    """Return what the file and its log take."""
+    """Return the size of the file and its log in bytes."""
     files = [path, log_path(path)]
     return sum(file.stat().st_size for file in files if file.exists())

@@ -11,10 +11,10 @@ OPTIONS = (
         ".flink-agents/action-state.sqlite."
     ),
     option("action-state.sqlite.lease", timedelta, "10 s", minimum="100 ms")(
-        "How long another job with the same identifier waits for a job that died."
+        "Time that another job with the same identifier waits for a job that crashed."
     ),
     option("action-state.sqlite.busy-timeout", timedelta, "30 s", minimum="100 ms")(
-        "How long an append waits for other processes that write."
+        "Time that an append waits for other writing processes."
     ),
     option("action-state.sqlite.max-record-bytes", int, MAX_RECORD_BYTES, minimum=1)("Largest record."),
     option("action-state.sqlite.max-tombstones", int, REMOVALS, minimum=0)(

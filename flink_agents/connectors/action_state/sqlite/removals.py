@@ -1,9 +1,8 @@
 """Journals of a store ``sqlite`` whose records were all pruned, in the order of that pruning.
 
-A journal's row says what was pruned, so that a restore from an earlier state is rejected. A job
-with one key per order would keep one row for each order, so only the last ones stay: the
-runtime prunes nothing that a retained checkpoint can need, and what remains to be rejected are
-restores from savepoints and copies.
+A journal's row records its last pruned run, so that a restore from an earlier state is rejected. A job with
+one key per order would keep one row for each order, so only the last ones stay: the runtime prunes nothing
+that a retained checkpoint can need, and what remains to be rejected are restores from savepoints and copies.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def expire(connection: sqlite3.Connection, keep: int) -> bool:
-    """Delete all journals without records but the last ``keep``; returns True if there may be more to delete.
+    """Delete all journals without records except the last ``keep``; return True if there may be more.
 
     Args:
         connection: A connection with a transaction.
-        keep: How many of them to keep.
+        keep: Number of journals to keep.
     """
     row = connection.execute(
         "SELECT position FROM removals ORDER BY position DESC LIMIT 1 OFFSET ?", (keep,)

@@ -22,8 +22,10 @@ MANY = 100
 
 
 STATEMENTS = 4 * MANY
-"""How many prepared statements a connection keeps: those of each kind for each number of rows. Preparing one
-costs as much as to execute it."""
+"""Number of prepared statements of a connection: those of each kind for each number of rows.
+
+Preparing one costs as much as to execute it.
+"""
 
 _COLUMNS = 6
 """Number of columns of a record."""
@@ -89,7 +91,7 @@ class Rows:
         """Remove the records of the first runs of a journal."""
         row, pruned_through = self._journals.get(journal, (0, through))
         if through > pruned_through:
-            # No record of these runs is appended any more, so it can wait until the end of the transaction.
+            # No further record of these runs is appended, so it can wait until the end of the transaction.
             self._gone[row] = through
             self._journals[journal] = (row, through)
             self.pruned += 1

@@ -57,13 +57,13 @@ from flink_agents.connectors.action_state.threaded import ThreadedStore
 T = TypeVar("T")
 
 CLOSE_SECONDS = 10.0
-"""How long :meth:`~SQLiteStore.close` waits for the disk."""
+"""Time that :meth:`~SQLiteStore.close` waits for the disk."""
 
 _ID_BYTES = 16
 _POSITION_BYTES = 8
 
 POLLS_PER_LEASE = 40
-"""How often per lease a waiting job looks at the lease of another job."""
+"""Number of checks per lease by a job that waits for another job's lease."""
 
 
 class SQLiteStore(ThreadedStore[Write]):
@@ -71,10 +71,10 @@ class SQLiteStore(ThreadedStore[Write]):
 
     Args:
         path: The file.
-        lease_seconds: How long another job waits for this one if this one crashes.
-        busy_seconds: How long an append waits for other processes that write.
+        lease_seconds: Time that another job waits for this one if this one crashes.
+        busy_seconds: Time that an append waits for other writers.
         max_record_bytes: The largest size of a record's data.
-        removals: For how many journals, at least, the store remembers that all records were pruned.
+        removals: Minimum number of journals of which the store remembers that all records were pruned.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class SQLiteStore(ThreadedStore[Write]):
             )
         if marker is not None and (seen := int.from_bytes(marker[_ID_BYTES:], "big")) > self._reached():
             raise JournalOutdatedError(
-                f"the file {self.path} is an older copy: durable steps that it lacks would be made again",
+                f"the file {self.path} is an older copy: durable steps that it lacks would be repeated",
                 expected=f"position {seen} or later",
                 found=f"position {self._reached()}",
                 fix="restore the file and the checkpoint from one backup, or start without that state",

@@ -78,7 +78,7 @@ _records_of = attrgetter("records")
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes the file from another one at the same path; None if there is none."""
+    """Return an identity of the file that differs from another file at the same path; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -143,7 +143,7 @@ def _applied(batch: list[Write], rows: Rows) -> list[Outcome]:
 
 
 class _NotBegun(Exception):
-    """No transaction can begin at present, whatever it would write."""
+    """No transaction can start at present, whatever it would write."""
 
 
 class _UnknownOutcome(Exception):
@@ -159,8 +159,8 @@ class SQLiteWriter(GroupWriter[Write]):
         owner: The owner that appends; None writes without checking owners.
         loop: The event loop on which futures are resolved.
         lease_seconds: Length of the owner's lease, which this thread renews.
-        busy_seconds: How long to wait for other processes that write.
-        removals: How many journals without records are remembered.
+        busy_seconds: Time to wait for other writers.
+        removals: Number of journals without records that are remembered.
         metrics: Metrics of the store.
         on_end: Called on the loop after the thread has ended and reported all outcomes, with open futures.
     """
@@ -312,7 +312,7 @@ class SQLiteWriter(GroupWriter[Write]):
                     release(self._connection, self._owner)
                     self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            _log.warning("the lease in %s was not given back: %s", self._path, error)
+            _log.warning("the lease in %s was not released: %s", self._path, error)
         finally:
             self._connection.close()
 
@@ -342,8 +342,8 @@ def claim(
         connection: A connection to the store.
         owner: The owner that wants to append.
         lease_seconds: Length of the lease.
-        busy_seconds: How long to wait for the file's lock.
-        ended: Leases that are known not to be renewed any more.
+        busy_seconds: Time to wait for the file's lock.
+        ended: Leases that are known not to be renewed.
 
     Returns:
         The leases to wait for. If there are none, ``owner`` may append now.

@@ -23,14 +23,14 @@ OUTCOME = "flink-agents-outcome"
 """The header of the record that ends a request; it holds the outcome."""
 
 EARLIER_MS = 5 * 60 * 1000
-"""How much earlier than its request an answer may appear to be: clocks differ."""
+"""Time by which an answer may appear to be earlier than its request: clocks differ."""
 
 _POLL_MS = 500
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a request ended.
+    """The end of a request.
 
     Attributes:
         decision: ``approved``, ``denied``, ``expired`` or ``ended``; empty if the record does not say.
@@ -100,7 +100,7 @@ def ended_by(
         request: The request.
         topic: The topic of requests.
         client: Options of kafka-python for the connection.
-        seconds: How long to wait.
+        seconds: Timeout.
         read: Parses a request.
 
     Raises:

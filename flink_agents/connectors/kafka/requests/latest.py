@@ -16,7 +16,7 @@ T = TypeVar("T")
 POLL_MS = 500
 
 STALLED_SECONDS = 60.0
-"""How long a read waits for records that the brokers have, but do not send."""
+"""Time that a read waits for records that the brokers have, but do not send."""
 
 REQUESTS = "the topic that approvals_to_kafka writes, or kafka_signals reads"
 
@@ -76,7 +76,7 @@ def reader_of(
 
 
 def batches_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[dict[Any, list[Any]]]:
-    """Yield what a consumer polls, from its position to the present end of its partitions.
+    """Yield the batches that a consumer polls, from its position to the present end of its partitions.
 
     An empty poll is not the end: the brokers may be slow.
 

@@ -1,1 +1,1 @@
-"""The vector store ``sqlite``: one file on one host, no server; numpy compares the vectors."""
+"""The vector store ``sqlite``: one file on one host, without a server; numpy compares the vectors."""

@@ -1,4 +1,4 @@
-"""Filters as SQL: which rows of a collection a filter means."""
+"""Filters as SQL: the rows of a collection that a filter matches."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _COMPARISONS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 def field_of(value: Scalar) -> tuple[str, Scalar]:
-    """Kind and value of an entry of metadata, as the table ``fields`` has them."""
+    """Return kind and value of a metadata entry, in the form of the table ``fields``."""
     if isinstance(value, bool):
         return "b", int(value)
     return ("s", value) if isinstance(value, str) else ("n", value)
 
 
 def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
-    """A statement whose rows are those of the documents that a filter means, and its parameters."""
+    """Return a statement that selects the rows of a filter's documents, and its parameters."""
     if isinstance(parsed, Condition):
         return _condition(parsed, collection)
     if not parsed.parts:
@@ -27,7 +27,7 @@ def rows_of(parsed: Parsed, collection: int) -> tuple[str, list[Any]]:
 
 
 def _joined(parsed: AllOf | AnyOf, collection: int) -> tuple[str, list[Any]]:
-    """Conditions of one level, each as a set: a statement does not nest deeper than its filter does."""
+    """Join the conditions of one level as sets, so that a statement is nested no deeper than its filter."""
     word = " AND " if isinstance(parsed, AllOf) else " OR "
     tests: list[str] = []
     values: list[Any] = [collection]

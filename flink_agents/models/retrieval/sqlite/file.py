@@ -1,8 +1,8 @@
-"""The file of the vector store ``sqlite``: its schema, and what kind of file it is.
+"""The file of the vector store ``sqlite``: its schema and its kind of file.
 
 Each document has one row, with its vector as float32 numbers, and one row of ``fields`` for each entry of its
 metadata, which filters search by an index. A collection counts its changes, and each document has the number
-of its last one, so that a process reads only what changed since it looked last.
+of its last one, so that a process reads only what changed since its last read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flink_agents.api.errors import RetrievalError, VectorStoreFormatError, Vect
 from flink_agents.sqlite_files import FileKind
 
 APPLICATION_ID = 0x46414456
-"""What SQLite's header has to say: this file is a vector store."""
+"""Application id in SQLite's header that marks a file as a vector store."""
 
 VERSION = 1
 """Version of the schema, SQLite's ``user_version``."""
@@ -36,10 +36,10 @@ _SCHEMA = (
 
 
 def kind_of(busy_seconds: float) -> FileKind[RetrievalError]:
-    """The kind of file that a vector store is.
+    """Return the file kind of vector stores.
 
     Args:
-        busy_seconds: How long a statement waits for other processes that write.
+        busy_seconds: Seconds that a statement waits for other writing processes.
     """
 
     def connected(path: Path) -> sqlite3.Connection:

@@ -1,12 +1,12 @@
-"""Which host a file belongs to: SQLite's log is shared memory, and processes of one kernel alone share it.
+"""The host that owns a file: SQLite's log is shared memory, which only processes of one kernel share.
 
-The file names its host with a lease, which operations renew. Each operation looks at it in its own
-transaction. Another host that opens the file, over a network file system or by a copy that came too early,
-waits until the lease has ended without being renewed; where it is renewed, that host is refused. A host
-that lost the file in this way is refused from then on as well: nothing is written by two.
+The file names its host with a lease, which operations renew. Each operation checks it in its own transaction.
+Another host may open the file over a network file system, or through a copy that was made too early. It waits
+until the lease expires; if the lease is renewed, it raises an error. A host that lost the file also raises
+errors from then on, so that two hosts never write.
 
-Hosts with a file each at the same path know nothing of each other. So a job for a cluster names the host, and
-every other one is refused.
+Hosts that each have a file at the same path cannot detect each other. So a job for a cluster names the host,
+and all other hosts raise an error.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from flink_agents.api.errors import VectorStoreInUseError
 
 POLLS_PER_LEASE = 10
 LONGEST_PAUSE = 0.5
-"""Seconds between two looks at a lease, at most."""
+"""Maximum number of seconds between two checks of a lease."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A kernel that runs.
+    """A running kernel.
 
     Attributes:
-        boot: What no other kernel has, and this one not after its next start.
-        name: How people call it. Containers of one kernel have several.
+        boot: Unique id of the kernel; a restart changes it.
+        name: Host name. Containers of one kernel have several.
     """
 
     boot: str
@@ -42,13 +42,13 @@ class Host:
 
 @cache
 def this_host() -> Host:
-    """The host of this process."""
+    """Return the host of this process."""
     name = socket.gethostname()
     return Host(_BOOT_ID.read_text().strip() if _BOOT_ID.exists() else name, name)
 
 
 def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
-    """See that the file belongs to ``host``; returns when its lease ends. Called in a transaction.
+    """Check that the file belongs to ``host``, and return the end of its lease. Called in a transaction.
 
     Raises:
         VectorStoreInUseError: Another host has taken it.
@@ -60,13 +60,13 @@ def check_host(connection: sqlite3.Connection, host: Host, path: Path) -> float:
 
 
 def renew(connection: sqlite3.Connection, host: Host, seconds: float) -> None:
-    """Begin a new lease. Called in a transaction that writes."""
+    """Start a new lease. Called in a transaction that writes."""
     value = json.dumps([host.boot, host.name, time.time() + seconds])
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('host', ?)", (value,))
 
 
 def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float) -> None:
-    """Make the file that of ``host``; waits for the lease of another host that has gone.
+    """Assign the file to ``host``; wait for the lease of another host that is gone.
 
     Raises:
         VectorStoreInUseError: Another host uses it.
@@ -81,7 +81,7 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
             if found is None or found.boot == host.boot or until < time.time() or waited:
                 renew(connection, host, seconds)
                 connection.execute("COMMIT")
-                # A host that does not share the log's memory finds this in the file itself.
+                # A host that does not share the log's memory reads this from the file itself.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
                 return
         finally:
@@ -94,20 +94,21 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
 
 
 def check_name(host: Host, wanted: str | None, path: Path) -> None:
-    """Refuse another host than the one that the description names: it has a file of its own at that path.
+    """Reject a host that the description does not name: it has its own file at that path.
 
     Raises:
-        VectorStoreInUseError: This is another one.
+        VectorStoreInUseError: This host is not the named one.
     """
     if wanted not in (None, host.name):
         raise _refused(path, host, Host("", wanted or ""))
 
 
 def unnamed_host(name: str) -> VectorStoreInUseError:
-    """The error about a job for a cluster, whose hosts would have a file each."""
+    """Return the error about a job for a cluster, in which each host would have its own file."""
     return VectorStoreInUseError(
         f"the vector store {name!r} is a file on one host, and the job runs on a cluster",
-        expected="host=... in its description: that of all TaskManagers, as the command hostname says there",
+        expected="host=... in its description: the host of all TaskManagers, as their command hostname "
+        "prints it",
         found="no host",
         fix="name it, or use the store 'chroma' with the address of a server",
     )

@@ -1,4 +1,4 @@
-"""Finds the nearest vectors of a collection: those that were read once stay in memory, as one matrix."""
+"""Finds the nearest vectors of a collection: vectors stay in memory once they are read, as one matrix."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 
 FEW = 1000
-"""So many vectors, that a filter left over, are read from the file rather than all kept in memory."""
+"""If a filter leaves at most this number of vectors, they are read from the file and not kept in memory."""
 
 PORTION = 4096
-"""How many vectors are read at once where a collection is too large for memory."""
+"""Number of vectors that are read at once if a collection is too large for memory."""
 
 
 class Found(NamedTuple):
-    """A document that is near.
+    """A document of the result.
 
     Attributes:
         score: Its cosine similarity.
@@ -30,13 +30,13 @@ class Found(NamedTuple):
 
 
 class Matrix:
-    """The vectors of one collection, each of length 1, as far as they were read.
+    """The vectors of one collection that were read, each of length 1.
 
     Args:
-        dimension: How many numbers a vector has.
+        dimension: Number of dimensions of a vector.
 
     Attributes:
-        changes: Up to which change of the collection they were read.
+        changes: Number of the latest change of the collection that was read.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -47,11 +47,11 @@ class Matrix:
 
     @property
     def bytes(self) -> int:
-        """How much memory it takes."""
+        """Size of the matrix in memory."""
         return self._vectors.nbytes + self._rows.nbytes
 
     def read(self, connection: sqlite3.Connection, collection: int, changes: int) -> None:
-        """Read what changed. Called in the transaction in which ``changes`` was read."""
+        """Read the latest changes. Called in the transaction in which ``changes`` was read."""
         found = connection.execute(
             "SELECT row, vector FROM documents WHERE collection = ? AND change > ?",
             (collection, self.changes),
@@ -61,10 +61,10 @@ class Matrix:
         self.changes = changes
 
     def units(self, blobs: list[bytes]) -> Vectors:
-        """Vectors of a file, each made 1 long; one without a direction stays as it is.
+        """Return vectors of a file, each scaled to length 1; a zero vector stays as it is.
 
         Raises:
-            ValueError: One has another dimension.
+            ValueError: A vector has another dimension.
         """
         dimension = self._vectors.shape[1]
         if any(len(blob) != 4 * dimension for blob in blobs):
@@ -81,7 +81,7 @@ class Matrix:
         self._places.update((row, begin + place) for place, row in enumerate(rows[~there].tolist()))
 
     def nearest(self, query: Vectors, k: int, among: list[int] | None) -> list[Found]:
-        """The nearest of all, or of those in the rows ``among``; more than ``k`` where scores are equal."""
+        """Return the nearest vectors of all, or of ``among``; more than ``k`` if scores are equal."""
         if among is None:
             return nearest(self._rows, self._vectors, query, k)
         places = np.array([self._places[row] for row in among], np.int64)
@@ -89,14 +89,14 @@ class Matrix:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Vectors of length 1 and of the same directions."""
+    """Return vectors scaled to length 1."""
     # As float64: the squares of large float32 numbers are infinite.
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0, casting="same_kind")
 
 
 def nearest(rows: NDArray[np.int64], vectors: Vectors, query: Vectors, k: int) -> list[Found]:
-    """The ``k`` rows with the highest scores, and those that are as near as the last of them."""
+    """Return the ``k`` rows with the highest scores, and all rows with the same score as the last one."""
     scores = vectors @ query
     if len(scores) > k:
         least = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -1,4 +1,4 @@
-"""The vector store ``sqlite``: documents in one file, which several processes of one host may write."""
+"""The vector store ``sqlite``: documents in one file, to which several processes of one host may write."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from flink_agents.models.retrieval.sqlite.hosts import (
 from flink_agents.sqlite_files import begin
 
 MANY = 500
-"""How many ids or rows a statement names, at most."""
+"""Maximum number of ids or rows in a statement."""
 
 
 class SQLiteOptions(BaseModel):
@@ -49,13 +49,15 @@ class SQLiteOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: str = Field(min_length=1, description="The file, on a local disk; its directory is made.")
+    path: str = Field(min_length=1, description="The file, on a local disk; its directory is created.")
     host: str | None = Field(
-        default=None, min_length=1, description="The host of all TaskManagers, as its command hostname says."
+        default=None,
+        min_length=1,
+        description="The host of all TaskManagers, as its command hostname prints it.",
     )
     cache_mb: int = Field(default=256, ge=0, description="Memory of a subtask for vectors that were read.")
-    busy_timeout: float = Field(default=30.0, gt=0, description="Seconds to wait for others that write.")
-    lease: float = Field(default=10.0, gt=0, description="Seconds to wait for a host that has gone.")
+    busy_timeout: float = Field(default=30.0, gt=0, description="Seconds to wait for other writers.")
+    lease: float = Field(default=10.0, gt=0, description="Seconds to wait for a host that is gone.")
 
 
 class _Collection(NamedTuple):
@@ -93,10 +95,10 @@ class SQLiteVectorStore(VectorStore):
 
     @staticmethod
     def check_cluster(name: str, options: Mapping[str, Any]) -> None:
-        """Refuse a job for a cluster that does not say on which host the file is.
+        """Reject a job for a cluster if its options do not name the host of the file.
 
         Raises:
-            VectorStoreInUseError: It does not.
+            VectorStoreInUseError: The options name no host.
         """
         if SQLiteOptions.model_validate(dict(options)).host is None:
             raise unnamed_host(name)
@@ -120,7 +122,7 @@ class SQLiteVectorStore(VectorStore):
 
     @contextmanager
     def _transaction(self, write: bool) -> Iterator[sqlite3.Connection]:
-        """A transaction in which the file belongs to this host."""
+        """Run a transaction, after a check that the file belongs to this host."""
         try:
             connection = self._connection()
             try:
@@ -216,7 +218,7 @@ class SQLiteVectorStore(VectorStore):
     def _set_metadata(
         self, connection: sqlite3.Connection, known: _Collection, row: int, metadata: Mapping[str, Any]
     ) -> None:
-        """Give a document its metadata, in place of what it had."""
+        """Replace the metadata of a document."""
         self._remove_fields(connection, known, [row])
         text = json.dumps(dict(metadata), ensure_ascii=False, sort_keys=True)
         connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (text, row))
@@ -298,7 +300,7 @@ class SQLiteVectorStore(VectorStore):
             known = self._known(connection, collection)
             if known is None:
                 return []
-            # In SQLite's order of texts, which is that of code points.
+            # In SQLite's order of strings, which is that of code points.
             rows = self._rows(connection, known, ids, parsed if filter is not None else None)
             found = self._documents(connection, rows, embeddings, known.dimension)
         found.sort(key=lambda one: one.id)
@@ -370,7 +372,7 @@ class SQLiteVectorStore(VectorStore):
         return count * (4 * known.dimension + 8) <= self._options.cache_mb * 2**20
 
     def _matrix(self, connection: sqlite3.Connection, known: _Collection) -> search.Matrix:
-        """The vectors of a collection as they are now; others leave memory where it becomes too much."""
+        """Return the current vectors of a collection; drop those of others if memory is short."""
         matrix = self._matrices.pop(known.id, None)
         if matrix is None or matrix.changes < known.removed or matrix.changes > known.changes:
             matrix = search.Matrix(known.dimension)
@@ -393,7 +395,7 @@ class SQLiteVectorStore(VectorStore):
         k: int,
         among: list[int] | None,
     ) -> list[search.Found]:
-        """The nearest vectors, read from the file in portions."""
+        """Return the nearest vectors, read from the file in portions."""
         matrix = search.Matrix(known.dimension)
         rows = self._rows(connection, known, None, None) if among is None else among
         best: list[search.Found] = []
@@ -416,7 +418,7 @@ class SQLiteVectorStore(VectorStore):
         ids: Sequence[str] | None,
         parsed: Parsed | None,
     ) -> list[int]:
-        """Rows of documents with certain ids, of those that a filter means."""
+        """Return the rows of documents with certain ids that match a filter."""
         chosen, values = ("", []) if parsed is None else rows_of(parsed, known.id)
         within = f" AND row IN ({chosen})" if chosen else ""
         if ids is None:
@@ -431,7 +433,7 @@ class SQLiteVectorStore(VectorStore):
     def _known(
         self, connection: sqlite3.Connection, collection: str, space: VectorSpace | None = None
     ) -> _Collection | None:
-        """The collection of that name, if there is one.
+        """Return the collection of that name, or None.
 
         Raises:
             EmbeddingMismatchError: It has another space.
@@ -453,7 +455,7 @@ class SQLiteVectorStore(VectorStore):
         return _Collection(made.lastrowid or 0, space.dimension, space.model, 0, 0)
 
     def _changed(self, connection: sqlite3.Connection, known: _Collection) -> int:
-        """Count a change of a collection; returns its number."""
+        """Count a change of a collection, and return its number."""
         connection.execute("UPDATE collections SET changes = changes + 1 WHERE id = ?", (known.id,))
         return known.changes + 1
 

@@ -1,4 +1,4 @@
-"""Keeps the secrets of the worker from scripts, which are processes of the same user."""
+"""Protects the worker's secrets from scripts, which are processes of the same user."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PR_SET_DUMPABLE = 4
 
 
 def close_worker() -> None:
-    """Let no script read the secrets of this process through ``/proc``, on Linux.
+    """Prevent scripts from reading the secrets of this process through ``/proc``, on Linux.
 
     ``/proc/PID/mem`` belongs to root from then on, and debuggers of the same user cannot attach. In
-    ``/proc/PID/environ``, which shows the environment that the process began with, secrets are overwritten.
-    They stay in ``os.environ``.
+    ``/proc/PID/environ``, which shows the initial environment of the process, secrets are overwritten. They
+    stay in ``os.environ``.
     """
     if sys.platform != "linux":
         return
@@ -26,7 +26,7 @@ def close_worker() -> None:
         value = os.environb.get(name)
         if not value or not redaction.holds(os.fsdecode(value)):
             continue
-        # The library of C copies it to another place.
+        # The C library copies it to another place.
         os.environb[name] = value
         start = address + len(name) + 1
         if _entries().get(name) != address and ctypes.string_at(start) == value:
@@ -34,7 +34,7 @@ def close_worker() -> None:
 
 
 def _entries() -> dict[bytes, int]:
-    """Return the address of each variable, as the library of C has it."""
+    """Return the address of each variable in the C library."""
     entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
     found: dict[bytes, int] = {}
     position = 0

@@ -1,9 +1,9 @@
 """Runs a command in a folder, ends it with all its descendants, and removes the folder.
 
-``python guard.py FOLDER COMMAND...`` is a process of its own, so that this happens even where the worker is
+``python guard.py FOLDER COMMAND...`` is a separate process, so that this happens even if the worker is
 killed: the worker holds the other end of the standard input, which closes with it. On Linux this process
-adopts what the command leaves behind, also in sessions of its own. It imports the standard library alone,
-since it is executed by its path.
+adopts processes that the command leaves running, even in sessions of their own. It imports only the standard
+library, since it is executed by its path.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _CAP_SYS_PTRACE = 19
 CANNOT_RUN = 126
-"""The exit code of a command that cannot be started, as shells have it."""
+"""The exit code of a command that cannot be started, as in shells."""
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run ``command`` until it ends, or until the standard input does; returns its exit code."""
+    """Run ``command`` until it ends, or until the standard input does; return its exit code."""
     if sys.platform == "linux":
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # Else a script of root reads the memory of the worker, which is closed to others. If this is not
-        # allowed, the script has no such right anyway.
+        # Otherwise a script of root could read the memory of the worker, which is closed to others. If this
+        # fails, the script has no such right anyway.
         prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
         prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     ended, wake = os.pipe()
@@ -54,7 +54,7 @@ def main(folder: str, command: list[str]) -> int:
         code = child.poll()
         end_all(child.pid)
         shutil.rmtree(folder, ignore_errors=True)
-    # A process that a signal ended has a code above 128, as in shells.
+    # A process that was ended by a signal has a code above 128, as in shells.
     return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
 
 
@@ -76,7 +76,7 @@ def end_all(group: int) -> None:
 
 
 def _reap(wait: bool) -> bool:
-    """Take the exit codes of children that ended; returns whether there are others."""
+    """Read the exit codes of ended children; return True if others are still running."""
     try:
         while os.waitpid(-1, 0 if wait else os.WNOHANG)[0]:
             wait = False
@@ -86,7 +86,7 @@ def _reap(wait: bool) -> bool:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """The living processes below a process."""
+    """Return the living descendants of a process."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

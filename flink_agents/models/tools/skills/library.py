@@ -1,4 +1,4 @@
-"""The skills of one source: what each is for, its text, and its files, which are found by name alone."""
+"""The skills of one source: description, text and files of each, which are found by exact name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FRONT = re.compile(r"\A---[ \t]*\r?\n(.*?)^---[ \t]*\r?$\n?(.*)\Z", re.DOTALL |
 
 
 class SkillRefusal(Exception):
-    """A model asks for something that a skill does not have, or that nobody may have. It is told the text."""
+    """A model requests a missing or blocked file or script. The model gets the message."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Skill:
 
     Attributes:
         name: Its name.
-        description: What it is for, and when it is used.
-        text: What the model reads when it loads the skill.
+        description: Purpose of the skill, and when to use it.
+        text: Text for a model that loads the skill.
         tree: Its files.
     """
 
@@ -46,17 +46,17 @@ class Skill:
 
     @property
     def scripts(self) -> list[str]:
-        """Paths of its scripts."""
+        """Return the paths of its scripts."""
         return sorted(path for path in self.tree.files if path.startswith(SCRIPTS))
 
     @property
     def files(self) -> list[str]:
-        """Paths of its other files, without ``SKILL.md``."""
+        """Return the paths of its other files, without ``SKILL.md``."""
         return sorted({*self.tree.files} - {FILE} - {*self.scripts})
 
     @cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits of all its files."""
+        """Return a digest of all its files: 16 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=8)
         for path, content in sorted(self.tree.files.items()):
             name = path.encode("utf-8", "surrogatepass")
@@ -64,18 +64,20 @@ class Skill:
         return digest.hexdigest()
 
     def find(self, path: str, listed: list[str]) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Args:
-            path: What the model asks for.
-            listed: The files that it may ask for.
+            path: The path in the model's request.
+            listed: The files that it may request.
 
         Raises:
-            SkillRefusal: It is none of them.
+            SkillRefusal: The path is not one of them.
         """
         if path in listed:
             return self.tree.files[path]
-        raise SkillRefusal(f"{path!r} of the skill {self.name!r} is refused: {self._reason(path, listed)}")
+        raise SkillRefusal(
+            f"{path!r} of the skill {self.name!r} is not available: {self._reason(path, listed)}"
+        )
 
     def _reason(self, path: str, listed: list[str]) -> str:
         parts = path.replace("\\", "/").split("/")
@@ -94,10 +96,10 @@ class SkillLibrary(Mapping[str, Skill]):
     """Skills by name.
 
     Args:
-        spec: Where they are, and which of them are given.
+        spec: Their place, and the selected names.
 
     Raises:
-        SkillError: They are not there, or one of them is no skill.
+        SkillError: They do not exist, or one of them is invalid.
     """
 
     def __init__(self, spec: SkillsSpec) -> None:
@@ -125,7 +127,7 @@ class SkillLibrary(Mapping[str, Skill]):
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits of all files of all skills."""
+        """Return a digest of all files of all skills: 16 hexadecimal digits."""
         digest = hashlib.blake2b(digest_size=8)
         for name, skill in sorted(self._skills.items()):
             digest.update(f"{name}:{skill.digest};".encode())
@@ -133,7 +135,7 @@ class SkillLibrary(Mapping[str, Skill]):
 
 
 def _skills_in(tree: Tree) -> Iterator[Skill]:
-    """The skills of a source: it is one itself, or has some as folders, within a single one or not."""
+    """Yield the skills of a source: itself, its folders, or the folders of its only folder."""
     if FILE in tree.files:
         yield _skill(tree, None)
         return
@@ -170,7 +172,7 @@ def _skill(tree: Tree, folder: str | None) -> Skill:
 
 def _malformed(where: str, expected: str, found: str) -> SkillError:
     return SkillError(
-        "a file of a skill is not as it should be",
+        "invalid file of a skill",
         expected=expected,
         found=found[:500],
         fix="correct the file",

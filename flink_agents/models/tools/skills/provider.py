@@ -1,4 +1,4 @@
-"""Provides skills. It imports no model library before skills are asked for."""
+"""Provides skills. It imports a model library only when skills are requested."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ Source = tuple[SkillLibrary, ScriptRunner | None]
 
 
 class SkillsResource:
-    """Skills of an agent, in one subtask. They are read at their first use, and stay as they are then.
+    """Skills of an agent, in one subtask. Their first use reads them; later changes have no effect.
 
     Args:
-        declared: What its author declared.
+        declared: Its declaration.
     """
 
     def __init__(self, declared: DeclaredResource) -> None:
@@ -35,10 +35,10 @@ class SkillsResource:
         self._source: Source | None = None
 
     def source(self, ctx: RunnerContext) -> Source:
-        """The skills, and what runs their scripts.
+        """Return the skills, and the runner of their scripts.
 
         Raises:
-            SkillError: They are not there, or one of them is no skill.
+            SkillError: They do not exist, or one of them is invalid.
         """
         if self._source is None:
             arguments = self._declared.arguments
@@ -53,10 +53,10 @@ def opened(name: str, spec: SkillsSpec) -> Source:
 
     Args:
         name: Name of the resource, for errors.
-        spec: What is said of them.
+        spec: Description of the skills.
 
     Raises:
-        SkillError: They are not there, or one of them is no skill.
+        SkillError: They do not exist, or one of them is invalid.
     """
     library = SkillLibrary(spec)
     _log.info("skills %r: %s, digest %s", name, ", ".join(library), library.digest)
@@ -69,18 +69,18 @@ def opened(name: str, spec: SkillsSpec) -> Source:
 def with_skills(
     ctx: RunnerContext, tools: Iterable[Any], skills: Iterable[str] = ()
 ) -> tuple[list[Any], str | None]:
-    """Put the tools of skills in the place of their names.
+    """Replace names of skills by their tools.
 
     Args:
         ctx: The context of the action.
-        tools: What a conversation is given, names of skills among it.
+        tools: The tools of a conversation, including names of skills.
         skills: More names of skills.
 
     Returns:
-        The tools, and what the model is told of the skills; None where there are none.
+        The tools, and the instructions about the skills; None if there are no skills.
 
     Raises:
-        ResourceNotFoundError: The agent has neither a tool nor skills of a name.
+        ResourceNotFoundError: A name is neither a tool nor skills of the agent.
         SkillError: Skills cannot be read.
     """
     named = list(dict.fromkeys(skills))
@@ -98,7 +98,7 @@ def with_skills(
 
 
 def _is_skills(ctx: RunnerContext, name: str) -> bool:
-    """Whether a name is that of skills; the agent may have a tool of the same name, which goes first."""
+    """Return True if a name is that of skills. A tool of the agent with the same name takes precedence."""
     try:
         ctx.get_resource(name, ResourceType.TOOL)
     except ResourceNotFoundError:

@@ -1,4 +1,4 @@
-"""Runs scripts of skills: as processes, with a folder and an environment of their own, for a time."""
+"""Runs scripts of skills: as processes, with their own folder and environment, and a timeout."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from flink_agents.models.tools.skills.closing import close_worker
 from flink_agents.models.tools.skills.library import Skill, SkillRefusal
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
-"""Variables of the worker that each script gets; all others are left out."""
+"""Variables of the worker that each script inherits; all others are omitted."""
 
 MOST_ARGUMENTS = 100_000
-"""Bytes of all arguments of a script together, below what systems take."""
+"""Maximum size of all arguments of a script together, below the limits of operating systems."""
 
 _GUARD = str(Path(__file__).with_name("guard.py"))
 _CHUNK = 65_536
 _END_SECONDS = 10.0
-"""How long the guard of a script may take to end everything, before it is killed itself."""
+"""Seconds that the guard of a script has to end everything before it is killed itself."""
 
 
 @dataclass
 class BoundedOutput:
-    """The beginning and the end of what a process writes.
+    """The beginning and the end of a process's output.
 
     Attributes:
-        limit: How many bytes are kept.
+        limit: Number of bytes that are kept.
     """
 
     limit: int
@@ -48,7 +48,7 @@ class BoundedOutput:
     _size: int = 0
 
     def add(self, data: bytes) -> None:
-        """Take more of it."""
+        """Append output."""
         self._size += len(data)
         room = max(0, self.limit // 2 - len(self._head))
         self._head += data[:room]
@@ -57,7 +57,7 @@ class BoundedOutput:
 
     @property
     def text(self) -> str:
-        """What was kept without secrets, with a line in the place of what was not kept."""
+        """Return the kept output without secrets, with a line in place of the omitted part."""
         left = self._size - len(self._head) - len(self._tail)
         if not left:
             return redaction.hide((self._head + self._tail).decode("utf-8", "replace"))
@@ -71,11 +71,11 @@ class ScriptRunner:
     """Runs the scripts of one source of skills.
 
     Args:
-        what: What has the skills, for errors.
-        spec: What holds for their scripts.
+        what: The resource, for errors.
+        spec: Settings of their scripts.
 
     Attributes:
-        limits: Which scripts somebody has to approve, as ``skill/script``.
+        limits: Scripts that need approval, as ``skill/script``.
     """
 
     def __init__(self, what: str, spec: SkillsSpec) -> None:
@@ -85,14 +85,14 @@ class ScriptRunner:
         self._limiter = RequestLimiter(spec.max_concurrency, spec.rate_limit)
 
     async def run(self, skill: Skill, script: str, arguments: Sequence[str]) -> dict[str, Any]:
-        """Run a script to its end, or until it has taken too long.
+        """Run a script until it ends or times out.
 
         Returns:
-            Its exit code, None where it took too long, and both outputs, without secrets.
+            Its exit code, None if it timed out, and both outputs, without secrets.
 
         Raises:
-            SkillRefusal: It is none of the scripts, cannot be run, or has arguments that none can have.
-            ResourceUnavailableError: A secret of its environment is not there.
+            SkillRefusal: The script does not exist, cannot be run, or has invalid arguments.
+            ResourceUnavailableError: A secret of its environment is missing.
         """
         content = skill.find(script, skill.scripts)
         command = [*_interpreter(script, content), *_checked(arguments)]
@@ -101,7 +101,7 @@ class ScriptRunner:
             return await self._run(skill, command)
 
     async def _run(self, skill: Skill, command: list[str]) -> dict[str, Any]:
-        # Where the worker dies before there is a guard, the folder is left to the system's cleaning.
+        # If the worker crashes before a guard exists, the system's cleanup removes the folder.
         folder = tempfile.mkdtemp(prefix=f"skill-{skill.name}-")
         try:
             await asyncio.to_thread(_unpack, skill, folder)
@@ -139,7 +139,7 @@ class ScriptRunner:
 
 
 def _unpack(skill: Skill, folder: str) -> None:
-    """Write the files of a skill, which a script may change as it likes."""
+    """Write the files of a skill; the script may change them."""
     for path, content in skill.tree.files.items():
         file = Path(folder, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -150,19 +150,19 @@ def _unpack(skill: Skill, folder: str) -> None:
 
 @functools.cache
 def python() -> str:
-    """The Python that this process runs.
+    """Return the path of this process's Python.
 
-    In a JVM that embeds it, what ``sys`` calls the executable may be that of Java.
+    If a JVM embeds Python, ``sys.executable`` may be that of Java.
 
     Raises:
-        ResourceUnavailableError: It is not found.
+        ResourceUnavailableError: Python is not found.
     """
     named = [Path(prefix, "bin", "python3") for prefix in (sys.prefix, sys.base_prefix)]
     for path in (Path(sys.executable or "-"), *named):
         if path.name.startswith("python") and os.access(path, os.X_OK):
             return str(path)
     raise ResourceUnavailableError(
-        "no Python is found that could run the scripts of skills",
+        "no Python was found for the scripts of skills",
         expected=f"python3 in {named[0].parent}",
         found=repr(sys.executable),
         fix="set python.executable to the Python of a virtual environment",
@@ -170,37 +170,37 @@ def python() -> str:
 
 
 def _interpreter(script: str, content: bytes) -> list[str]:
-    """How a script is started."""
+    """Return the command that starts a script."""
     if script.endswith(".py"):
         return [python(), "-B", script]
     if content.startswith(b"#!"):
         return [f"./{script}"]
     if script.endswith(".sh"):
         return ["/bin/sh", script]
-    raise SkillRefusal(f"{script!r} is refused: it is no Python, and no first line '#!' says what runs it.")
+    raise SkillRefusal(f"{script!r} cannot be run: it is not Python, and has no first line '#!'.")
 
 
 def _checked(arguments: Sequence[str]) -> Sequence[str]:
     try:
         size = sum(len(os.fsencode(argument)) for argument in arguments)
     except UnicodeEncodeError:
-        raise SkillRefusal("an argument has characters that no process can be given.") from None
+        raise SkillRefusal("an argument has characters that cannot be passed to a process.") from None
     if any("\0" in argument for argument in arguments):
-        raise SkillRefusal("an argument has a zero byte, which no process can be given.")
+        raise SkillRefusal("an argument has a zero byte, which cannot be passed to a process.")
     if size > MOST_ARGUMENTS:
-        raise SkillRefusal(f"the arguments have {size} bytes, of which {MOST_ARGUMENTS} can be passed.")
+        raise SkillRefusal(f"the arguments have {size} bytes, the limit is {MOST_ARGUMENTS}.")
     return arguments
 
 
 async def _drain(stream: asyncio.StreamReader | None, output: BoundedOutput) -> None:
-    """Read to the end: a process whose output nobody reads would stand still."""
+    """Read to the end: a process stalls if its output is not read."""
     assert stream is not None
     while data := await stream.read(_CHUNK):
         output.add(data)
 
 
 async def _end(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) -> None:
-    """Let the guard end all that still runs. It does so as well where nobody waits for it any more."""
+    """Let the guard end all running processes, even if the caller no longer waits."""
     if guard.stdin is not None:
         guard.stdin.close()
     try:
@@ -210,6 +210,6 @@ async def _end(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) 
         guard.kill()
         reading.cancel()
     except asyncio.CancelledError:
-        # The attempt ends; the guard sees its closed input and needs nobody.
+        # The attempt ends; the guard sees its closed input and works on alone.
         reading.cancel()
         raise

@@ -1,6 +1,6 @@
-"""Reads the files of skills: from a folder, a zip file, or a package that is installed as either.
+"""Reads the files of skills: from a folder, a zip file, or an installed package in one of these forms.
 
-All is read once. What changes behind that is not seen, and cannot slip in between a check and a use.
+All files are read once. Later changes have no effect, so nothing can change between a check and a use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flink_agents.api.errors import SkillError
 from flink_agents.api.models.skills import SkillsSpec
 
 LINK = "a symbolic link, which might lead elsewhere"
-SPECIAL = "no regular file"
+SPECIAL = "not a regular file"
 
 
 @dataclass
@@ -25,10 +25,10 @@ class Tree:
     """Files by their paths, with ``/`` between the parts.
 
     Attributes:
-        where: What was read, for errors.
-        limit: Bytes that all files may have together.
+        where: The source, for errors.
+        limit: Maximum size of all files together, in bytes.
         files: The content of each file.
-        refused: What is there and is not read, and why.
+        refused: Paths that were not read, and the reasons.
     """
 
     where: str
@@ -41,18 +41,18 @@ class Tree:
         """Count bytes before they are read.
 
         Raises:
-            SkillError: There are more than is allowed.
+            SkillError: The files exceed the limit.
         """
         self._size += size
         if self._size > self.limit:
             raise SkillError(
                 "the files of skills are too large",
                 expected=f"at most {self.limit:,} bytes in {self.where}",
-                fix="leave out what no skill needs, or raise size_limit",
+                fix="remove files that no skill needs, or raise size_limit",
             )
 
     def below(self, folder: str) -> Tree:
-        """The part of it below a folder; the whole where that is empty."""
+        """Return the part below a folder; the whole tree if the folder is empty."""
         start = folder and f"{folder}/"
         return Tree(
             f"{self.where}/{folder}" if folder else self.where,
@@ -63,10 +63,10 @@ class Tree:
 
 
 def read_source(spec: SkillsSpec) -> Tree:
-    """Read what a description names.
+    """Read the source in a description.
 
     Raises:
-        SkillError: It is not there, too large, or a zip file with paths that lead out of it.
+        SkillError: The source does not exist, is too large, or is a zip file with paths outside of it.
     """
     if spec.package is None:
         assert spec.path is not None
@@ -82,7 +82,7 @@ def read_source(spec: SkillsSpec) -> Tree:
     place = _place_of(spec.package)
     if place.is_dir():
         return _read(place / below, "", spec.size_limit)
-    # A package in a zip file on the path of imports: the part up to the file, and the part within it.
+    # A package in a zip file on sys.path: the path of the zip file, and the path within it.
     for outer in place.parents:
         if outer.is_file():
             within = (place.relative_to(outer) / below).as_posix()
@@ -98,9 +98,9 @@ def _place_of(package: str) -> Path:
     places = list(found.submodule_search_locations or ()) if found is not None else []
     if not places:
         raise SkillError(
-            f"there is no package {package!r} with skills",
+            f"no package {package!r} with skills was found",
             expected="a package that is installed on the workers, or came with the job by -pyfs",
-            found="a module without a folder" if found is not None else "nothing of that name",
+            found="a module without a folder" if found is not None else "no package of that name",
             fix="install it on the workers, or correct its name",
         )
     return Path(places[0])
@@ -120,22 +120,22 @@ def _read(place: Path, within: str, limit: int) -> Tree:
             "skills cannot be read",
             expected=f"{place}, a folder or a zip file that is not encrypted",
             found=f"{type(error).__name__}: {error}"[:500],
-            fix="correct the path, or what is there",
+            fix="correct the path, or the file",
         ) from error
     raise _absent(str(place))
 
 
 def _absent(place: str) -> SkillError:
     return SkillError(
-        "the skills are not there",
+        "the skills were not found",
         expected=f"{place}, a folder or a zip file on this worker",
         found="nothing",
-        fix="bring it to the workers: docs/skills.md says how",
+        fix="bring it to the workers: docs/skills.md explains how",
     )
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is left out: what tools leave behind is no part of a skill."""
+    """Return True if a file or folder is ignored: files that tools create are not part of a skill."""
     return name.startswith(".") or name == "__pycache__"
 
 
@@ -174,17 +174,17 @@ def _read_zip(tree: Tree, place: Path) -> None:
             if stat.S_ISLNK(mode):
                 tree.refused[path] = LINK
                 continue
-            # What the entry says of its size may be wrong; it is never read further than that.
+            # The size in the entry may be wrong; the file is never read further than that.
             tree.reserve(entry.file_size)
             with archive.open(entry) as file:
                 tree.files[path] = file.read(entry.file_size)
 
 
 def _members(archive: zipfile.ZipFile, place: Path) -> Iterator[zipfile.ZipInfo]:
-    """The files of an archive.
+    """Yield the files of an archive.
 
     Raises:
-        SkillError: The path of one leads out of it, or two have one path.
+        SkillError: A path leads out of the archive, or two files have the same path.
     """
     seen: set[str] = set()
     for entry in archive.infolist():

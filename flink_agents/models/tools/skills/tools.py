@@ -1,4 +1,4 @@
-"""What a model is told of skills, and the functions by which it uses them."""
+"""The instructions about skills for a model, and the functions that it uses them with."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SkillSet:
     """The skills of one conversation, of one source or several.
 
     Args:
-        sources: The skills, and what runs the scripts of each source; None where scripts may not be run.
+        sources: The skills and the script runner of each source; None if its scripts must not run.
 
     Raises:
-        DuplicateNameError: Two sources have a skill of one name.
+        DuplicateNameError: Two sources have a skill with the same name.
     """
 
     def __init__(self, sources: Sequence[tuple[SkillLibrary, ScriptRunner | None]]) -> None:
@@ -35,7 +35,7 @@ class SkillSet:
             for name, skill in library.items():
                 if name in self._skills:
                     raise DuplicateNameError(
-                        f"a model is given two skills {name!r}",
+                        f"a model got two skills {name!r}",
                         expected="skills of different names",
                         found=f"{self._skills[name][0].tree.where} and {skill.tree.where}",
                         fix="leave one out: Skills(..., only=[...])",
@@ -44,7 +44,7 @@ class SkillSet:
 
     @property
     def instructions(self) -> str:
-        """What the model is told of the skills from the beginning: their names, and what each is for."""
+        """Return the instructions about the skills: their names, and the purpose of each."""
         lines = [
             f"- {name}: {' '.join(skill.description.split())}" for name, (skill, _) in self._skills.items()
         ]
@@ -52,7 +52,7 @@ class SkillSet:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """The functions that a model can call. What they do is to be recorded."""
+        """Return the functions that a model can call. Their results have to be recorded."""
         skills = [skill for skill, _ in self._skills.values()]
         given: list[Callable[..., Any]] = [self.load_skill]
         if any(skill.files for skill in skills):
@@ -63,18 +63,18 @@ class SkillSet:
 
     @property
     def tools(self) -> list[Tool]:
-        """The same as tools of a conversation, of which ``run_script`` may need an approval."""
+        """Return the functions as tools of a conversation; ``run_script`` may need an approval."""
         sources = [runner.limits for _, runner in self._skills.values() if runner is not None]
         asking = [one for one in sources if one.needs_approval]
         if not asking:
             return [Tool(one) for one in self.functions]
-        # It is one tool for all sources: who waits for the shortest time decides.
+        # It is one tool for all sources, so the shortest timeout applies.
         seconds = min((one.approval_timeout for one in asking if one.approval_timeout), default=None)
         run = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=seconds)
         return [run if one == self.run_script else Tool(one) for one in self.functions]
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell whether somebody has to approve that a script is run."""
+        """Return True if running a script needs approval."""
         _, runner = self._skills.get(arguments["skill"], (None, None))
         return runner is not None and not runner.limits.is_approved(
             f"{arguments['skill']}/{arguments['script']}"
@@ -103,7 +103,7 @@ class SkillSet:
             return found.find(path, [*found.files, *found.scripts]).decode("utf-8")
         except UnicodeDecodeError:
             raise ModelRetry(
-                f"{path!r} of the skill {skill!r} is no text; only scripts can read it."
+                f"{path!r} of the skill {skill!r} is not text; only scripts can read it."
             ) from None
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None

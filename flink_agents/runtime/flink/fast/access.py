@@ -1,6 +1,6 @@
 """Chooses the operator's path: through known internals of PyFlink, or the public one.
 
-The log says once per operator which part is not used, and why.
+The log reports once per operator the parts that are not used, with the reason.
 """
 
 from __future__ import annotations

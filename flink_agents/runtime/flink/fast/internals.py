@@ -1,9 +1,8 @@
 """All parts of PyFlink 2.3 and Flink that the fast path uses and that are not public API.
 
-Each part is checked when the operator opens: it is compared with the versions
-and shapes that are defined here. A part that differs is not used (:class:`Unfit` names the difference), and
-the operator uses PyFlink's public path, which does the same at another price. ``docs/design/fast-path.md``
-says why each part is sound.
+Each part is checked when the operator opens: it is compared with the versions and shapes that are defined
+here. A part that differs is not used (:class:`Unfit` names the difference), and the operator uses PyFlink's
+slower public path. ``docs/design/fast-path.md`` explains why each part is safe.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ COLLECTOR = "org.apache.flink.streaming.api.operators.TimestampedCollector"
 
 
 class Unfit(Exception):
-    """A part differs from its known shape; the message says which."""
+    """A part differs from its known shape; the message names it."""
 
 
 def check_version() -> None:
@@ -338,7 +337,7 @@ class OwnSource:
         task = _method(_plain_operator(), "getContainingTask")()
         source = _field(task, "mainOperator").get(task)
         if _class_name(source) != SOURCE_OPERATOR:
-            raise Unfit(f"the task begins with a {_class_name(source)}")
+            raise Unfit(f"the task starts with a {_class_name(source)}")
         self._stop = _method(source, "stop")
 
     def finish(self) -> None:

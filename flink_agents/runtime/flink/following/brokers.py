@@ -6,7 +6,7 @@ _addresses: dict[str, None] = {}
 
 
 def note_brokers(addresses: str) -> None:
-    """Note the ``bootstrap_servers`` of a source or a sink."""
+    """Record the ``bootstrap_servers`` of a source or a sink."""
     _addresses[addresses] = None
 
 

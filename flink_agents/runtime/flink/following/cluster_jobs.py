@@ -56,8 +56,8 @@ def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
 def last_failure(rest: ClusterRest, job: ClusterJob) -> str | None:
     """Return the failure that a job last restarted from, or that ended it, in one line, or None.
 
-    A job that has finished, or that a user cancelled, has none: nothing has to be done about it. A job
-    that ``run`` cancelled, because no restart could help, has that failure.
+    A job that has finished, or that a user cancelled, has none, because it needs no action. A job that
+    ``run`` cancelled, because no restart could help, has that failure.
     """
     if job.state == "FINISHED":
         return None
@@ -92,12 +92,14 @@ def find_job(rest: ClusterRest, job: str | None) -> ClusterJob:
     if len(found) == 1:
         return found[0]
     if job is None:
-        message = "no job runs" if not running else f"{len(running)} jobs run, and none was named"
+        message = (
+            "no job is running" if not running else f"{len(running)} jobs are running, and none was named"
+        )
     else:
-        message = f"{'no job' if not found else 'more than one job'} that runs is meant by {job!r}"
+        message = f"{'no' if not found else 'more than one'} running job matches {job!r}"
     raise UnknownJobError(
         f"{message} on the cluster at {rest.address}",
-        expected="the id or the name of one of them" if running else "a job that runs",
+        expected="the id or the name of one of them" if running else "a running job",
         found="; ".join(f"{one.id} {one.name!r} {one.state}" for one in running) or None,
     )
 
@@ -110,7 +112,7 @@ def stop_with_savepoint(
     Args:
         rest: The cluster.
         job: The job.
-        directory: Where the savepoint goes, a directory or a URL. Default: the cluster's setting.
+        directory: Directory or URL of the savepoint. Default: the cluster's setting.
         drain: True to fire windows and timers of event time first, for a job that is
             never resumed.
 
@@ -133,8 +135,8 @@ def stop_with_savepoint(
         raise SavepointFailedError(
             f"the job {job.name!r} was not stopped with a savepoint",
             found=innermost(cause) or f"no answer in {SAVEPOINT_SECONDS:g} s",
-            fix="give --savepoint-dir a directory that JobManager and TaskManagers share. The job runs on; "
-            "'flink-agents cancel' ends it without its state",
+            fix="pass a directory that JobManager and TaskManagers share as --savepoint-dir. The job keeps "
+            "running; 'flink-agents cancel' ends it without its state",
         )
     wait_for_end(rest, job)
     return operation["location"]
@@ -177,14 +179,14 @@ def retained_checkpoint(rest: ClusterRest, job: ClusterJob) -> RetainedCheckpoin
 
 
 def last_checkpoint(rest: ClusterRest, job_id: str) -> str | None:
-    """Return the place of the last checkpoint of a job; None if it has none.
+    """Return the path of the last checkpoint of a job; None if it has none.
 
     Raises:
-        ClusterError: The cluster does not answer, or refuses.
+        ClusterError: The cluster does not answer, or rejects the request.
     """
     last = (rest.get(f"/jobs/{job_id}/checkpoints").get("latest") or {}).get("completed") or {}
     place = last.get("external_path") or ""
-    # Flink has words in angle brackets in place of a path that leads nowhere.
+    # For a checkpoint without a path, Flink returns words in angle brackets.
     return place if ":/" in place else None
 
 

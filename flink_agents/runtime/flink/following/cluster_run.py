@@ -27,15 +27,15 @@ LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0
 
 LETTERS_SECONDS = 5.0
-"""How often dead letters are counted: Flink asks the TaskManagers for the number."""
+"""Interval in which dead letters are counted: Flink asks the TaskManagers for the number."""
 
 REFRESH_SECONDS = 3.2
-"""The maximum age of answers if Flink does not say it: its default, and a little more."""
+"""Maximum age of answers if Flink does not report it: its default, and a little more."""
 
 MARGIN_SECONDS = 0.2
 
 UNREACHABLE_SECONDS = 60.0
-"""How long a cluster may be unreachable while a job is followed; replacing a JobManager takes some time."""
+"""Time that a followed job's cluster may be unreachable: replacing a JobManager takes some time."""
 
 WAITING_SECONDS = 10.0
 """After this time, a job without slots is reported as waiting for them."""
@@ -49,13 +49,13 @@ Say = Callable[[str], None]
 def run_on_cluster(
     rest: ClusterRest, request: JobRequest, say: Say, show: Say, outputs: bool = True
 ) -> str | None:
-    """Submit a job, and report what happens to it until it has ended.
+    """Submit a job, and report its progress until it has ended.
 
     Args:
         rest: The cluster.
         request: The job to submit.
         say: Gets the reports.
-        show: Gets what the script and, with ``outputs``, the TaskManagers print.
+        show: Gets the output of the script and, with ``outputs``, of the TaskManagers.
         outputs: True to show what TaskManagers print meanwhile.
 
     Returns:
@@ -82,7 +82,7 @@ def run_on_cluster(
         raise
     status = submission.end()
     if status != 0 and state not in ("CANCELED", "SUSPENDED"):
-        where = "" if log is None else f"; all that it printed is in {shown(log)}"
+        where = "" if log is None else f"; its whole output is in {shown(log)}"
         raise SubmissionError(
             f"{request.script.name} ended with {status}",
             found="\n".join(submission.traceback) or submission.cause,
@@ -106,7 +106,7 @@ class _Following:
     checkpoint: str | None = None
 
     def to_the_end(self) -> str:
-        """Follow the job; returns its last state."""
+        """Follow the job, and return its last state."""
         name = self._name()
         follower = JobFollower(self.rest, self.job_id, name, answers_age=self._answers_age())
         answered = time.monotonic()
@@ -142,18 +142,18 @@ class _Following:
 
     def _end(self, name: str, news: News) -> str:
         if news.state == "FAILED":
-            raise news.failure or JobFailedError(f"job {name!r} failed, and Flink does not say why")
+            raise news.failure or JobFailedError(f"job {name!r} failed, and Flink reports no reason")
         return news.state
 
     def _lost(self, name: str, error: ClusterError) -> ClusterError:
-        """Return the error of a job that the cluster does not know any more; any other one as it is."""
+        """Return the error about a job that the cluster no longer knows; return any other error unchanged."""
         if not (error.found or "").startswith("404"):
             return error
         again = "run it again"
         if self.checkpoint is not None:
             again = f"run it again from its last checkpoint: --savepoint {self.checkpoint}"
         return UnknownJobError(
-            f"the cluster at {self.rest.address} does not know job {name!r} any more",
+            f"the cluster at {self.rest.address} no longer knows job {name!r}",
             expected=f"job {self.job_id}, which ran there",
             found="a JobManager that was started again, and knows no earlier jobs",
             fix=again,

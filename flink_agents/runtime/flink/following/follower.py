@@ -1,4 +1,4 @@
-"""Reads what is new about a job since the last look, from Flink's REST interface.
+"""Reads the news about a job since the last look, from Flink's REST interface.
 
 The requests of each look can be answered without the metrics of TaskManagers, so they can be
 sent often.
@@ -102,7 +102,7 @@ class JobFollower:
         self._lost: str | None = None
 
     def look(self) -> News:
-        """Return what is new.
+        """Return the news since the last look.
 
         Raises:
             ClusterUnavailableError: Flink does not answer.

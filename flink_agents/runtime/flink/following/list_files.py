@@ -4,13 +4,13 @@
 go to Flink's file sink: a file becomes visible when the checkpoint completes that has its outputs. Lists are
 read when the job has finished.
 
-The state of the sink has the absolute paths of its files. The folder of a job can be moved, so these paths go
-through a link, which has the same path on each machine and which each start makes again.
+The state of the sink has the absolute paths of its files. The folder of a job can be moved, so these paths
+lead through a link, which has the same path on each machine and which each start creates again.
 
 Flink commits a file once, for good. If the newest checkpoint is damaged, a start resumes from an older one,
-and emits some lines again. So each line says which checkpoint barrier it came after, and each start says
-which checkpoint it resumed from. Lines of earlier starts that came after that one do not count. Names and
-times of files say nothing: a copied folder has other times.
+and emits some lines again. So each line holds the number of the checkpoint barrier before it, and each start
+records the checkpoint that it resumed from. Lines of earlier starts after that checkpoint do not count. Names
+and times of files are not used: a copied folder has other times.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.internals import Barriers
 
 LINK = "link"
-"""Under which name the job run keeps the path of the link."""
+"""Key of the link's path in the record of the job run."""
 
 _NONE = -1
-"""No checkpoint has so low a number: nothing of such a start counts."""
+"""Lower than the number of any checkpoint: no line of such a start counts."""
 
 
 def new_link() -> str:
-    """Return the path of a link that no other job run has."""
+    """Return a new path for a link, which no other job run has."""
     directory = "/var/tmp" if Path("/var/tmp").is_dir() else "/tmp"
     return f"{directory}/flink-agents-{uuid.uuid4().hex}"
 
 
 class _Numbered(MapFunction):
-    """Makes a line of each output, with its place among all outputs of the job run.
+    """Converts each output to a line, with its position among all outputs of the job run.
 
     Args:
         start: The number of the start.
@@ -72,8 +72,9 @@ class ListFile:
 
     Args:
         outputs: The directory of all outputs of the job run.
-        index: Which list of the job it is.
-        lineage: Which starts its outputs come from, and until which checkpoint of each; None is to the end.
+        index: Index of the list in the job.
+        lineage: The starts that its outputs come from, and the last checkpoint of each that counts; None
+            means to the end.
     """
 
     def __init__(self, outputs: Path, index: int, lineage: Mapping[int, int | None]) -> None:
@@ -82,7 +83,7 @@ class ListFile:
         self._lineage = lineage
 
     def write(self, stream: DataStream, link: str, start: int) -> None:
-        """Have a stream written to the files of the list.
+        """Write a stream to the files of the list.
 
         Args:
             stream: The stream.
@@ -100,7 +101,7 @@ class ListFile:
         lines.name(name).uid(f"{uid}-lines").sink_to(sink).set_parallelism(1).name(name).uid(uid)
 
     def read(self) -> list[Any]:
-        """Return all outputs of the job run, in the order in which they came."""
+        """Return all outputs of the job run, in the order in which they were emitted."""
         lines = sorted(current(self._lines(), self._lineage))
         return [pickle.loads(base64.b64decode(line.rpartition(" ")[2])) for line in lines]
 
@@ -110,15 +111,15 @@ class ListFile:
 
 
 def _committed(directory: Path) -> list[Path]:
-    # What Flink has not committed begins with a dot.
+    # Files that Flink has not committed start with a dot.
     return [path for path in directory.glob("part-*") if path.is_file()]
 
 
 def link_to(outputs: Path, link: str) -> None:
-    """Make the link to the directory of all outputs, and the directory itself.
+    """Create the link to the directory of all outputs, and the directory itself.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     outputs.mkdir(parents=True, exist_ok=True)
     path = Path(link)
@@ -128,20 +129,21 @@ def link_to(outputs: Path, link: str) -> None:
 
 
 def unlink(link: str | None) -> None:
-    """Remove the link, if it is there."""
+    """Remove the link, if it exists."""
     if link is not None:
         with contextlib.suppress(OSError):
             Path(link).unlink()
 
 
 def current(lines: Iterable[str], lineage: Mapping[int, int | None]) -> Iterator[str]:
-    """Yield the lines that count, each once: not those that a later start emitted again.
+    """Yield the lines that count, each once, without those that a later start emitted again.
 
     Args:
         lines: All lines that Flink has committed.
-        lineage: Which starts the outputs of the job run come from, and until which checkpoint of each.
+        lineage: The starts that the outputs of the job run come from, and the last checkpoint of each that
+            counts.
     """
-    # If Flink restores a line that was between two tasks, it commits that same line again.
+    # If Flink restores a line that was between two tasks, it commits the same line again.
     for line in set(lines):
         place, after, _ = line.split(" ", 2)
         start = int(place.partition(".")[0])

@@ -32,10 +32,10 @@ LOOK_SECONDS = 0.25
 PROGRESS_SECONDS = 1.0
 
 END_SECONDS = 5.0
-"""How long a caller that met a consequence of a failure waits for the failure itself."""
+"""Time that a caller which met a consequence of a failure waits for the failure itself."""
 
 TOLD_SECONDS = 1.0
-"""How long the end of a job waits for its last reports."""
+"""Time that the end of a job waits for its last reports."""
 
 LOST_AFTER = 4
 """After this many looks in a row without a TaskManager, it counts as gone."""
@@ -80,7 +80,7 @@ class JobStory:
         return TaskManagerLostError(
             f"{what} of the local job {self.name!r} is gone",
             found=None if self.log is None else last_error(self.log),
-            fix="run the script again; the log says why"
+            fix="run the script again; the log has the reason"
             + ("" if self.log is None else f": {shown(self.log)}"),
         )
 
@@ -146,7 +146,7 @@ class LocalJob:
         return error
 
     def reports_itself(self) -> None:
-        """Note that the caller raises the job's error itself."""
+        """Record that the caller raises the job's error itself."""
         self._reported = True
 
     # -- threads ----------------------------------------------------------------------

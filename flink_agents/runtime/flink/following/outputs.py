@@ -40,7 +40,7 @@ class Outputs(list[Any]):
             raise OutputsNotReadyError(
                 "the outputs of a job are read before it is executed",
                 expected="execute() of the environment, which fills the list",
-                found=f"the list that was made at {self.place}",
+                found=f"the list that was created at {self.place}",
                 fix="call env.execute() first",
                 where=authors_place(),
             )

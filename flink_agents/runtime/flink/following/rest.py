@@ -15,14 +15,14 @@ from flink_agents.api.errors import ClusterError, ClusterUnavailableError
 REQUEST_SECONDS = 20.0
 
 _QUOTED_CHARACTERS = 2_000
-_START = "start one with `flink-agents cluster start`, or give the address: --cluster http://HOST:8081"
+_START = "start one with `flink-agents cluster start`, or pass the address: --cluster http://HOST:8081"
 
 
 class ClusterRest:
     """A client of one cluster.
 
     Args:
-        address: The address, for example ``http://localhost:8081``. You can leave out ``http://``.
+        address: The address, for example ``http://localhost:8081``. You can omit ``http://``.
     """
 
     def __init__(self, address: str) -> None:
@@ -125,6 +125,6 @@ class ClusterRest:
 
 
 def _without_frames(reason: str) -> str:
-    """Return what Flink says without the frames of Java."""
+    """Return Flink's message without the frames of Java."""
     lines = [line for line in reason.splitlines() if not line.startswith(("\tat ", "\t... "))]
     return "\n".join(lines) or reason

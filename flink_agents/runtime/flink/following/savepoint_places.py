@@ -36,7 +36,7 @@ def check_savepoint(place: str, cluster: str) -> None:
     wrong = path.relative_to(parent).parts
     otherwise = _deeper(savepoints)
     raise SubmissionError(
-        f"there is no savepoint at {path}",
+        f"no savepoint was found at {path}",
         expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
         found=f"{parent} has {shown}",
         fix=suggest(wrong[0], savepoints, otherwise) if wrong else otherwise,
@@ -46,7 +46,7 @@ def check_savepoint(place: str, cluster: str) -> None:
 def _deeper(savepoints: list[str]) -> str:
     if savepoints:
         return f"name one of the savepoints in it, such as {savepoints[-1]}"
-    return "correct --savepoint; flink-agents stop prints the place of a new one"
+    return "correct --savepoint; flink-agents stop prints the path of a new one"
 
 
 def _is_here(cluster: str) -> bool:

@@ -1,6 +1,6 @@
 """Runs the script of a job with ``flink run``, as a client of a cluster, and filters its output.
 
-Flink passes on what the script prints, and adds its own lines: the ids of jobs, and around a Python
+Flink passes on the output of the script, and adds its own lines: the ids of jobs, and around a Python
 traceback two hundred lines of Java. You see the script's lines; all lines go to a file.
 """
 

@@ -52,7 +52,7 @@ def given_table(called: str, value: Any) -> Any:
 
     if isinstance(value, Table):
         return value
-    fix = "give a stream to from_datastream" if isinstance(value, DataStream) else "give a Table of PyFlink"
+    fix = "pass a stream to from_datastream" if isinstance(value, DataStream) else "pass a Table of PyFlink"
     raise _refused(called, "a Table of PyFlink", value, fix)
 
 
@@ -68,21 +68,21 @@ def given_selector(called: str, value: Any) -> Callable[[Any], Any]:
     """
     if callable(value):
         return value
-    fix = "give a function, such as key_selector=lambda record: record.name; memory and order are by key"
+    fix = "pass a function, such as key_selector=lambda record: record.name; memory and order are by key"
     if value is None:
         raise JobDefinitionError(
             f"{called} needs a key selector",
-            expected="a function that gives the key of a record",
+            expected="a function that returns the key of a record",
             found="no key_selector",
             fix=fix,
             where=caller_place(_OTHER_CALLERS),
         )
-    raise _refused(called, "a function that gives the key of a record", value, fix)
+    raise _refused(called, "a function that returns the key of a record", value, fix)
 
 
 def _refused(called: str, expected: str, value: Any, fix: str) -> JobDefinitionError:
     return JobDefinitionError(
-        f"{called} is given something else than {expected}",
+        f"{called} got a value that is not {expected}",
         expected=expected,
         found=describe(value)[:_MAX_SHOWN],
         fix=fix,
@@ -92,12 +92,12 @@ def _refused(called: str, expected: str, value: Any, fix: str) -> JobDefinitionE
 
 def _fix_of_stream(called: str, value: Any) -> str:
     if isinstance(value, AgentStream):
-        return "give its to_datastream(), or one of its side streams"
+        return "pass its to_datastream(), or one of its side streams"
     if isinstance(value, list | tuple):
         if called == "from_datastream":
             return "call env.from_list(values, key_selector): it resumes from a checkpoint"
-        return "make a stream of it: env.stream_env.from_collection([...])"
-    return "make a stream of it: of a table by env.table_env.to_data_stream(table), and map its rows"
+        return "convert it to a stream: env.stream_env.from_collection([...])"
+    return "convert it to a stream: a table with env.table_env.to_data_stream(table), and map its rows"
 
 
 class _Lookup:

@@ -70,8 +70,8 @@ def _of_java(java: Any) -> Any:
 
 def _refused(name: str, text: str) -> UnsupportedTableError:
     return UnsupportedTableError(
-        "a row of a table has a value that Python has not",
-        expected="dates and times of the years 1 to 9999, durations, and what else Flink gives to Python",
+        "a row of a table has a value that Python does not support",
+        expected="dates and times of the years 1 to 9999, durations, and other types that Flink converts",
         found=f"{text[:200]}, of the class {name}",
         fix="cast the column in the query: CAST(... AS STRING)",
     )

@@ -29,7 +29,7 @@ from flink_agents.runtime.flink.fast.internals import OwnSource, emit_watermark
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
 
 TICK_SECONDS = 0.05
-"""How often a gate checks. This is the longest time that a checkpoint barrier waits for it."""
+"""Interval of a gate's checks. This is the longest time that a checkpoint barrier waits for it."""
 
 ALONE_SECONDS = 60.0
 """After this time without its agent's subtask in this process, a gate ends."""
@@ -145,12 +145,12 @@ class _JavaType(TypeInformation):
 
 
 def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: DataStream) -> bool:
-    """Give an agent of a job with checkpoints its gate, if its inputs end and it can have one.
+    """Add a gate to an agent of a job with checkpoints, if its inputs end and it can have one.
 
     Args:
         env: PyFlink's environment.
         agent: The name of the agent.
-        level: How many agents of the job were applied before it.
+        level: Number of agents of the job that were applied before it.
         stream: The output of the agent's operator.
 
     Returns:

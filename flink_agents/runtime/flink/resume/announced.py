@@ -1,4 +1,4 @@
-"""What a local job that resumes tells its tasks: its identity, and where its files are."""
+"""The facts that a resuming local job announces to its tasks: its identity, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink.stores import StoreChoice
 
 KEY = "internal.flink-agents.job-run"
-"""Not among the options of agents, whose names are checked."""
+"""Not an option of agents, whose names are checked."""
 
 PARKED_SECONDS = 60.0
-"""How long a second attempt waits for the end of the job, at most."""
+"""Maximum time that a second attempt waits for the end of the job."""
 
 _LOOK_SECONDS = 0.05
 _FOLLOW_SECONDS = 0.2
@@ -26,13 +26,13 @@ _FOLLOW_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class AnnouncedRun:
-    """A job run, as the tasks of a start know it.
+    """A job run, in the form for the tasks of a start.
 
     Attributes:
         identifier: The job identifier, if no option gives one.
-        identity: What ids and idempotency keys derive from: the identifier and the number of the job run.
+        identity: Source of ids and idempotency keys: the identifier and the number of the job run.
         journal: The file of the store ``sqlite``, if no option gives one.
-        checkpoints: Where Flink keeps the checkpoints of this start.
+        checkpoints: Directory of this start's checkpoints.
         driver: The process that runs the script.
     """
 
@@ -43,12 +43,12 @@ class AnnouncedRun:
     driver: int = 0
 
     def to_json(self) -> str:
-        """Return the text for Flink's configuration of the job."""
+        """Return the JSON for Flink's configuration of the job."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, flink: Mapping[str, str]) -> AnnouncedRun | None:
-        """Return what Flink's configuration of a task says; None if the job does not resume."""
+        """Return the announcement in a task's Flink configuration; None if the job does not resume."""
         text = flink.get(KEY)
         return None if not text else cls(**json.loads(text))
 
@@ -61,9 +61,10 @@ class AnnouncedRun:
         return None if choice is None else choice.beside(self.journal)
 
     def end_with_driver(self) -> None:
-        """Let this process die as soon as the script does, which has started it.
+        """End this process as soon as the script that started it ends.
 
-        Flink's JVM alone would go on for some seconds, or for ever if another process keeps its input open.
+        Otherwise Flink's JVM would keep running for some seconds, or forever if another process keeps its
+        input open.
         """
         if os.getppid() == self.driver and self.driver not in _followed:
             _followed.add(self.driver)
@@ -74,9 +75,10 @@ class AnnouncedRun:
         return any(Path(self.checkpoints).glob("chk-*/_metadata"))
 
     def park(self, attempt: int, check_cancelled: Callable[[], None]) -> None:
-        """Let no second attempt begin before the first checkpoint of a start: the job ends instead.
+        """Prevent a second attempt before the first checkpoint of a start: the job ends instead.
 
-        The driver cancels the job as soon as it hears of the failure. Until then nothing may happen twice.
+        The driver cancels the job as soon as it is notified of the failure. Until then, no effect may happen
+        twice.
         """
         until = time.monotonic() + PARKED_SECONDS
         while attempt > 0 and not self.has_checkpoint() and time.monotonic() < until:
@@ -90,5 +92,5 @@ _followed: set[int] = set()
 def _follow(driver: int) -> None:
     while os.getppid() == driver:
         time.sleep(_FOLLOW_SECONDS)
-    # What is recorded is on the disk; whatever else happened now would happen to a job that nobody runs.
+    # Records are on the disk; other work of this process would belong to a job that has ended.
     os.kill(os.getpid(), signal.SIGKILL)

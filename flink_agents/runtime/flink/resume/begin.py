@@ -1,4 +1,4 @@
-"""Decides with what a start of a local job begins, before Flink hears of it."""
+"""Decides what a start of a local job resumes from, before Flink is involved."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from flink_agents.runtime.flink.resume.script import Ended, Program, ScriptStart
 from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove, unreadable
 
 LOCK_SECONDS = 15.0
-"""How long a start waits for a process that ends: the JVM of a killed script takes a moment."""
+"""Time that a start waits for an ending process: the JVM of a killed script takes a moment."""
 
 RESTORE_SECONDS = 30.0
-"""How long a job may take from here until it commits what its checkpoint has."""
+"""Maximum time from here until the job commits the contents of its checkpoint."""
 
 _OUTPUTS = "finished.pickle"
 
 
 class Lock(Protocol):
-    """A lock that one process has."""
+    """A lock that one process can hold."""
 
     def take(self) -> bool:
-        """Take it, if nobody else has it."""
+        """Acquire the lock, unless another process holds it."""
         ...
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         ...
 
 
@@ -61,27 +61,26 @@ class ReadCheckpoint(Protocol):
     """Reads the metadata of a checkpoint."""
 
     def __call__(self, directory: Path) -> CheckpointContent:
-        """Return what the metadata of the checkpoint in ``directory`` says."""
+        """Return the metadata of the checkpoint in ``directory``."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a start wants to run.
+    """The job that a start wants to run.
 
     Attributes:
         name: Name of the job.
         identifier: The option ``job-identifier``; None if it is not set.
         plans: Fingerprint of each agent's plan.
-        fresh: True if it begins a new job run in any case.
-        accept: What it accepts to resume.
+        fresh: True if it starts a new job run in any case.
+        accept: The losses or repetitions that it accepts to resume.
         journal: The file of the journal, if the store has one.
         transaction_timeout: The shortest timeout of the job's transactions, in seconds.
-        inputs: What it reads that is of interest when it resumes.
-        savepoint: The savepoint of another job that a new job run begins with.
-        program: The script; None if it is no file.
-        recorded: Returns the identity of a job run of an identifier that a journal outside of the folder has
-            records of.
+        inputs: Its bounded inputs and sources, for checks when it resumes.
+        savepoint: The savepoint of another job that a new job run starts from.
+        program: The script; None if it is not a file.
+        recorded: Returns the identity of a job run of which a journal outside of the folder has records.
     """
 
     name: str
@@ -99,7 +98,7 @@ class Request:
 
 @dataclass
 class Beginning:
-    """With what a start begins.
+    """The decision about a start.
 
     Attributes:
         folder: The folder of the job.
@@ -108,10 +107,10 @@ class Beginning:
         plans: Fingerprint of each agent's plan.
         lock: Held until the job has ended.
         script: The start of the script.
-        chosen: The checkpoint to resume from; None if it begins with nothing.
+        chosen: The checkpoint to resume from; None if it starts without state.
         skipped: True if the job has finished in an unfinished start of the script.
         damaged: Newer checkpoints that are damaged.
-        warnings: What else the reader has to know.
+        warnings: Further warnings for the console.
     """
 
     folder: JobFolder
@@ -127,22 +126,22 @@ class Beginning:
 
     @property
     def shown(self) -> str:
-        """The folder, as the console shows it."""
+        """The folder, as displayed in the console."""
         return shown(self.folder.path)
 
     @property
     def shown_aside(self) -> str:
-        """The directory of what was set aside, as the console shows it."""
+        """The directory of the old data, as displayed in the console."""
         return shown(self.folder.state_dir / (self.run.aside or ""))
 
     def keep_outputs(self, outputs: list[list[Any]]) -> None:
-        """Store the lists of a job that has finished, for a later start of the script that skips it."""
+        """Store the lists of a finished job, for a later start of the script that skips the job."""
         if outputs:
             self.folder.outputs.mkdir(exist_ok=True)
             (self.folder.outputs / _OUTPUTS).write_bytes(pickle.dumps(outputs))
 
     def stored_outputs(self) -> list[list[Any]]:
-        """Return the lists of a job that has finished."""
+        """Return the lists of a finished job."""
         path = self.folder.outputs / _OUTPUTS
         return pickle.loads(path.read_bytes()) if path.exists() else []
 
@@ -150,10 +149,10 @@ class Beginning:
 def begin(
     folder: JobFolder, request: Request, lock: Lock, read: ReadCheckpoint, script: ScriptStart | None
 ) -> Beginning:
-    """Take the folder of a job, and decide with what the start begins.
+    """Lock the folder of a job, and decide what the start resumes from.
 
     Raises:
-        ResumeError: It cannot begin.
+        ResumeError: It cannot start.
         StoreError: The journal does not match.
     """
     record = RunRecord(folder)
@@ -207,9 +206,9 @@ def _begin(
 def _begin_run(
     beginning: Beginning, run: JobRun, record: RunRecord, request: Request, read: ReadCheckpoint
 ) -> None:
-    """Begin a job run, and remove what the one before has left."""
+    """Start a job run, and remove the data of the previous one."""
     folder, script = beginning.folder, beginning.script
-    # Written first: whatever a death leaves of the job run before, the next start removes it.
+    # Written first: after a crash, the next start removes the remaining data of the previous job run.
     new = replace(
         run,
         script="" if script is None else script.token,
@@ -218,7 +217,7 @@ def _begin_run(
     )
     if request.savepoint is not None:
         beginning.chosen = _taken_over(request.savepoint, read)
-        # The state names its journals by the identity that its own job had.
+        # The state names its journals by the identity of its own job.
         identity = _identity(request, 1)
         new = replace(new, identifier=identity, origin=str(beginning.chosen.candidate.path))
     beginning.run = record.write(new)
@@ -235,7 +234,7 @@ def _as_dict(program: Program | None) -> dict[str, str] | None:
 
 
 def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
-    """Wait for the script in which the job run has finished, if that still runs."""
+    """Wait for the script in which the job run has finished, if it is still running."""
     until = time.monotonic() + LOCK_SECONDS
     while script is not None and script.ended(run.script) is Ended.NOT_YET:
         if time.monotonic() >= until:
@@ -266,19 +265,19 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
         f"another process runs the job in {folder.path}",
         expected="one process at a time",
         found=None if last is None else f"a start at {last.began}{of}, perhaps process {last.pid}",
-        fix="stop it first; two jobs that run side by side need different names",
+        fix="stop it first; two jobs that run concurrently need different names",
     )
 
 
 def _last(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
-    """Return the last job run; a new one if nothing is known of any, here or in the journal."""
+    """Return the last job run; a new one if neither the folder nor the journal knows any."""
     run = record.read()
     if run is not None and run.name != request.name:
         raise JobFolderError(
-            f"the folder is that of another job: {folder.path}",
+            f"the folder belongs to another job: {folder.path}",
             expected=f"the job {request.name!r}",
             found=f"the job {run.name!r}, whose name is the same to this file system",
-            fix="give the jobs names that differ in more than upper and lower case",
+            fix="choose names that differ in more than upper and lower case",
         )
     if run is not None:
         return run
@@ -297,13 +296,13 @@ def _successor(run: JobRun, request: Request) -> JobRun:
 
 
 def _identity(request: Request, generation: int) -> str:
-    """Return what ids and idempotency keys of a job run derive from: other ones for each."""
+    """Return the source of a job run's ids and idempotency keys, which differs for each job run."""
     base = request.identifier or request.name
     return base if generation == 1 else f"{base}@{generation}"
 
 
 def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
-    # If nobody knows how many there were, no other job run has had this number.
+    # If the number of earlier job runs is unknown, this number is still unique.
     unknown = JobRun(request.name, generation=int(time.time()))
     try:
         before = record.read()
@@ -320,16 +319,16 @@ def _fresh(folder: JobFolder, record: RunRecord, request: Request) -> JobRun:
 
 
 def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
-    """Return the savepoint of another job that a job run begins with.
+    """Return the savepoint of another job that a job run starts from.
 
     Raises:
-        CheckpointDamagedError: It is not there, or not whole.
+        CheckpointDamagedError: It is missing or incomplete.
     """
     origin = origin_of(savepoint)
     chosen, problems = choose([origin], read, {})
     if chosen is None:
         raise CheckpointDamagedError(
-            f"the job cannot begin with the savepoint {savepoint}",
+            f"the job cannot start from the savepoint {savepoint}",
             expected="the directory of a savepoint, with the file _metadata",
             found="; ".join(problems),
             fix="correct local.savepoint, or copy the savepoint again",
@@ -338,7 +337,7 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
 
 
 def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> None:
-    """Choose the checkpoint, and check that everything else fits it."""
+    """Choose the checkpoint, and check that everything else matches it."""
     folder, run = beginning.folder, beginning.run
     check_lists(run, request.inputs)
     progress = read_progress(folder)
@@ -359,7 +358,7 @@ def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> Non
     if chosen is not None and run.journal and request.journal is not None and not request.journal.exists():
         raise no_journal(request.journal)
     if progress is None and run.checkpointed:
-        # It was written before: without it, an older journal would not be noticed.
+        # It was written before: without it, an older journal would not be detected.
         raise unreadable(folder, "no such file")
     if progress is not None and progress.journal is not None:
         path = request.journal if request.journal is not None else Path(progress.journal.path)
@@ -387,7 +386,7 @@ def _seen(run: JobRun, progress: Progress | None) -> int | None:
 
 
 def _check_newest(folder: JobFolder, run: JobRun, progress: Progress | None, found: list[Candidate]) -> None:
-    """Check that the newest checkpoint is there: Flink removes it only if the job finishes."""
+    """Check that the newest checkpoint exists: Flink removes it only if the job finishes."""
     seen = _seen(run, progress)
     newest = found[0]
     if newest.start == 0 and run.checkpointed:
@@ -400,17 +399,17 @@ def _check_newest(folder: JobFolder, run: JobRun, progress: Progress | None, fou
 
 def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
     return CheckpointsGoneError(
-        f"the job {run.name!r} had checkpoints, and the newest ones are gone",
+        f"the job {run.name!r} had checkpoints, but the newest ones are gone",
         expected=f"a checkpoint in {folder.checkpoints}",
-        found="the job may have finished just before its process died, as Flink removes them then; "
-        "or somebody has deleted them",
+        found="the job may have finished just before its process died, because Flink removes them then; or "
+        "they were deleted",
         fix="if all outputs are there, start over with --fresh; else restore the folder from a backup",
     )
 
 
 def _damaged(folder: JobFolder, problems: list[str]) -> CheckpointDamagedError:
     return CheckpointDamagedError(
-        f"no checkpoint in {folder.path} is whole",
+        f"no checkpoint in {folder.path} is complete",
         found="; ".join(problems),
         fix="restore the folder from a backup, or start over with --fresh",
     )
@@ -424,24 +423,24 @@ def _check_agents(run: JobRun, request: Request) -> None:
             "is in the checkpoint",
             expected=", ".join(sorted(run.plans)),
             found=", ".join(sorted(request.plans)) or "no agent",
-            fix="apply the agent under its old name until the job run has finished: "
-            "apply(..., name='...'); or start over with --fresh",
+            fix="apply the agent with its old name until the job run has finished: apply(..., name='...'); "
+            "or start over with --fresh",
         )
 
 
 def _check_transactions(
     beginning: Beginning, chosen: Chosen, request: Request, progress: Progress | None
 ) -> None:
-    """Check that brokers still keep the transactions that the checkpoint commits."""
+    """Check that brokers still hold the transactions that the checkpoint commits."""
     timeout, candidate = request.transaction_timeout, chosen.candidate
-    # A start that was stopped has committed; a savepoint of another job is committed by that one.
+    # A stopped start has committed them; for a savepoint of another job, that job has.
     committed = {0, *(one.number for one in beginning.run.starts if one.stopped)}
     if timeout is None or (candidate.savepoint and candidate.start in committed):
         return
     noted = {} if progress is None else progress.open_since
     since = noted.get(key_of(candidate.path), Moment(candidate.taken.timestamp()))
     age = since.until(Moment.now())
-    # The job commits when it has been restored, not now.
+    # The job commits them when it has been restored, not now.
     if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:
         return
     if request.accept is Accept.LOST_OUTPUTS:
@@ -453,8 +452,8 @@ def _check_transactions(
         expected=f"less than {timeout:.0f} s since the outputs were written",
         found=f"{age:.0f} s, since {then}"
         if age is not None
-        else f"the clock was set back: it is behind {then}, when they were written",
-        fix="set local.accept to lost-outputs to resume without what was not committed, or start over with "
-        "--fresh; for the future, give the sink a longer transaction_timeout"
+        else f"the clock was set back: it is before {then}, when they were written",
+        fix="set local.accept to lost-outputs to resume without uncommitted outputs, or start over with "
+        "--fresh; for the future, set a longer transaction_timeout of the sink"
         + ("" if age is not None else "; if the clock is wrong, set it first"),
     )

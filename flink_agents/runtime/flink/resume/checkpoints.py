@@ -15,19 +15,19 @@ from flink_agents.runtime.flink.resume.java import CheckpointContent
 from flink_agents.runtime.flink.resume.job_run import JobRun, Start
 
 METADATA = "_metadata"
-"""Flink writes it last, so that a checkpoint with it was complete."""
+"""Flink writes this file last, so a checkpoint with it is complete."""
 
 _DIRECTORY = re.compile(r"chk-(\d+)")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A checkpoint or savepoint that was complete.
+    """A complete checkpoint or savepoint.
 
     Attributes:
         path: Its directory.
         start: The number of the start that took it; 0 if another job took it.
-        number: Its number, if the directory's name says it; savepoints are the newest of their start.
+        number: Its number, if the directory's name has it; savepoints are the newest of their start.
         savepoint: True if it is a savepoint.
     """
 
@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def taken(self) -> datetime:
-        """When it was complete, in local time."""
+        """The time of its completion, in local time."""
         return datetime.fromtimestamp((self.path / METADATA).stat().st_mtime)
 
 
@@ -47,9 +47,9 @@ class Chosen:
     """The checkpoint to resume from.
 
     Attributes:
-        candidate: Where it is.
-        content: What its metadata says.
-        damaged: Newer ones that are not whole, with the reason, newest first.
+        candidate: The checkpoint or savepoint.
+        content: Its metadata.
+        damaged: Newer damaged ones, each with the reason, newest first.
     """
 
     candidate: Candidate
@@ -58,7 +58,7 @@ class Chosen:
 
     @property
     def title(self) -> str:
-        """What the console calls it."""
+        """Its name in the console."""
         kind = "savepoint" if self.candidate.savepoint else "checkpoint"
         taken = self.candidate.taken
         when = f"{taken:%H:%M:%S}" if taken.date() == datetime.now().date() else f"{taken:%Y-%m-%d %H:%M:%S}"
@@ -66,7 +66,7 @@ class Chosen:
 
 
 def directory_of(folder: JobFolder, start: Start) -> Path:
-    """Return where Flink keeps the checkpoints of a start."""
+    """Return the directory in which Flink stores the checkpoints of a start."""
     home = folder.checkpoints if start.checkpoints is None else Path(start.checkpoints)
     return home / start.job_id
 
@@ -94,12 +94,12 @@ def candidates(folder: JobFolder, run: JobRun) -> list[Candidate]:
 
 
 def origin_of(place: str) -> Candidate:
-    """Return the savepoint of another job that a job run begins with, given by a path or a URL of Flink's."""
+    """Return the savepoint of another job that a job run starts from, for a path or a URL of Flink."""
     return Candidate(Path(os.path.abspath(re.sub("^file:(//)?", "", place))), 0, float("inf"), savepoint=True)
 
 
 def digest_of(directory: Path) -> str:
-    """Return a checksum of all files of a checkpoint: it finds damage that sizes do not show."""
+    """Return a checksum of all files of a checkpoint: it detects damage that sizes do not show."""
     found = 0
     for path in sorted(directory.iterdir()):
         found = zlib.crc32(path.name.encode(), found)
@@ -110,19 +110,19 @@ def digest_of(directory: Path) -> str:
 
 
 def key_of(directory: Path) -> str:
-    """Return by which name the checksum of a checkpoint is known, wherever its folder is."""
+    """Return the name of a checkpoint's checksum, which does not depend on the place of its folder."""
     return f"{directory.parent.name}/{directory.name}"
 
 
 def choose(
     found: list[Candidate], read: Callable[[Path], CheckpointContent], digests: Mapping[str, str]
 ) -> tuple[Chosen | None, list[str]]:
-    """Return the newest whole checkpoint, and what is wrong with newer ones.
+    """Return the newest undamaged checkpoint, and the problems of newer ones.
 
     Args:
         found: The candidates, newest first.
-        read: Returns what the metadata of a checkpoint says.
-        digests: Checksums of checkpoints, as far as there are any.
+        read: Returns the metadata of a checkpoint.
+        digests: Checksums of checkpoints, as far as they exist.
     """
     damaged: list[tuple[Candidate, str]] = []
     for candidate in found:

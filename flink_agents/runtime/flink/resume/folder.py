@@ -1,4 +1,4 @@
-"""The folder in which a local job with a name keeps what its next start resumes from."""
+"""The folder of a named local job, with the data that its next start resumes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote
 from flink_agents.api.errors.resume import JobFolderError
 
 STATE_DIR = Path(".flink-agents")
-"""Where folders of jobs are, in the directory of the script, if ``local.state-dir`` says nothing else."""
+"""Directory of the jobs' folders, in the directory of the script, unless ``local.state-dir`` is set."""
 
 JOBS = "jobs"
 SET_ASIDE = "set-aside"
@@ -21,7 +21,7 @@ LONGEST_NAME = 120
 
 
 def escaped(name: str) -> str:
-    """Return the name of a job as one name of a directory, different for different names."""
+    """Return the name of a job as a directory name; different names stay different."""
     text = quote(name, safe=" ()+,=@", errors="surrogatepass")
     if text.startswith((".", " ")):
         text = f"%{ord(text[0]):02X}{text[1:]}"
@@ -55,17 +55,20 @@ class JobFolder:
 
     @property
     def record(self) -> Path:
-        """The file with what is recorded of the job run."""
+        """The file with the record of the job run."""
         return self.path / "job-run.json"
 
     @property
     def progress(self) -> Path:
-        """The file with how far the job run has come, which a start writes again and again."""
+        """The file with the progress of the job run, which a start writes repeatedly."""
         return self.path / "progress.json"
 
     @property
     def lock(self) -> Path:
-        """The file that the process locks which runs the job. It stays; nobody else opens it."""
+        """The file that the process running the job locks.
+
+        It is never removed, and only that process opens it.
+        """
         return self.path / "lock"
 
     @property
@@ -75,12 +78,12 @@ class JobFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Flink's retained checkpoints, below the Flink id of each start."""
+        """Flink's retained checkpoints, in directories named by the Flink id of each start."""
         return self.path / "checkpoints"
 
     @property
     def savepoints(self) -> Path:
-        """Savepoints with which starts were stopped, below the number of each start."""
+        """Savepoints with which starts were stopped, in directories named by the number of each start."""
         return self.path / "savepoints"
 
     @property
@@ -89,10 +92,10 @@ class JobFolder:
         return self.path / "outputs"
 
     def make(self) -> None:
-        """Make the folder if it is not there.
+        """Create the folder if it does not exist.
 
         Raises:
-            OSError: It cannot be made, or written to.
+            OSError: It cannot be created, or written to.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         probe = self.path / f".writable-{os.getpid()}"
@@ -100,7 +103,7 @@ class JobFolder:
         probe.unlink()
 
     def place_aside(self) -> str | None:
-        """Make a directory for what is set aside, with a copy of the record.
+        """Create a directory for the old data, with a copy of the record.
 
         Returns:
             Its path below the directory of the jobs; None if there is nothing to move.
@@ -114,12 +117,12 @@ class JobFolder:
         return str(target.relative_to(self.state_dir))
 
     def set_aside(self, place: str) -> None:
-        """Move all but the lock and the record to a directory; again, if a process died while it did so.
+        """Move everything except the lock and the record to a directory; repeat it after a crash.
 
-        The lock is left where it is: the process that moves the rest holds it.
+        The lock stays: this process holds it.
 
         Args:
-            place: What :meth:`place_aside` has returned.
+            place: The result of :meth:`place_aside`.
         """
         target = self.state_dir / place
         target.mkdir(parents=True, exist_ok=True)
@@ -138,7 +141,7 @@ class JobFolder:
 
 
 def unusable(path: Path, error: OSError) -> JobFolderError:
-    """Return the error about a directory that cannot be made, or written to."""
+    """Return the error about a directory that cannot be created, or written to."""
     return JobFolderError(
         f"the folder of the job cannot be used: {path}",
         found=str(error),
@@ -147,13 +150,13 @@ def unusable(path: Path, error: OSError) -> JobFolderError:
 
 
 def leftovers(folder: JobFolder) -> list[str]:
-    """Return names of what a job run has left in its folder."""
+    """Return the names of data that a job run has left in its folder."""
     parts = (folder.progress, folder.journal, folder.checkpoints, folder.savepoints, folder.outputs)
     return [part.name for part in parts if part.exists()]
 
 
 def record_gone(folder: JobFolder, found: list[str]) -> JobFolderError:
-    """Return the error about a folder that has data, and no record of whose they are."""
+    """Return the error about a folder that has data, but no record of its job run."""
     return JobFolderError(
         f"the record of the job run is gone: {folder.record}",
         expected="the record, or an empty folder",
@@ -163,7 +166,7 @@ def record_gone(folder: JobFolder, found: list[str]) -> JobFolderError:
 
 
 def sync_directory(path: Path) -> None:
-    """Let a directory's entries survive a crash of the machine."""
+    """Make a directory's entries survive a crash of the machine."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -172,11 +175,11 @@ def sync_directory(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str, durable: bool = True) -> None:
-    """Replace a file: whoever reads it finds the old text or the new one, also after a crash.
+    """Replace a file atomically: a reader gets the old or the new text, also after a crash.
 
     Args:
         path: The file.
-        text: What it is to hold.
+        text: The new content.
         durable: Wait until the new text survives a crash of the machine.
     """
     new = path.with_name(f"{path.name}.new")

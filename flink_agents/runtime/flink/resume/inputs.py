@@ -1,4 +1,4 @@
-"""Bounded inputs of a job run: a resumed job must read what it began to read."""
+"""Bounded inputs of a job run: a resumed job must read the same inputs as before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GivenList:
 
     Attributes:
         records: Its records.
-        place: Where the user gives it.
+        place: Its place in the user's code.
     """
 
     records: Sequence[Any]
@@ -28,12 +28,12 @@ class GivenList:
 
 @dataclass(frozen=True)
 class GivenInputs:
-    """What a job reads that is of interest when it resumes.
+    """The inputs of a job that matter when it resumes.
 
     Attributes:
         lists: Length and digest of each list, by its name.
-        places: Where the user gives each list.
-        restarting: Names of sources that begin again at each start.
+        places: The place of each list in the user's code.
+        restarting: Names of sources that start over at each start.
     """
 
     lists: Mapping[str, BoundedInput]
@@ -42,16 +42,16 @@ class GivenInputs:
 
 
 def no_inputs() -> GivenInputs:
-    """Return that nothing is known of what a job reads."""
+    """Return an object for unknown inputs."""
     return GivenInputs({}, {})
 
 
 def given_inputs(lists: Iterable[GivenList], restarting: Iterable[str]) -> GivenInputs:
-    """Return what a job reads.
+    """Return the inputs of a job.
 
     Args:
-        lists: Its lists, in the order in which they were given.
-        restarting: Names of sources that begin again at each start.
+        lists: Its lists, in the order in which they were passed.
+        restarting: Names of sources that start over at each start.
     """
     named = {f"list {number}": one for number, one in enumerate(lists, 1)}
     return GivenInputs(
@@ -75,52 +75,52 @@ def as_recorded(records: Sequence[Any]) -> BoundedInput:
 
 
 def check_lists(run: JobRun, given: GivenInputs) -> None:
-    """Check that each list is the one that the job run began with.
+    """Check that each list is the same as when the job run started.
 
     Raises:
-        InputChangedError: One is not.
+        InputChangedError: A list differs.
     """
     for name, before in run.inputs.items():
         present = given.lists.get(name)
         if present == before:
             continue
         raise InputChangedError(
-            f"{name} of the job {run.name!r} is not the one that the job run began with",
-            expected=f"the {before.length} records that from_list was given then",
+            f"{name} of the job {run.name!r} differs from the one that the job run started with",
+            expected=f"the {before.length} records that from_list got then",
             found=_difference(before, present),
-            fix="give the same list until the job run has finished, or start over with --fresh. Records "
-            "that come later need a source that grows, for example a topic of Kafka",
+            fix="pass the same list until the job run has finished, or start over with --fresh. For later "
+            "records, use a source that grows, for example a Kafka topic",
             where=given.places.get(name),
         )
 
 
 def _difference(before: BoundedInput, present: BoundedInput | None) -> str:
     if present is None:
-        return "the job has no such list any more"
+        return "the job no longer has this list"
     if present.length != before.length:
         return f"{present.length} records"
     return f"{present.length} records, of which some differ"
 
 
 def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> str | None:
-    """Return a warning if a source of a job that resumes may begin again.
+    """Return a warning if a source of a resuming job may start over.
 
     Args:
         run: The job run, which resumes from a checkpoint.
-        given: What it reads.
+        given: Its inputs.
         has_finished: True if an operator had finished when the checkpoint was taken: maybe the source.
 
     Raises:
-        SourceNotResumableError: A source begins again.
+        SourceNotResumableError: A source starts over.
     """
     if not given.restarting:
         return None
     names = ", ".join(f"{name!r}" for name in given.restarting)
     if has_finished:
-        return f"the source {names} begins anew if it had not been read to its end"
+        return f"the source {names} starts over if it had not been read to its end"
     raise SourceNotResumableError(
         f"the source {names} of the job {run.name!r} cannot resume: it would read all records again",
-        expected="sources that continue where the checkpoint left them",
+        expected="sources that continue from the checkpoint",
         found=f"{names}, which keeps no position",
         fix="use env.from_list(...) instead of from_collection, or a source of Kafka or of files, and start "
         "over with --fresh",
@@ -128,7 +128,7 @@ def restarting_sources(run: JobRun, given: GivenInputs, has_finished: bool) -> s
 
 
 def warning_of(given: GivenInputs) -> str | None:
-    """Return what to say of sources that begin again, before the job runs for the first time."""
+    """Return a warning about sources that start over, before the job runs for the first time."""
     if not given.restarting:
         return None
     names = ", ".join(f"{name!r}" for name in given.restarting)

@@ -1,7 +1,7 @@
-"""What a local job that resumes asks of its JVM: a lock, a check of checkpoints, a stop with a savepoint.
+"""JVM functions for a resuming local job: a lock, a check of checkpoints, a stop with a savepoint.
 
-PyFlink has no public API for any of it. The lock is held by the JVM, because that is the process which runs
-the job: if only the script dies, the lock stays until the JVM has ended.
+PyFlink has no public API for any of it. The lock is held by the JVM, because that process runs the job: if
+only the script dies, the lock stays until the JVM has ended.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def _jvm() -> Any:
 
 
 def url(path: Path) -> str:
-    """Return a path as Flink takes it; Flink does not decode what ``Path.as_uri`` encodes."""
+    """Return a path in the form that Flink accepts; Flink does not decode the result of ``Path.as_uri``."""
     return f"file://{path}"
 
 
 class JavaLock:
-    """A lock of the operating system on a file, held by the JVM. It ends with that process, however it ends.
+    """A lock of the operating system on a file, held by the JVM. It ends with that process in any case.
 
     Args:
         path: The file.
@@ -40,7 +40,7 @@ class JavaLock:
         self._file: Any = None
 
     def take(self) -> bool:
-        """Take the lock; returns False if another process or job has it."""
+        """Acquire the lock; return False if another process or job holds it."""
         file = _jvm().java.io.RandomAccessFile(str(self._path), "rw")
         try:
             lock = file.getChannel().tryLock()
@@ -54,7 +54,7 @@ class JavaLock:
         return True
 
     def release(self) -> None:
-        """Let go of the lock. The JVM may be gone."""
+        """Release the lock. The JVM may be gone."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -69,7 +69,7 @@ class StateFile:
 
     Attributes:
         path: The file.
-        size: How many bytes it has.
+        size: Its size in bytes.
     """
 
     path: Path
@@ -78,13 +78,13 @@ class StateFile:
 
 @dataclass(frozen=True)
 class CheckpointContent:
-    """What the metadata of a checkpoint or savepoint says.
+    """The metadata of a checkpoint or savepoint.
 
     Attributes:
         number: Its number, which grows over all starts of a job run.
         files: The files with its state.
         operators: Ids of the operators with state.
-        has_finished: True if an operator had finished before, as one whose input has ended.
+        has_finished: True if an operator had finished before, for example because its input has ended.
     """
 
     number: int
@@ -94,7 +94,7 @@ class CheckpointContent:
 
 
 def read_checkpoint(directory: Path) -> CheckpointContent:
-    """Return what the metadata of the checkpoint in ``directory`` says.
+    """Return the metadata of the checkpoint in ``directory``.
 
     Raises:
         ValueError: Flink cannot read it.
@@ -124,7 +124,7 @@ def read_checkpoint(directory: Path) -> CheckpointContent:
 
 
 def _collect(subtask: Any, files: dict[Path, int]) -> None:
-    """Note the files of the state of a subtask."""
+    """Add the files of a subtask's state."""
     for kind in (
         "getManagedKeyedState",
         "getRawKeyedState",
@@ -138,25 +138,25 @@ def _collect(subtask: Any, files: dict[Path, int]) -> None:
 
 
 def _streams(handle: Any) -> list[Any]:
-    """Return the handles of the streams that a handle of state consists of."""
+    """Return the handles of the streams that a state handle consists of."""
     if not handle.getClass().getSimpleName().startswith("IncrementalRemote"):
         return [handle.getDelegateStateHandle()]
-    # What RocksDB writes, for full checkpoints too: its files.
+    # RocksDB's files, for full checkpoints too.
     parts = [*handle.getPrivateState().toArray(), *handle.getSharedState().toArray()]
     return [handle.getMetaDataStateHandle(), *(part.getHandle() for part in parts)]
 
 
 class SavepointFailed(Exception):
-    """A job was not stopped with a savepoint; the text is the reason, and empty if time ran out."""
+    """A job was not stopped with a savepoint; the message is the reason, and empty after a timeout."""
 
 
 def stop_with_savepoint(client: Any, directory: Path, seconds: float) -> str:
-    """Stop a job with a savepoint; returns its path.
+    """Stop a job with a savepoint, and return its path.
 
     Args:
         client: Java's client of the job.
-        directory: Where the savepoint goes.
-        seconds: How long it may take.
+        directory: Directory of the savepoint.
+        seconds: Timeout in seconds.
 
     Raises:
         SavepointFailed: It did not complete in time, or failed.
@@ -188,14 +188,14 @@ def unset(env: StreamExecutionEnvironment, keys: Mapping[str, str] | list[str]) 
 
 
 def leave_out(env: StreamExecutionEnvironment) -> None:
-    """Remove what was put together from an environment without running it."""
+    """Remove the transformations of an environment without running them."""
     found = env._j_stream_execution_environment.getTransformations()
     # Py4J's own clear() removes from a list that it has emptied already.
     found.removeAll(_jvm().java.util.ArrayList(found))
 
 
 def skipped_result(job_id: str) -> Any:
-    """Return Java's result of a job that an earlier start has finished."""
+    """Return Java's result for a job that an earlier start has finished."""
     jvm = _jvm()
     id_ = jvm.org.apache.flink.api.common.JobID.fromHexString(job_id)
     return jvm.org.apache.flink.api.common.JobExecutionResult(id_, 0, jvm.java.util.HashMap())

@@ -1,4 +1,4 @@
-"""What is recorded of a job run, which goes through several starts until the job finishes or starts over."""
+"""The record of a job run, which consists of several starts until the job finishes or starts over."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
 VERSION = 1
 
 CLOCKS_DIFFER = 60.0
-"""By how many seconds the clocks of two machines may differ, or a clock be corrected, without a word."""
+"""Difference in seconds between two machines' clocks, or by a corrected clock, that is tolerated silently."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class BoundedInput:
-    """A bounded input, as it was when the job run began.
+    """A bounded input at the start of the job run.
 
     Attributes:
-        length: How many records it has.
+        length: Number of records.
         digest: Digest of the records.
     """
 
@@ -43,11 +43,12 @@ class Start:
     Attributes:
         number: Its number in the job run, from 1.
         job_id: Flink's id of the job.
-        began: When, as ISO 8601 in UTC.
+        began: Time of the start, as ISO 8601 in UTC.
         parallelism: The default parallelism of the job.
-        pid: The process, for messages only: after a restart of a container another one may have the number.
+        pid: The process, for messages only: after a restart of a container, another process may have the same
+            id.
         checkpoints: The directory of its checkpoints, if they are not in the folder.
-        stopped: True if it was stopped with a savepoint, and came to its end.
+        stopped: True if it was stopped with a savepoint, and ended.
         parent: The start from whose checkpoint it resumed; 0 if it did not.
         resumed: The number of that checkpoint.
     """
@@ -65,25 +66,25 @@ class Start:
 
 @dataclass(frozen=True)
 class JobRun:
-    """What is recorded of a job run.
+    """The record of a job run.
 
     Attributes:
         name: Name of the job.
         generation: Number of the job run of this name, from 1.
         identifier: The job identifier of the job run, from which ids and idempotency keys derive.
         script: The start of the script that the last start belongs to.
-        program: Where that script is (``script.Program``); None if it is no file.
+        program: The script's file (``script.Program``); None if it is not a file.
         starts: All starts.
-        checkpointed: True if a checkpoint of the job run was seen complete.
+        checkpointed: True if a checkpoint of the job run was complete.
         plans: Fingerprint of each agent's plan, by its name.
         inputs: Bounded inputs, by name.
-        outputs: What collects outputs into lists keeps here, by name.
+        outputs: Data of the collection of outputs into lists, by name.
         transaction_timeout: The shortest timeout of transactions of the job's sinks, in seconds.
         journal: True if the job has a journal in a file.
-        origin: The savepoint of another job that the job run began with.
-        aside: Where what the job run before has left goes, if this one was started over.
-        stopping: Where the savepoint goes with which the last start was asked to stop.
-        finished: When the job finished, as ISO 8601 in UTC.
+        origin: The savepoint of another job that the job run started from.
+        aside: Directory for the data of the previous job run, if this one was started over.
+        stopping: Directory of the savepoint with which the last start is being stopped.
+        finished: Time at which the job finished, as ISO 8601 in UTC.
     """
 
     name: str
@@ -109,9 +110,9 @@ class JobRun:
         return self.starts[-1] if self.starts else None
 
     def lineage(self) -> dict[int, int | None]:
-        """Return which starts have led to the last one, and until which checkpoint; None is to the end.
+        """Return the starts that led to the last one, and the last checkpoint of each; None means to the end.
 
-        A start that a later one did not resume from, because its checkpoints were damaged, is not among them.
+        A start that a later one did not resume from, because its checkpoints were damaged, is not included.
         """
         starts = {start.number: start for start in self.starts}
         found: dict[int, int | None] = {}
@@ -122,19 +123,19 @@ class JobRun:
         return found
 
     def to_json(self) -> str:
-        """Return the text of the record."""
+        """Return the record as JSON."""
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> JobRun:
-        """Return the record that ``text`` holds; what a newer version added to it is left out.
+        """Return the record in ``text``, without fields of newer versions.
 
         Raises:
-            ValueError: It is not a record, or one of a newer format.
+            ValueError: It is not a record, or has a newer format.
         """
         loaded: Any = json.loads(text)
         if not isinstance(loaded, dict) or loaded.get("version") != VERSION:
-            raise ValueError("no record of a job run that this version reads")
+            raise ValueError("not a record of a job run that this version reads")
         values = {key: value for key, value in cast("dict[str, Any]", loaded).items() if key in _FIELDS}
         try:
             values["starts"] = tuple(Start(**one) for one in values.get("starts", ()))
@@ -148,7 +149,7 @@ _FIELDS = frozenset(JobRun.__dataclass_fields__)
 
 
 class RunRecord:
-    """The record of a job run in its folder. Safe for threads; one process writes, which holds the lock.
+    """The record of a job run in its folder. Thread-safe; only the process that holds the lock writes it.
 
     Args:
         folder: The folder of the job.
@@ -159,7 +160,7 @@ class RunRecord:
         self._lock = threading.Lock()
 
     def read(self) -> JobRun | None:
-        """Return what is recorded; None if there was no start yet.
+        """Return the record; None if there was no start yet.
 
         Raises:
             JobFolderError: The file cannot be read.
@@ -179,7 +180,7 @@ class RunRecord:
             ) from error
 
     def write(self, run: JobRun) -> JobRun:
-        """Replace the record, so that it survives a crash; returns it.
+        """Replace the record so that it survives a crash, and return it.
 
         Raises:
             JobFolderError: It cannot be written.
@@ -191,25 +192,25 @@ class RunRecord:
                 raise JobFolderError(
                     f"the record of the job run cannot be written: {self._folder.record}",
                     found=str(error),
-                    fix="look at the free space and the permissions of the folder",
+                    fix="check the free space and the permissions of the folder",
                 ) from error
         return run
 
     def update(self, change: Callable[[JobRun], JobRun]) -> JobRun:
-        """Replace the record by what ``change`` makes of it; returns that."""
+        """Replace the record by the result of ``change``, and return it."""
         with self._lock:
             run = change(JobRun.from_json(self._folder.record.read_text(encoding="utf-8")))
             write_atomically(self._folder.record, run.to_json())
         return run
 
     def stopped(self) -> JobRun:
-        """Note that the last start has stopped with a savepoint; returns the record."""
+        """Record that the last start has stopped with a savepoint, and return the record."""
         return self.update(
             lambda run: replace(run, starts=(*run.starts[:-1], replace(run.starts[-1], stopped=True)))
         )
 
     def set(self, **values: Any) -> JobRun:
-        """Replace fields of the record; returns it."""
+        """Replace fields of the record, and return it."""
         return self.update(lambda run: replace(run, **values))
 
 
@@ -220,12 +221,12 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment, which can be compared with others although somebody sets the clock.
+    """A moment that can be compared with others even if the clock was changed in between.
 
     Attributes:
-        wall: What the clock said, in seconds since 1970.
-        boot: Id of the start of the machine; empty if the system has none, as macOS.
-        running: Seconds since that start, with those in which the machine slept.
+        wall: Time of the clock, in seconds since 1970.
+        boot: Id of the machine's boot; empty if the system has none, as macOS.
+        running: Seconds since that boot, including those in which the machine slept.
     """
 
     wall: float
@@ -241,10 +242,10 @@ class Moment:
         return cls(time.time(), boot, running)
 
     def until(self, later: Moment) -> float | None:
-        """Return how many seconds lie between two moments; None if nobody knows.
+        """Return the seconds between two moments; None if unknown.
 
-        If the machine was started again in between, or is another one, only the clocks can say it. They
-        cannot if the later one is behind.
+        If the machine was rebooted in between, or is another one, only the clocks can be compared. The result
+        is None if the later clock is behind.
         """
         if self.boot and self.boot == later.boot:
             return later.running - self.running
@@ -252,10 +253,10 @@ class Moment:
         return None if passed < -CLOCKS_DIFFER else max(passed, 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for a file."""
+        """Return the moment as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Moment:
-        """Return what :meth:`to_json` gave."""
+        """Return the moment that :meth:`to_json` returned."""
         return cls(float(values["wall"]), str(values["boot"]), float(values["running"]))

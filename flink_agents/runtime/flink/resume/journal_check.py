@@ -1,4 +1,4 @@
-"""Compares journals with what the folder of a job knows of them, before any effect."""
+"""Compares journals with the facts in the folder of a job, before any effect."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import split_journal_name
 
 _PAGE = 1000
-"""How many journals are asked for at a time."""
+"""Number of journals per request."""
 
 AHEAD = 1_000_000
-"""The state of keys may have seen a little more of the journal than the last look at it."""
+"""Difference that is tolerated: the state of keys may be slightly ahead of the last check of the journal."""
 
 
 @dataclass(frozen=True)
 class SeenJournal:
-    """How far a journal had come when a start last looked.
+    """The position of a journal at the last check of a start.
 
     Attributes:
         path: The file.
@@ -48,37 +48,37 @@ class SeenJournal:
     position: JournalPosition
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the file of the progress."""
+        """Return it as JSON values, for the file of the progress."""
         return {"path": self.path, "store": self.position.store_id, "position": self.position.number}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SeenJournal:
-        """Return what :meth:`to_json` gave."""
+        """Return the object that :meth:`to_json` returned."""
         return cls(str(values["path"]), JournalPosition(str(values["store"]), int(values["position"])))
 
 
 def look(path: Path) -> JournalPosition | None:
-    """Return how far the journal at ``path`` has come; None if there is none that can be read."""
+    """Return the position of the journal at ``path``; None if there is no readable one."""
     with contextlib.suppress(sqlite3.Error, OSError):
         return journal_position(path)
     return None
 
 
 def no_journal(path: Path, expected: str = "", found: str | None = None) -> JournalMissingError:
-    """Return the error about a journal that is gone, or is another one."""
+    """Return the error about a missing journal, or another one in its place."""
     return JournalMissingError(
-        f"the journal of the job run is not there: {path}; recorded durable steps would be made again",
+        f"the journal of the job run is missing: {path}; recorded durable steps would be repeated",
         expected=f"the store {expected}" if expected else "the file",
-        found="no journal that can be read" if found is None else f"the store {found}",
-        fix="put the file back, with its -wal file if there is one, or start over with --fresh",
+        found="no readable journal" if found is None else f"the store {found}",
+        fix="restore the file, with its -wal file if there is one, or start over with --fresh",
     )
 
 
 def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | None:
-    """Check that a journal has everything that a job run had seen in it.
+    """Check that a journal is not behind the position that a job run has recorded.
 
     Args:
-        seen: What was seen.
+        seen: The recorded position.
         path: The file.
         accepts_older: True if an older copy is accepted.
 
@@ -96,13 +96,13 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
         return None
     if accepts_older:
         raise_position(path, seen.position.number + AHEAD)
-        return f"the journal {path} is an older copy; durable steps that it lacks are made again"
+        return f"the journal {path} is an older copy; durable steps that it lacks are repeated"
     raise JournalOutdatedError(
-        f"the journal {path} is an older copy: durable steps that it lacks would be made again",
+        f"the journal {path} is an older copy: durable steps that it lacks would be repeated",
         expected=f"position {seen.position.number} or later",
         found=f"position {found.number}",
         fix="restore the whole folder from one backup, so that checkpoint and journal match; or start over "
-        "with --fresh; or set local.accept to older-journal to resume all the same",
+        "with --fresh; or set local.accept to older-journal to resume anyway",
     )
 
 
@@ -110,19 +110,19 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
 
 
 def job_run_missing(folder: JobFolder, identity: str) -> JobRunMissingError:
-    """Return the error about a journal that knows more of the job than its folder."""
+    """Return the error about a journal that has records of the job, unlike its folder."""
     return JobRunMissingError(
-        f"the journal has records of {identity!r}, and the folder of the job has no job run: {folder.path}. "
-        "Recorded steps would be taken for those of new inputs",
+        f"the journal has records of {identity!r}, but the folder of the job has no job run: {folder.path}. "
+        "New inputs would get the results of recorded steps",
         expected="the folder of that job run, or a journal without its records",
         found="an empty folder: it was deleted, or the job ran elsewhere",
-        fix="restore the folder from a backup; or start over with --fresh, which gives ids and idempotency "
-        "keys of their own; or, if the job ran on a cluster, begin with its savepoint: local.savepoint",
+        fix="restore the folder from a backup; or start over with --fresh, which uses new ids and "
+        "idempotency keys; or, if the job ran on a cluster, start from its savepoint: local.savepoint",
     )
 
 
 def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifier: str) -> str | None:
-    """Return the identity of a job run that a journal outside of the folder has records of.
+    """Return the identity of a job run of which a journal outside of the folder has records.
 
     Args:
         stores: The stores of the agents.
@@ -133,7 +133,7 @@ def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifi
     for store in outside.values():
         found: list[str | None] = []
         errors: list[Exception] = []
-        # The script may call execute() in a coroutine, whose thread has an event loop already.
+        # The script may call execute() in a coroutine, whose thread already has an event loop.
         thread = threading.Thread(target=_ask, args=(store.make(), identifier, found, errors))
         thread.start()
         thread.join()
@@ -145,7 +145,7 @@ def recorded_identity(stores: Iterable[StoreChoice], folder: JobFolder, identifi
 
 
 def _is_outside(store: StoreChoice, folder: JobFolder) -> bool:
-    # What is in memory ends with its process.
+    # Data in memory ends with its process.
     if store.name == "memory":
         return False
     return store.file is None or (store.file.exists() and not store.file.is_relative_to(folder.path))

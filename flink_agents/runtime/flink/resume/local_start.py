@@ -1,4 +1,4 @@
-"""One start of a local job that resumes: what it does before, while and after Flink runs the job."""
+"""One start of a local job that resumes: its work before, during and after Flink's execution of the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INTERVAL = "execution.checkpointing.interval"
 _CLAIM_MODE = "execution.state-recovery.claim-mode"
 RETAINED = 3
 STOP_AGAIN_SECONDS = 0.5
-"""After what time a savepoint that failed is tried again."""
+"""Pause before a failed savepoint is retried."""
 
 DEFAULTS = {
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
@@ -41,7 +41,7 @@ DEFAULTS = {
     # A checkpoint that fails, for example on a full disk, must not end the job.
     "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
 }
-"""Flink's options of a job that resumes, unless the user sets them."""
+"""Default Flink options of a resuming job; the user's settings override them."""
 
 
 @dataclass
@@ -49,9 +49,9 @@ class LocalStart:
     """One start of a local job that resumes.
 
     Attributes:
-        beginning: What was found and decided before.
+        beginning: The decision about the start.
         config: Options of the job.
-        journal: The file of the journal; None if the store is another one.
+        journal: The file of the journal; None for another store.
     """
 
     beginning: Beginning
@@ -72,7 +72,7 @@ class LocalStart:
 
     @property
     def skips(self) -> bool:
-        """True if the job has finished in the unfinished start of the script, and is left out."""
+        """True if the job has finished in the unfinished start of the script, and is skipped."""
         return self.beginning.skipped
 
     # -- before the job runs ----------------------------------------------------------
@@ -119,7 +119,7 @@ class LocalStart:
         )
         once = {KEY: announced.to_json(), java.FIXED_JOB_ID: start.job_id}
         if chosen is not None:
-            # The savepoint of another job stays its own.
+            # The savepoint of another job is not changed.
             mode = "CLAIM" if chosen.candidate.start else "NO_CLAIM"
             once |= {RECOVERY_PATH: java.url(chosen.candidate.path), _CLAIM_MODE: mode}
         self._set = once
@@ -128,14 +128,14 @@ class LocalStart:
         self._watcher = Watcher(folder, number, checkpoints, self.journal, self._first_checkpoint, before)
 
     def list_file(self, index: int, stream: DataStream) -> list_files.ListFile:
-        """Have a stream written to the files of a list; returns what reads them.
+        """Write a stream to the files of a list, and return the list's reader.
 
         Args:
-            index: Which list of the job it is.
+            index: Index of the list in the job.
             stream: The stream.
 
         Raises:
-            JobFolderError: There can be no files.
+            JobFolderError: The files cannot be written.
         """
         outputs, link = self.beginning.folder.outputs, str(self._run.outputs[list_files.LINK])
         assert self._start is not None
@@ -145,18 +145,18 @@ class LocalStart:
             raise JobFolderError(
                 f"the outputs of the job cannot be written to {outputs}",
                 found=str(error),
-                fix=f"see that you may write there and to {Path(link).parent}, and free some space",
+                fix=f"make both directories writable, there and {Path(link).parent}, and free some space",
             ) from error
         file = list_files.ListFile(outputs, index, self._run.lineage())
         file.write(stream, link, self._start.number)
         return file
 
     def withdraw(self, env: StreamExecutionEnvironment) -> None:
-        """Remove the options that are for this job alone."""
+        """Remove the options of this job from the environment."""
         java.unset(env, self._set)
 
     def skip(self, env: StreamExecutionEnvironment) -> Any:
-        """Leave the job out; returns Java's result for it."""
+        """Skip the job, and return Java's result for it."""
         java.leave_out(env)
         self.beginning.lock.release()
         run = self.beginning.run
@@ -167,7 +167,7 @@ class LocalStart:
     # -- while it runs ----------------------------------------------------------------
 
     def submitted(self, client: Any) -> None:
-        """Begin to follow the job."""
+        """Start to follow the job."""
         self._client = client
         assert self._watcher is not None
         self._watcher.start()
@@ -175,7 +175,7 @@ class LocalStart:
     def may_restart(self) -> bool:
         """Return True if a failure may restart the job.
 
-        If you enable no checkpoints yourself, a failure before the first one ends the job at once.
+        Unless you enable checkpoints yourself, a failure before the first one ends the job at once.
         """
         return self._enabled or self._watcher is None or self._watcher.has_checkpoint()
 
@@ -193,7 +193,7 @@ class LocalStart:
             self._failed()
 
     def _first_checkpoint(self) -> None:
-        """Note that there is a checkpoint, and remove those of earlier starts that nobody needs any more."""
+        """Record that there is a checkpoint, and remove unneeded ones of earlier starts."""
         self._run = self._record.set(checkpointed=True)
         assert self._start is not None
         resumed = self.beginning.chosen
@@ -206,7 +206,7 @@ class LocalStart:
     # -- its end ----------------------------------------------------------------------
 
     def finished(self, outputs: list[list[Any]]) -> None:
-        """Note that the job has finished, or exit if it was stopped.
+        """Record that the job has finished, or exit if it was stopped.
 
         Raises:
             SystemExit: It was stopped.
@@ -214,7 +214,7 @@ class LocalStart:
         self._over.set()
         if self._signals.code is not None:
             self._ended.wait(self.config.get(AgentOptions.STOP_TIMEOUT).total_seconds() + 60)
-            # A savepoint that was complete too late for us has stopped the job all the same.
+            # A savepoint that completed after the timeout has also stopped the job.
             found = [one.path.name for one in self._savepoints() if self._stopped is None]
             self._stopped = self._stopped or next((f"savepoint {name}" for name in found), None)
         if self._stopped is not None:
@@ -231,7 +231,7 @@ class LocalStart:
         """Exit if the job was ended by a signal, without a savepoint.
 
         Raises:
-            SystemExit: It was.
+            SystemExit: The job was ended by a signal.
         """
         if self._signals.code is not None:
             self._say_stopped("without a savepoint; it resumes from its last checkpoint")
@@ -260,7 +260,7 @@ class LocalStart:
         self._record.set(stopping=str(directory.relative_to(self.beginning.folder.path)))
         until, problem = time.monotonic() + seconds, ""
         while (left := until - time.monotonic()) > 0 and not self._over.is_set():
-            # A job that went on after an attempt would go back to what that one has left.
+            # If the job continued after such an attempt, it would resume from the data of that attempt.
             remove([one.path for one in self._savepoints()])
             try:
                 self._stopped = (
@@ -268,7 +268,7 @@ class LocalStart:
                 )
                 return
             except java.SavepointFailed as failed:
-                # While tasks start, none can be taken.
+                # While tasks start, no savepoint can be taken.
                 problem = str(failed)
                 self._over.wait(STOP_AGAIN_SECONDS)
         if not self._over.is_set():
@@ -284,7 +284,7 @@ class LocalStart:
 
 
 def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
-    """Print where the job keeps its data, and where it begins."""
+    """Print the folder of the job's data, and the point from which it resumes."""
     name, run = beginning.run.name, beginning.run
     console.say(f"job {name!r}: data in {beginning.shown}")
     for problem in beginning.damaged:
@@ -302,6 +302,4 @@ def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
     elif run.aside is not None:
         console.say(f"starting {name!r} over: its former data is in {beginning.shown_aside}")
     elif run.generation > 1:
-        console.say(
-            f"{name!r} has finished: this is job run {run.generation}, which makes durable steps again"
-        )
+        console.say(f"{name!r} has finished: this is job run {run.generation}, which repeats durable steps")

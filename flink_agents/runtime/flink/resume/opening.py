@@ -24,19 +24,19 @@ from flink_agents.runtime.flink.resume.script import Program, ScriptStart, scrip
 from flink_agents.runtime.flink.stores import StoreChoice
 
 SHORTEST_TIMEOUT = "internal.flink-agents.transaction-timeout-ms"
-"""Exactly-once sinks note here how long brokers keep their transactions."""
+"""Exactly-once sinks store here the time that brokers keep their transactions."""
 
 _log = bounded_logger("flink_agents.resume")
 
 
 @dataclass(frozen=True)
 class ResumableAgent:
-    """What an agent needs to be resumed.
+    """The facts about an agent that are needed to resume it.
 
     Attributes:
         name: Its name.
         plan: Fingerprint of its plan.
-        store: Where it records durable steps; None if it makes none.
+        store: The store of its durable steps; None if it makes none.
         keeps: True if it has durable steps, timers, signals or memory.
     """
 
@@ -53,17 +53,17 @@ def open_start(
     agents: Iterable[ResumableAgent],
     inputs: Callable[[], GivenInputs] = no_inputs,
 ) -> LocalStart | None:
-    """Begin a start of a local job; returns None if the job does not resume.
+    """Open a start of a local job; return None if the job does not resume.
 
     Args:
         env: PyFlink's environment of the job.
         config: Options of the job.
-        name: The name that ``execute`` was given.
+        name: The name that was passed to ``execute``.
         agents: The agents of the job.
-        inputs: Returns what the job reads; called if it resumes.
+        inputs: Returns the inputs of the job; called if it resumes.
 
     Raises:
-        ResumeError: The start cannot begin.
+        ResumeError: The job cannot start.
         StoreError: The journal does not match.
     """
     agents = list(agents)
@@ -77,7 +77,9 @@ def open_start(
     script = script_start(decision.state_dir, decision.script, policy.arguments())
     if name in script.names:
         second = policy.Decision(
-            None, reason="the script has run a job of that name already", fix="give each job another name"
+            None,
+            reason="the script has run a job of that name already",
+            fix="choose a different name for each job",
         )
         _say_what_is_lost(second, agents)
         return None
@@ -128,12 +130,12 @@ def _begin(
 
 
 def _say_what_is_lost(decision: policy.Decision, agents: list[ResumableAgent]) -> None:
-    """Warn of durable steps that the next start would make again."""
+    """Warn about durable steps that the next start would repeat."""
     durable = [agent.name for agent in agents if agent.store is not None]
     if durable and (policy.main_script() is not None or "script" in decision.reason):
         _log.warning(
-            "this job does not resume if its process dies: %s. The next start would make the durable steps "
-            "of %s again. To have it resume: %s",
+            "this job does not resume if its process dies: %s. The next start would repeat the durable "
+            "steps of %s. To make it resume: %s",
             decision.reason,
             ", ".join(durable),
             decision.fix,
@@ -147,18 +149,18 @@ def may_enable(env: StreamExecutionEnvironment) -> bool:
 
 
 def check_checkpoints(env: StreamExecutionEnvironment) -> None:
-    """Check that a job whose sinks commit with checkpoints takes some.
+    """Check that a job whose sinks commit with checkpoints has checkpoints.
 
     Raises:
-        KafkaStreamError: It takes none.
+        KafkaStreamError: It has none.
     """
     noted = SHORTEST_TIMEOUT in flink_compat.configuration_of(env)
     if noted and not env.get_checkpoint_config().is_checkpointing_enabled():
         raise KafkaStreamError(
-            "a sink of the job commits with checkpoints, and the job takes none",
+            "a sink of the job commits with checkpoints, but the job takes none",
             expected="checkpoints for delivery='exactly-once'",
             found="no checkpoints",
-            fix="give a local job a name, env.execute('orders'), so that it takes checkpoints; or call "
+            fix="name a local job, env.execute('orders'), so that it takes checkpoints; or call "
             "enable_checkpointing(...) of PyFlink's environment; or write at-least-once",
             where=authors_place(),
         )

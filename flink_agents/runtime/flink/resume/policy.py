@@ -1,4 +1,4 @@
-"""Decides if a local job resumes, and where its folder is."""
+"""Decides if a local job resumes, and chooses its folder."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FRESH_ARGUMENT = "--fresh"
 
 @dataclass(frozen=True)
 class Decision:
-    """If a job resumes.
+    """The decision if a job resumes.
 
     Attributes:
-        state_dir: Where folders of jobs are; None if it does not resume.
+        state_dir: Directory of the jobs' folders; None if it does not resume.
         script: The script that runs the job.
-        reason: Why it does not resume.
-        fix: What the user can do about it.
-        program: Where the script is; None if it is no file.
+        reason: The reason why it does not resume.
+        fix: The fix for the user.
+        program: The script's file; None if it is not a file.
     """
 
     state_dir: Path | None
@@ -45,13 +45,13 @@ def main_script() -> Path | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if file is None or shell is not None or _in_pytest():
         return None
-    # What Python reads from a pipe is called <stdin>; a script inside a zip file has no directory beside it.
+    # For a program from a pipe, the name is <stdin>; a script in a zip file has no directory next to it.
     path = Path(file).absolute()
     return path if path.parent.is_dir() and not path.name.startswith("<") else None
 
 
 def _in_pytest() -> bool:
-    # A script that a test starts inherits the variable, and may import pytest for its own reasons.
+    # A script that a test starts inherits the variable, and may import pytest for other reasons.
     return "PYTEST_VERSION" in os.environ and "_pytest.main" in sys.modules
 
 
@@ -62,19 +62,19 @@ def decide(
 
     Args:
         config: Options of the job.
-        name: The name that ``execute`` was given.
+        name: The name that was passed to ``execute``.
         keeps_something: True if the job has anything to resume: checkpoints, or agents that need them.
         flink: Flink's configuration.
 
     Raises:
-        CannotResumeError: It cannot, and has to.
+        CannotResumeError: It cannot resume, but the option requires it.
     """
     policy = Resume(config.get(AgentOptions.RESUME))
     script = main_script()
     found = _decide(policy, name, keeps_something, flink, script)
     if found is not None and policy is Resume.REQUIRE:
         raise CannotResumeError(
-            f"local.resume is {policy.value!r}, and this job cannot resume",
+            f"local.resume is {policy.value!r}, but this job cannot resume",
             expected="a job that resumes",
             found=found.reason,
             fix=found.fix,
@@ -95,10 +95,10 @@ def _decide(
     if policy is Resume.NEVER:
         return Decision(None, reason="the option local.resume is 'never'", fix="set local.resume to 'auto'")
     if name is None:
-        return Decision(None, reason="it has no name", fix="give it a name: env.execute('orders')")
+        return Decision(None, reason="it has no name", fix="name it: env.execute('orders')")
     if any(flink.get(key) for key in (RECOVERY_PATH, _OLD_RECOVERY_PATH)):
-        reason = f"{RECOVERY_PATH} says where it begins"
-        return Decision(None, reason=reason, fix="leave that option out")
+        reason = f"{RECOVERY_PATH} sets where it starts"
+        return Decision(None, reason=reason, fix="remove that option")
     if policy is Resume.AUTO and script is None:
         reason = "it does not run from a script"
         return Decision(None, reason=reason, fix="run it from a file, or set local.resume to 'require'")
@@ -109,10 +109,10 @@ def _decide(
 
 
 def wants_fresh(config: Configuration) -> bool:
-    """Return True if the start begins a new job run, whatever is left of the last one."""
+    """Return True if the start begins a new job run in any case."""
     return bool(config.get(AgentOptions.FRESH)) or FRESH_ARGUMENT in sys.argv[1:]
 
 
 def arguments() -> list[str]:
-    """Return what the command line says of the jobs that the script runs."""
+    """Return the command line arguments of the script, which may select its jobs."""
     return [one for one in sys.argv[1:] if one != FRESH_ARGUMENT]

@@ -1,9 +1,9 @@
-"""Which start of the script the jobs of this process belong to.
+"""The start of the script to which the jobs of this process belong.
 
 A script may run several jobs, one after the other. If a start ends in the middle, the next one skips the jobs
-that had finished. So each job run remembers its start of the script by a token, and a start that ended well
-removes its token. Each start has a token of its own: several processes may run the same script at once, each
-with another job, as with ``python job.py NAME``.
+that had finished. So each job run records the token of its script start, and a start that ended normally
+removes its token. Each start has a unique token: several processes may run the same script at once, each with
+another job, as with ``python job.py NAME``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRIPTS = "scripts"
 
 
 class Ended(Enum):
-    """How a start of the script has ended, as the next one finds it."""
+    """The end of a script start, as the next start detects it."""
 
     WELL = auto()
     IN_THE_MIDDLE = auto()
@@ -38,7 +38,7 @@ class Ended(Enum):
 
 @dataclass(frozen=True)
 class Program:
-    """The file of a script, known by its path and by where it is as seen from its jobs.
+    """The file of a script, identified by its path and by its path relative to its jobs.
 
     Attributes:
         path: Its absolute path.
@@ -50,22 +50,22 @@ class Program:
 
     @classmethod
     def of(cls, script: Path | None, state_dir: Path) -> Program | None:
-        """Return the program of a start; None if it is no file."""
+        """Return the program of a start; None if it is not a file."""
         return None if script is None else cls(str(script), os.path.relpath(script, state_dir.absolute()))
 
     @property
     def name(self) -> str:
-        """What other programs in the same directory are not called."""
+        """The name of the file, which is unique in its directory."""
         path = Path(self.path)
         return path.name if path.name != "__main__.py" else str(Path(path.parent.name, path.name))
 
     def is_there(self, state_dir: Path) -> Path | None:
-        """Return where the program is now; None if it is gone."""
+        """Return the present path of the program; None if it is gone."""
         places = [Path(self.path), Path(os.path.normpath(state_dir.absolute() / self.beside))]
         return next((place for place in places if place.is_file()), None)
 
     def is_same(self, other: Program, state_dir: Path) -> bool:
-        """Return True if both are one file."""
+        """Return True if both are the same file."""
         if self.path == other.path or self.beside == other.beside:
             return True
         places = self.is_there(state_dir), other.is_there(state_dir)
@@ -73,41 +73,41 @@ class Program:
 
 
 def check_program(run: JobRun, program: Program | None, accept: Accept, state_dir: Path) -> str | None:
-    """Check that the script is the one that began the job run, or takes its place.
+    """Check that the script is the one that started the job run, or its replacement.
 
     Returns:
-        A warning, if it takes its place.
+        A warning, if it is a replacement.
 
     Raises:
-        OtherScriptError: The other one is still there.
+        OtherScriptError: The other script still exists.
     """
     before = None if run.program is None else Program(**run.program)
     if program is None or before is None or program.is_same(before, state_dir):
         return None
     there = before.is_there(state_dir)
     if there is None:
-        return f"{before.path} began this job run, and is gone: {program.path} continues it"
+        return f"{before.path} started this job run, and is gone: {program.path} continues it"
     if program.name == before.name or accept is Accept.OTHER_SCRIPT:
         return (
-            f"{there} began this job run, and {program.path} continues it. If they are different jobs, give "
-            "one another name and start it with --fresh"
+            f"{there} started this job run, and {program.path} continues it. If they are different jobs, "
+            "rename one and start it with --fresh"
         )
     raise OtherScriptError(
         f"the unfinished job run {run.name!r} belongs to another script",
-        expected=f"{there}, which began it",
+        expected=f"{there}, which started it",
         found=program.path,
-        fix="give one of the two jobs another name: env.execute('...'). If this script takes the place of "
-        "the other one, set local.accept to other-script; to start over, use --fresh",
+        fix="rename one of the two jobs: env.execute('...'). If this script replaces the other one, set "
+        "local.accept to other-script; to start over, use --fresh",
     )
 
 
 class ScriptStart:
-    """The start of the script that this process is.
+    """The start of the script in this process.
 
     Args:
-        state_dir: Where folders of jobs are.
+        state_dir: Directory of the jobs' folders.
         script: The script.
-        arguments: Those of the command line, without ``--fresh``.
+        arguments: The command line arguments, without ``--fresh``.
 
     Raises:
         JobFolderError: The directory cannot be written to.
@@ -123,7 +123,7 @@ class ScriptStart:
         self.token = uuid.uuid4().hex
         try:
             self._home.mkdir(parents=True, exist_ok=True)
-            # Held until the process ends, however it ends.
+            # Held until the process ends in any way.
             self._file = os.open(self._home / self.token, os.O_RDWR | os.O_CREAT, 0o644)
             fcntl.lockf(self._file, fcntl.LOCK_EX)
             self._write(fresh=False)
@@ -132,12 +132,12 @@ class ScriptStart:
         atexit.register(self.end)
 
     def start_over(self) -> None:
-        """Note that all jobs of this start begin new job runs, also if another start has to continue it."""
+        """Record that all jobs of this start begin new job runs, even if another start has to continue it."""
         self._anew = True
         self._write(fresh=True)
 
     def ended(self, token: str) -> Ended:
-        """Return how the start with that token has ended."""
+        """Return the end of the start with that token."""
         if token in ("", self.token):
             return Ended.WELL
         try:
@@ -163,7 +163,7 @@ class ScriptStart:
         return True
 
     def begins_anew(self, token: str) -> bool:
-        """Return True if all jobs begin new job runs, and the one with that token is from before."""
+        """Return True if all jobs begin new job runs, and the job run with that token is older."""
         return self._anew and not self._is_fresh(token)
 
     def _is_fresh(self, token: str) -> bool:
@@ -171,18 +171,18 @@ class ScriptStart:
         return bool(found.get("fresh")) and found.get("arguments") == self._arguments
 
     def begun(self, job: str) -> None:
-        """Note that a job of the script begins."""
+        """Record that a job of the script starts."""
         self.names.add(job)
         self._unfinished.add(job)
 
     def finished(self, job: str) -> None:
-        """Note that it has finished."""
+        """Record that the job has finished."""
         self._unfinished.discard(job)
 
     def end(self) -> None:
-        """Note that the script has ended well, if it has."""
+        """Record that the script has ended normally, if it has."""
         if not self._unfinished and getattr(sys, "last_value", None) is None:
-            # The script may have removed the directory: then nothing is left to resume.
+            # The script may have removed the directory: then there is nothing to resume.
             for token in (*self._continued, self.token):
                 with suppress(OSError):
                     (self._home / token).unlink()
@@ -202,7 +202,7 @@ _started: dict[tuple[Path, str], ScriptStart] = {}
 
 
 def script_start(state_dir: Path, script: str, arguments: list[str] | None = None) -> ScriptStart:
-    """Return the start of the script that this process is."""
+    """Return the start of the script in this process."""
     key = (state_dir.absolute(), script)
     if key not in _started:
         _started[key] = ScriptStart(state_dir, script, arguments)

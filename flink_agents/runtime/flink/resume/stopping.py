@@ -12,7 +12,7 @@ from typing import Any
 from flink_agents.runtime.flink.following import console
 
 INTERRUPTED, TERMINATED = 130, 143
-"""Exit codes of a script whose job was stopped: as shells give them for the two signals."""
+"""Exit codes of a script whose job was stopped: those of shells for the two signals."""
 
 _CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
@@ -32,15 +32,15 @@ class StopSignals:
         self.code: int | None = None
 
     def install(self) -> None:
-        """Begin to handle the signals, if this is the main thread."""
+        """Start to handle the signals, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             for one in _CODES:
-                # A signal that the parent process has switched off stays so.
+                # A signal that the parent process ignores stays ignored.
                 if signal.getsignal(one) is not signal.SIG_IGN:
                     self._before[one] = signal.signal(one, self._handle)
 
     def restore(self) -> None:
-        """Put back the handlers from before."""
+        """Restore the previous handlers."""
         before, self._before = self._before, {}
         for one, handler in before.items():
             signal.signal(one, handler)

@@ -1,4 +1,4 @@
-"""Follows a start: which checkpoints were complete, how far the journal has come, and when it was alive."""
+"""Follows a start: its complete checkpoints, the journal's position, and when it was alive."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 
 LOOK_SECONDS = 0.1
 _DIGESTS = 10
-"""Of how many checkpoints checksums are kept: more than Flink retains over two starts."""
+"""Number of checkpoints whose checksums are kept: more than Flink retains over two starts."""
 
 ALIVE_SECONDS = 5.0
-"""How old what the file says of the time is at most, if nothing else has changed."""
+"""Maximum age of the time in the file if nothing else has changed."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job run has come, as its last start has seen.
+    """The progress of a job run, according to its last start.
 
     Attributes:
         start: The number of the start.
         checkpoint: Number of the newest complete checkpoint of that start; None if there was none.
-        alive: When the process was alive, in seconds since 1970.
+        alive: A time at which the process was alive, in seconds since 1970.
         journal: The journal.
-        digests: Checksums of checkpoints that are there.
-        open_since: Since when the outputs that a checkpoint commits may be in an open transaction.
+        digests: Checksums of existing checkpoints.
+        open_since: Time since which the outputs of a checkpoint may be in an open transaction.
     """
 
     start: int
@@ -47,7 +47,7 @@ class Progress:
     open_since: Mapping[str, Moment] = field(default_factory=dict[str, Moment])
 
     def to_json(self) -> str:
-        """Return the text of the file."""
+        """Return the content of the file."""
         journal = None if self.journal is None else self.journal.to_json()
         values = {
             "start": self.start,
@@ -61,10 +61,10 @@ class Progress:
 
 
 def read_progress(folder: JobFolder) -> Progress | None:
-    """Return how far the job run has come; None if nobody has written that.
+    """Return the progress of the job run; None if there is no file.
 
     Raises:
-        JobFolderError: It cannot be read.
+        JobFolderError: The file cannot be read.
     """
     try:
         found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
@@ -85,25 +85,25 @@ def read_progress(folder: JobFolder) -> Progress | None:
 
 
 def unreadable(folder: JobFolder, found: str) -> JobFolderError:
-    """Return the error about a folder that no longer says how far the job run has come."""
+    """Return the error about a folder whose progress file is unreadable."""
     return JobFolderError(
-        f"nobody knows how far the job run has come: {folder.progress}",
-        expected="the newest checkpoint that was seen, and how far the journal had come",
+        f"the progress of the job run is unknown: {folder.progress}",
+        expected="the newest checkpoint, and the position of the journal",
         found=found,
         fix="restore the whole folder from a backup, or start over with --fresh, which moves it aside",
     )
 
 
 class Watcher:
-    """Writes the progress of a start in a thread of its own.
+    """Writes the progress of a start in a separate thread.
 
     Args:
         folder: The folder of the job.
         start: The number of the start.
-        checkpoints: Where Flink keeps the checkpoints of this start.
-        journal: The file of the journal; None if the store is another one.
+        checkpoints: Directory of this start's checkpoints.
+        journal: The file of the journal; None for another store.
         first_checkpoint: Called once, when the first checkpoint of this start is complete.
-        before: What the start before had seen.
+        before: The progress of the previous start.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Watcher:
         self._written = Progress(start)
         if before is not None:
             self._written = replace(before, start=start, checkpoint=None, alive=0.0)
-        # A transaction is open since the checkpoint before the one that commits it was triggered.
+        # A transaction is open since the trigger of the checkpoint before the one that commits it.
         self._began = Moment.now()
         self._triggered: dict[int, Moment] = {}
         self._told = False
@@ -130,11 +130,11 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Look a last time, and end."""
+        """Check a last time, and end the thread."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -147,12 +147,12 @@ class Watcher:
         ended = False
         while not ended:
             ended = self._ended.wait(LOOK_SECONDS)
-            # A full disk must not end the thread: the next look may succeed.
+            # A full disk must not end the thread: the next check may succeed.
             with contextlib.suppress(OSError):
                 self._look(ended)
 
     def _note_triggers(self) -> None:
-        """Note when checkpoints begin: Flink makes their directories then."""
+        """Record the starts of checkpoints: Flink creates their directories then."""
         found = numbered(self._checkpoints)
         self._triggered = {number: self._triggered.get(number) or Moment.now() for number in found}
 
@@ -172,13 +172,13 @@ class Watcher:
             return
         digests, open_since = dict(before.digests), dict(before.open_since)
         if new and newest in numbers:
-            # Several may be complete since the last look; then the time of the oldest counts.
+            # Several may have completed since the last check; then the time of the oldest counts.
             last = -1 if before.checkpoint is None else before.checkpoint
             open_since[key_of(numbers[newest])] = self._triggered.get(last, self._began)
             with contextlib.suppress(OSError):
                 digests[key_of(numbers[newest])] = digest_of(numbers[newest])
         current = Progress(before.start, newest, now, journal, _latest(digests), _latest(open_since))
-        # Without it the next start is rejected, so it has to survive a crash of the machine.
+        # Without it the next start fails, so it has to survive a crash of the machine.
         write_atomically(self._folder.progress, current.to_json())
         self._written = current
         if newest is not None and not self._told:
@@ -191,7 +191,7 @@ def _latest(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove(paths: list[Path]) -> None:
-    """Remove files and directories that nobody needs any more; what cannot be removed stays."""
+    """Remove files and directories that are no longer needed; ignore those that cannot be removed."""
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

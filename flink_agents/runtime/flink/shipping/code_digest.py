@@ -4,10 +4,10 @@ In thread mode, one interpreter serves all attempts and all jobs of a TaskManage
 module stays in memory. A job with a changed version of that module
 would silently run the old one.
 
-The driver digests the modules of the agent, and what they use, as files and as they are in its own
-memory. The worker looks for the digest of each function that it has in memory. Code outside of
-functions leaves no trace in memory that could be digested; its version shows in the file that the worker
-noted when it loaded the module, or in two jobs that bring different versions.
+The driver digests the modules of the agent and their imports, both as files and as loaded in its memory. The
+worker looks for the digest of each function that it has in memory. Code outside of functions leaves no trace
+in memory that could be digested; its version shows in the file that the worker noted when it loaded the
+module, or in two jobs that bring different versions.
 
 A differing module is dropped if no other job uses it (``module_renewal``), so that the job loads its own.
 """
@@ -202,7 +202,7 @@ def _stale(
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         what = f"another {shown}{more}"
     else:
-        what = "a version that differs outside of functions, as an earlier job brought it"
+        what = "a version that differs outside of functions, from an earlier job"
     found = f"{what}; in process {os.getpid()}, loaded from {module.__file__}"
     fix = (
         "restart the TaskManager, which keeps the modules of earlier jobs (of a local job: this Python "
@@ -212,8 +212,8 @@ def _stale(
         jobs = ", ".join(sorted({use.job for use in users}))
         found = f"{found}; in use by the job {jobs}"
         fix = (
-            "stop that job first, or rename the module (or its package), or give each of the two jobs a "
-            "TaskManager of its own: one Python process has one version of a module"
+            "stop that job first, or rename the module (or its package), or use separate TaskManagers for "
+            "the two jobs: one Python process has one version of a module"
         )
     return StaleCodeError(
         f"the worker has another version of the module {claimed.name} in memory",

@@ -185,7 +185,8 @@ def _share(module: ModuleType, name: str, wanted: bytes, tracker: str, use: Use)
         return
     if known[1] == wanted:
         if by_value._lookup_class_or_track(tracker, known[0]) is not known[0]:
-            # It arrived earlier. What is loaded from now on, in this attempt or the next, has the right one.
+            # It arrived earlier. Everything loaded from now on, in this attempt or the next, gets the right
+            # one.
             by_value._DYNAMIC_CLASS_TRACKER_BY_ID[tracker] = known[0]
             if any(other is not use and other.job_id == use.job_id for other in module_uses.living()):
                 raise _late(name, users)
@@ -213,9 +214,9 @@ def _users_of(name: str, use: Use) -> list[Use]:
 def _late(name: str, users: list[Use]) -> StaleCodeError:
     jobs = ", ".join(sorted({use.job for use in users}))
     return StaleCodeError(
-        f"operators of this job came with a class {name} of their own, which another job has as well",
-        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state name it so",
-        found=f"that of the job {jobs}, which came while this job was being loaded",
+        f"operators of this job brought their own class {name}, which another job has, too",
+        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state use this name",
+        found=f"the class of the job {jobs}, which arrived while this job was being loaded",
         fix="let Flink restart the job, or start it again: its next attempt has the class of the other job",
     )
 
@@ -224,8 +225,8 @@ def _refused(name: str, users: list[Use]) -> StaleCodeError:
     jobs = ", ".join(sorted({use.job for use in users}))
     return StaleCodeError(
         f"another job in this process has another class {name} in its main script",
-        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state name it so",
-        found=f"that of the job {jobs}",
-        fix="stop that job first, or put the class into a module of its own name, or rename it, or give each "
-        "of the two jobs a TaskManager of its own",
+        expected=f"one class {MAIN}.{name} for all jobs of the process: records and state use this name",
+        found=f"the class of the job {jobs}",
+        fix="stop that job first, or move the class to a module, or rename it, or use separate "
+        "TaskManagers for the two jobs",
     )

@@ -28,7 +28,7 @@ _KNOWN_JOBS = 10_000
 _LARGEST_PAYLOAD = 4 << 20
 
 WAIT_SECONDS = 10.0
-"""How long a job waits for work that outlives the threads of an ended job."""
+"""Time that a job waits for work that outlives the threads of an ended job."""
 
 _WAIT_FOR_THREADS = 0.1
 """The part of that time for threads: they end before Flink reports the end of their job."""
@@ -44,7 +44,7 @@ _loading: set[int] = set()
 
 
 def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | None:
-    """Note the modules of an operator, and drop changed ones if it is the first operator of its job.
+    """Record the modules of an operator, and drop changed ones if it is the first operator of its job.
 
     Args:
         job_id: Flink's id of the job.
@@ -70,7 +70,7 @@ def operator_arrives(job_id: str, job_name: str, payload: bytes) -> set[str] | N
 
 
 def _remember(job_id: str) -> bool:
-    """Note that a job has run here; returns True if it is the first time."""
+    """Record that a job has run here; return True if it is the first time."""
     if job_id in _known_jobs:
         return False
     _known_jobs[job_id] = None
@@ -80,7 +80,7 @@ def _remember(job_id: str) -> bool:
 
 
 def operator_opens(job_id: str, job_name: str) -> None:
-    """Note the job of an operator that was loaded before this module, and its modules."""
+    """Record the job of an operator that was loaded before this module, and its modules."""
     with lock:
         use = module_uses.current()
         use.job_id, use.job_name = job_id, job_name
@@ -89,7 +89,7 @@ def operator_opens(job_id: str, job_name: str) -> None:
 
 
 def operator_loaded(names: set[str] | None) -> None:
-    """Note the modules that an operator has loaded."""
+    """Record the modules that an operator has loaded."""
     with lock:
         use = module_uses.current()
         _loading.discard(threading.get_ident())

@@ -1,4 +1,4 @@
-"""Notes which jobs of this process use which of the user's modules.
+"""Records which jobs of this process use which of the user's modules.
 
 In thread mode, one interpreter serves all jobs of a TaskManager. A module can be dropped
 only if no other running job has it. Each loaded operator has a :class:`Use`, which exists as
@@ -34,7 +34,7 @@ class Use:
     holders: set[Hashable] = field(default_factory=set)
 
     def add(self, names: Iterable[str]) -> None:
-        """Note that the operator uses these modules, and their packages."""
+        """Record that the operator uses these modules, and their packages."""
         known = set(self.modules or ())
         for name in names:
             known |= {name, *packages_of(name)}
@@ -48,7 +48,7 @@ class Use:
     @property
     def job(self) -> str:
         """The displayed name of the job."""
-        return f"{self.job_name!r} ({self.job_id})" if self.job_id else "whose id is not known"
+        return f"{self.job_name!r} ({self.job_id})" if self.job_id else "with an unknown id"
 
 
 class _Sentinel:

@@ -15,8 +15,8 @@ from flink_agents.api.errors import UnshippableCodeError
 _MOST_STEPS = 50
 
 _FIX = (
-    "create it where you use it: an agent declares it with @client, a function opens it itself; or put it in "
-    "a module of its own, which workers import"
+    "create it where you use it: an agent declares it with @client, a function opens it itself; or move it "
+    "to a separate module, which workers import"
 )
 
 
@@ -54,7 +54,7 @@ def check_shippable(what: str, value: Any) -> None:
         found = f"{kind.__module__}.{kind.__qualname__}"
         label = f"{named.label}, " if named is not None else ""
         raise UnshippableCodeError(
-            f"{what} uses an object that cannot be brought to the workers: {label}{found}",
+            f"{what} uses an object that cannot be sent to the workers: {label}{found}",
             expected="functions and values that can be pickled",
             found=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             fix=_FIX,

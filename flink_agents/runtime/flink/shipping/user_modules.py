@@ -214,7 +214,7 @@ def used_by(names: Iterable[str]) -> set[str]:
 
 
 def note_loaded(just_now: bool) -> None:
-    """Note the files of newly loaded modules.
+    """Record the files of newly loaded modules.
 
     Args:
         just_now: True if they were loaded so recently that their files are unchanged.

@@ -70,7 +70,7 @@ def read_changed(stored: Stored, known: type | None = None) -> Any:
             cls,
             expected=f"a class of the same kind, {stored.kind.value}",
             found=f"{cls.__qualname__} is {kind.value if kind else 'no data class'}",
-            fix=f"make the new value in a function with @upgrades({stored.name!r})",
+            fix=f"return the new value from a function with @upgrades({stored.name!r})",
         )
     try:
         return _MAKERS[kind](cls, stored)
@@ -81,7 +81,7 @@ def read_changed(stored: Stored, known: type | None = None) -> Any:
             stored,
             cls,
             found=f"{type(error).__name__}: {text_of(error)}",
-            fix="let the class take the stored fields, or make the new value in a function with "
+            fix="let the class accept the stored fields, or return the new value from a function with "
             f"@upgrades({stored.name!r})",
         ) from error
 
@@ -123,8 +123,8 @@ def _make_enum(cls: Any, stored: Stored) -> Any:
             [str(member)],
             expected=f"one of {', '.join(cls.__members__)}",
             found=f"the stored member {shorten(member)}",
-            fix=f"keep the member, if only as an alias of its successor; or choose one in a function with "
-            f"@upgrades({stored.name!r})",
+            fix="keep the member, if only as an alias of its successor; or return another one from a "
+            f"function with @upgrades({stored.name!r})",
         ) from None
 
 
@@ -181,7 +181,7 @@ def _check_renamed(cls: type[BaseModel], made: BaseModel, stored: Stored) -> Non
             cls,
             dropped,
             expected=f"the stored fields, or none that are new; new is {', '.join(new)}",
-            found=f"fields that the class does not have any more: {', '.join(dropped)}",
+            found=f"fields that the class no longer has: {', '.join(dropped)}",
             fix=_fix_of(stored.name, new, dropped),
         )
 
@@ -213,7 +213,7 @@ def _misfits(stored: Stored, cls: type[BaseModel], error: ValidationError) -> Va
         )
     missing, unknown = of["missing"], of["extra_forbidden"] or _dropped(cls, stored)
     if unknown != of["extra_forbidden"]:
-        texts += [f"{name}: the class does not have it any more" for name in unknown]
+        texts += [f"{name}: the class no longer has it" for name in unknown]
     return _changed(
         stored,
         cls,
@@ -258,7 +258,7 @@ def _check_names(cls: type, stored: Stored, known: Iterable[str], needed: Iterab
     missing = [name for name in needed if name not in stored.fields]
     unknown = [name for name in stored.fields if name not in set(known)]
     found = [f"it has no {name!r}" for name in missing]
-    found += [f"the class does not have {name!r} any more" for name in unknown]
+    found += [f"the class no longer has {name!r}" for name in unknown]
     if found:
         raise _changed(
             stored,
@@ -326,17 +326,17 @@ def _fix_of(name: str, missing: Iterable[str] = (), unknown: Iterable[str] = ())
     new, old = ", ".join(missing), ", ".join(unknown)
     function = f"a function with @upgrades({name!r})"
     if new and old:
-        return f"if {old} is called {new} now, say so in {function}; otherwise keep the field"
+        return f"if {old} was renamed to {new}, convert it in {function}; otherwise keep the field"
     if new:
-        return f"give {new} a default, or make the new value in {function}"
+        return f"add a default for {new}, or return the new value from {function}"
     if old:
-        return f"keep {old}, or leave it out in {function}"
+        return f"keep {old}, or drop it in {function}"
     return f"keep the type of the field, or convert the stored value in {function}"
 
 
 def _changed(stored: Stored, cls: type, fields: Iterable[str] = (), **texts: Any) -> ValueChangedError:
     return ValueChangedError(
-        f"a stored {stored.name} does not fit the class any more",
+        f"a stored {stored.name} no longer fits its class",
         type_name=stored.name,
         fields=tuple(fields),
         where=place_of_class(cls),

@@ -132,8 +132,8 @@ def _check_constructor(kind: type) -> None:
     if missing:
         raise UnserializableValueError(
             f"the constructor of the dataclass {kind.__qualname__} needs more than its fields",
-            expected="a constructor that takes the fields",
-            fix=f"give {', '.join(missing)} a default, or make it a field",
+            expected="a constructor that accepts the fields",
+            fix=f"add a default for {', '.join(missing)}, or make it a field",
         )
 
 

@@ -54,7 +54,7 @@ OTHERS = [
     (["a"], ["b"], "some differ"),
     ([Order(1, set())], [Order(2, set())], "some differ"),
     ([Strange()], [object], "some differ"),
-    ([1], None, "no such list"),
+    ([1], None, "no longer has this list"),
 ]
 
 
@@ -86,7 +86,7 @@ def test_sources_that_begin_anew_are_named() -> None:
     run, given = JobRun("orders"), given_inputs((), ["Collection Source"])
     assert warning_of(_given([1])) is None and restarting_sources(run, _given([1]), False) is None
     assert "'Collection Source' keeps no position" in (warning_of(given) or "")
-    assert "'Collection Source' begins anew" in (restarting_sources(run, given, True) or "")
+    assert "'Collection Source' starts over" in (restarting_sources(run, given, True) or "")
     with pytest.raises(SourceNotResumableError, match="Collection Source"):
         restarting_sources(run, given, False)
 

@@ -21,13 +21,13 @@ CASES: list[tuple[str, str | None, bool, dict[str, str], bool, str | None]] = [
     ("auto", None, True, {}, True, "no name"),
     ("auto", "orders", False, {}, True, "no durable steps"),
     ("auto", "orders", True, {}, False, "run from a script"),
-    ("auto", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it begins"),
+    ("auto", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it starts"),
     ("never", "orders", True, {}, True, "'never'"),
     ("require", "orders", True, {}, True, None),
     ("require", "orders", True, {}, False, None),
     ("require", None, True, {}, True, "no name"),
     ("require", "orders", False, {}, True, "no durable steps"),
-    ("require", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it begins"),
+    ("require", "orders", True, {RECOVERY_PATH: "file:///x"}, True, "where it starts"),
 ]
 
 
@@ -97,4 +97,4 @@ def test_a_job_that_does_not_resume_warns(reason: str) -> None:
         assert not told
         opening._say_what_is_lost(decision, agents)
     assert len(told) == 1
-    assert all(part in told[0] for part in (reason, "durable steps of Shop again", "give it a name"))
+    assert all(part in told[0] for part in (reason, "repeat the durable steps of Shop", "give it a name"))
