@@ -33,8 +33,8 @@ from flink_agents.runtime.concurrency.outcomes import (
 from flink_agents.runtime.concurrency.threads import ThreadWait, thread_wait
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, within
 from flink_agents.runtime.durable.values import Arguments
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.call_scope import durable_function, running
-from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.phases import Wait
 from flink_agents.runtime.execution.retry import Trial, next_trial
 from flink_agents.runtime.journal.calls import Call

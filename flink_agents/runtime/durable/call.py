@@ -16,7 +16,7 @@ from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside, ca
 from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_by
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord

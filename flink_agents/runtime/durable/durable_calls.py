@@ -35,7 +35,7 @@ from flink_agents.runtime.durable.values import (
     idempotency_key,
     mismatch_error,
 )
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of

@@ -15,7 +15,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.durable.attempts import CallAttempts
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
 from flink_agents.runtime.journal.run_journal import RunJournal

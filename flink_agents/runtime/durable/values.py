@@ -22,7 +22,7 @@ from flink_agents.api.errors import (
     UnserializableValueError,
 )
 from flink_agents.api.resources.provenance import as_data
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.journal.calls import Call, Mismatch, step_name
 from flink_agents.runtime.journal.records import RECORD_FRAME, CallIdentity, CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues

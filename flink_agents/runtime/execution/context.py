@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import random
 import uuid
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from threading import get_ident
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -25,240 +23,29 @@ from flink_agents.api.errors import (
     MemoryPathError,
     UnknownSideOutputError,
 )
-from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
+from flink_agents.api.events import Event
 from flink_agents.api.events.approvals import ApprovalOutcome, Check
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.models.chat import ChatResult
 from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemoryScope
 from flink_agents.api.settings.options import Configuration
-from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.clients import Clients
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.asked.asked_run import root_of
-from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
-from flink_agents.runtime.execution.chance import GuardedRandom
-from flink_agents.runtime.execution.delivery import Delivery, current_delivery
-from flink_agents.runtime.execution.limits import LeaveThread, Slot
+from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.retry import Trial
 from flink_agents.runtime.execution.routing import (
-    Route,
     given_client,
-    no_event,
-    too_many_events,
-    unknown_event,
 )
-from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later
-from flink_agents.runtime.execution.waits.forgotten import note_made
 from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
-from flink_agents.runtime.journal.calls import StepCalls
 from flink_agents.runtime.state.memory import TreeObject
-from flink_agents.runtime.state.reads import Read, note_for
-from flink_agents.runtime.state.suspended import OpenWait
 
 _MISSING = object()
-
-
-class ActionRun:
-    """An action run, one execution of one action on one event: what the runtime keeps of it.
-
-    Args:
-        shared: What all runs of the operator share.
-        run: The run.
-        action: The action.
-        event: The event that it handles.
-
-    Attributes:
-        sent: What it emitted, in order.
-        side: Pairs of tag and value for side outputs, or None.
-        awaited: What it returned and has to be awaited, or None.
-        mark: Where its writes to memory begin.
-        task: The task that awaits the author's code, or None.
-        tasks: What it started on the loop, or None.
-        trial: What is known of it where it is no first attempt on Flink's thread, or None.
-        calls: Its durable calls, or None.
-        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
-        context: What its code was given; None before that and behind its end.
-        asks: How many agents each of its tasks asked, by the way to the task, or None.
-        suspended: What it waits for where its run is being suspended, or None.
-        put: How many events and side outputs it had put out then.
-        unawaited: What its code has to await, and perhaps has, or None.
-        reads: What it read of memory and can change, or None; False if nobody checks it.
-    """
-
-    __slots__ = (
-        "_active",
-        "_path",
-        "_thread",
-        "action",
-        "asks",
-        "awaited",
-        "calls",
-        "context",
-        "delivery",
-        "event",
-        "mark",
-        "put",
-        "reads",
-        "run",
-        "sent",
-        "shared",
-        "side",
-        "suspended",
-        "task",
-        "tasks",
-        "trial",
-        "unawaited",
-    )
-
-    def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
-        self.shared = shared
-        self.run = run
-        self.action = action
-        self.event = event
-        self.sent: list[Event] = []
-        self.side: list[tuple[str, Any]] | None = None
-        self.awaited: Any = None
-        self.task: asyncio.Task[Any] | None = None
-        self.tasks: list[Any] | None = None
-        self.trial: Trial | None = None
-        self.calls: StepCalls | None = None
-        self.delivery: Delivery | None = None
-        self.mark = len(run.undo)
-        self.context: RunnerContext | None = None
-        self.asks: dict[str, int] | None = None
-        self.suspended: list[OpenWait] | None = None
-        self.put: tuple[int, int] = (0, 0)
-        self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
-        self.reads: list[Read] | Literal[False] | None = None
-        self._thread = get_ident()
-        self._active = True
-        self._path: str | None = None
-
-    @property
-    def path(self) -> str:
-        """What distinguishes it from others of its run, and is the same on replay."""
-        if self._path is None:
-            parts: list[str] = []
-            lineage: Lineage | None = lineage_of_sent(self.event)
-            while lineage is not None and lineage.parent is not None:
-                parts.append(f"{lineage.action}[{lineage._ordinal}]")
-                lineage = lineage.parent
-            self._path = "/".join((*reversed(parts), self.action.name))
-        return self._path
-
-    def adopt(self) -> None:
-        """Belong to this thread from here on."""
-        self._thread = get_ident()
-
-    @property
-    def thread(self) -> int:
-        """The thread that executes it."""
-        return self._thread
-
-    def end(self) -> None:
-        """From here on every use of the context is an error."""
-        self._active = False
-        # They know each other, and would be garbage that only Python's collector finds.
-        self.context = self.unawaited = None
-
-    def context_here(self) -> RunnerContext | None:
-        """The context, where it may be used."""
-        return self.context if inside() is None and get_ident() == self._thread else None
-
-    @property
-    def own_code_of(self) -> str | None:
-        """Name of the action, where the code is its own and not that of one of its durable functions."""
-        return self.action.name if self._active and inside() is None else None
-
-    has_to_await = note_made
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended; a thread that cannot be stopped may go on behind that."""
-        return not self._active
-
-    def let_go(self) -> None:
-        """Close its coroutine, if it has one that did not begin."""
-        if asyncio.iscoroutine(self.awaited):
-            self.awaited.close()
-
-    def slot(self) -> Slot | None:
-        """Its slot among what is executed.
-
-        Raises:
-            LeaveThread: It has none, since it runs on Flink's thread.
-        """
-        if self.trial is None or self.trial.slot is None:
-            self.trial = Trial()
-            raise LeaveThread
-        return self.trial.slot
-
-    def guard(self) -> None:
-        """Raise where the context may not be used."""
-        # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
-        if (
-            self._active
-            and get_ident() == self._thread
-            and (self.trial is None or (durable_function.get() is None and running.function is None))
-        ):
-            return
-        function = inside()
-        if function is not None:
-            raise ContextMisuseError(
-                f"the context of action {self.action.name!r} is used inside the durable function "
-                f"{name_of(function)!r}, which is not executed again on replay",
-                expected="a function that gets what it needs as arguments, and returns what follows from it",
-                found=f"a use of ctx, or of memory or a resource of it, in {name_of(function)}",
-                fix="read memory, get clients and draw random numbers in the action, before the call; "
-                "write, send and call durably in the action, behind it",
-            )
-        if self._active:
-            raise ContextMisuseError(
-                f"the context of action {self.action.name!r} is used from another thread",
-                fix="read memory before the other thread starts, and write what it returns afterwards",
-            )
-        raise ContextMisuseError(
-            f"the context of action {self.action.name!r} is used after the action ended",
-            fix="await what the action starts, and keep values instead of ctx or memory objects",
-        )
-
-    def emit(self, event: Event, recorded: bool = False) -> None:
-        """Add an event to what the action sent.
-
-        Args:
-            event: The event.
-            recorded: Whether it comes from a record, so that it was checked when it was sent.
-        """
-        self.guard()
-        route = self.shared.routes.of(event)
-        if route is None:
-            raise no_event(self.action.name, event)
-        self.take(event, route, recorded)
-
-    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
-        """Add an event that goes by ``route`` to what the action sent, or has returned."""
-        sent = self.sent
-        if self.run.emitted + len(sent) >= self.shared.max_events:
-            raise too_many_events(self.shared.max_events)
-        lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
-        if route.leaves:
-            if not recorded:
-                checks, value = self.shared.output_checks, cast("OutputEvent", event).output
-                # Most agents declare no type, and then only what was not awaited is rejected.
-                if checks.any or hasattr(type(value), "__await__"):
-                    checks.check(self.action.name, value)
-            # No action sees it, so that it needs no copy where it is sent twice.
-            stamp(event, lineage)
-        elif route.actions or recorded:
-            event = with_lineage(event, lineage)
-        else:
-            raise unknown_event(self.action.name, event, self.shared.routes)
-        sent.append(event)
 
 
 class ActionRunContext(RunnerContext):
@@ -334,7 +121,7 @@ class ActionRunContext(RunnerContext):
     @override
     def sensory_memory(self) -> MemoryObject:
         """Return the memory; each access to the object is guarded."""
-        return TreeObject(self._of.run.sensory, "", self._of.guard, note_for(self._of))
+        return TreeObject(self._of.run.sensory, "", self._of.guard, self._of.note_of_reads())
 
     @property
     @override
@@ -344,14 +131,14 @@ class ActionRunContext(RunnerContext):
         tree = of.run.short_term
         if made is None or made.tree is not tree:
             # A step that is left behind gets a tree of its own.
-            made = self._short_term = TreeObject(tree, "", of.guard, note_for(of))
+            made = self._short_term = TreeObject(tree, "", of.guard, of.note_of_reads())
         return made
 
     @override
     def resolve(self, ref: MemoryRef) -> Any:
         self._of.guard()
         tree = self._of.run.sensory if ref.scope is MemoryScope.SENSORY else self._of.run.short_term
-        value = TreeObject(tree, "", self._of.guard, note_for(self._of)).get(ref.path, _MISSING)
+        value = TreeObject(tree, "", self._of.guard, self._of.note_of_reads()).get(ref.path, _MISSING)
         if value is _MISSING:
             raise MemoryPathError(
                 f"nothing is at {ref.path!r} in {ref.scope.value} memory any more",
@@ -495,6 +282,36 @@ class ActionRunContext(RunnerContext):
     @override
     def action_metric_group(self) -> MetricGroup:
         return self._of.shared.metrics.get_sub_group(self._of.action.name)
+
+
+class GuardedRandom(random.Random):
+    """A generator that draws only where the context may be used. What it draws is that of its base."""
+
+    guard: Callable[[], None] | None = None
+
+    def random(self) -> float:
+        """Draw a number below 1."""
+        if self.guard is not None:
+            self.guard()
+        return super().random()
+
+    def getrandbits(self, k: int, /) -> int:
+        """Draw bits."""
+        if self.guard is not None:
+            self.guard()
+        return super().getrandbits(k)
+
+    def seed(self, a: Any = None, version: int = 2) -> None:
+        """Begin another sequence."""
+        if self.guard is not None:
+            self.guard()
+        super().seed(a, version)
+
+    def setstate(self, state: Any) -> None:
+        """Go on where another generator was."""
+        if self.guard is not None:
+            self.guard()
+        super().setstate(state)
 
 
 async def _client(clients: Clients, name: str, state: RunState) -> Any:

@@ -107,7 +107,7 @@ class EventRecords:
         The copies share their values with what is returned, which is to be encoded before they are used.
 
         Args:
-            step: The execution, a ``context.ActionRun``.
+            step: The execution, a ``action_run.ActionRun``.
 
         Raises:
             UnserializableValueError: An event or a value of a side output cannot be recorded.

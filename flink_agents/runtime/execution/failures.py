@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
 from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.retry import Trial, is_of_deployment, is_retryable, next_trial, record
 from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flink_agents.api.agents.observers import IN_FLIGHT, Phase
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 
 class Wait:
@@ -71,7 +68,7 @@ class RunState:
         executing: Whether the loop is inside of its actions, so that it can be cancelled there.
         ended_by: What gives the run up, since somebody wants that; None for most.
         open_waits: What a suspended run waits for.
-        action_run: The execution of an action that is under way outside of Flink's thread, or None.
+        action_run: The ``action_run.ActionRun`` that executes outside of Flink's thread, or None.
     """
 
     # What most runs never change is kept by the class: one is made for each event.
@@ -82,7 +79,7 @@ class RunState:
     executing = False
     ended_by: BaseException | None = None
     open_waits: Sequence[Any] = ()
-    action_run: ActionRun | None = None
+    action_run: Any = None
     _waits: dict[Wait, None] | None = None
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
@@ -18,16 +18,13 @@ from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.part_memory import PartTree
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.reads import Read
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
-    from flink_agents.runtime.execution.waits.run_waits import RunWaits
 
 _MISSING = object()
 
@@ -123,7 +120,7 @@ class Run:
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
-        self.steps: Iterator[ActionRun] = iter(())
+        self.steps: Iterator[Any] = iter(())
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0
@@ -196,7 +193,7 @@ class Run:
         self.short_term = parts = PartTree(self.short_term, reads, self.undo)
         return parts
 
-    def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
+    def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
         """Note something that an action did: nobody wants to know."""
 
     def fork(self) -> Run:

@@ -37,7 +37,7 @@ _log = bounded_logger("flink_agents.resources")
 
 
 class Durable(Protocol):
-    """Makes durable calls. Steps are ``context.ActionRun``."""
+    """Makes durable calls. Steps are ``action_run.ActionRun``."""
 
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Durable(Protocol):
 
 
 class Asking(Protocol):
-    """Lets actions ask other agents. Steps are ``context.ActionRun``."""
+    """Lets actions ask other agents. Steps are ``action_run.ActionRun``."""
 
     def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
         """Let ``agent`` handle ``event``; gives what it came to, to be awaited."""

@@ -18,13 +18,13 @@ from flink_agents.api.common.awaited import truth_of
 from flink_agents.api.common.current import called_action_run
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.plan import BoundAction
-from flink_agents.runtime.execution.context import ActionRun, context_type
+from flink_agents.runtime.execution.action_run import ActionRun, check_awaited
+from flink_agents.runtime.execution.context import context_type
 from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
 from flink_agents.runtime.execution.limits import LeaveThread, RuntimeSignal
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import begin_event
-from flink_agents.runtime.execution.waits.forgotten import check_awaited
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted

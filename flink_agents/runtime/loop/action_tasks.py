@@ -10,7 +10,7 @@ from typing import Any, cast
 from flink_agents.api.common.current import current_action_run
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.loop.action_loop import make_action_task
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.errors import ContextMisuseError
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.live_mail import LiveMail

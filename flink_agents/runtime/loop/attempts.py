@@ -11,7 +11,7 @@ from flink_agents.runtime.concurrency.outcomes import is_close
 from flink_agents.runtime.concurrency.timeouts import Deadline, WorkerPool, within
 from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.durable.values import mismatch_error
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots

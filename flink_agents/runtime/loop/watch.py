@@ -27,7 +27,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.events.key_requests import WATCH_MARK
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState, Wait
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import Stack, name_of

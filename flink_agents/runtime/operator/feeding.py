@@ -1,4 +1,4 @@
-"""Puts inputs that wait into state, and hands them to their actors as far as there is room.
+"""Hands inputs that wait in state to their actors, as far as there is room.
 
 Only for Flink's thread.
 
@@ -9,32 +9,18 @@ it is, where recorded runs are left, and once when it runs.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from flink_agents.api.errors import StateFormatError, UnserializableValueError
+from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.waits.asides import Asides, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
-
-
-class InputRefused(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: What is wrong with it.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Feeder:
@@ -46,6 +32,7 @@ class Feeder:
 
     Attributes:
         released: Suspended runs while other inputs of their keys run; None if there are never any.
+        most_load: With so many inputs in memory, the loop has enough to do.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
@@ -54,7 +41,7 @@ class Feeder:
         self._state = state
         config = shared.config
         self._queue_per_key: int = config.get(AgentOptions.QUEUE_PER_KEY)
-        self._max_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
+        self.most_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
         self._cached = 0
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
@@ -80,10 +67,6 @@ class Feeder:
         self._cached -= len(actor.cached)
         actor.cached.clear()
 
-    def is_full(self, loop: AgentLoop) -> bool:
-        """Whether the loop has enough to do."""
-        return loop.load >= self._max_load
-
     def load(self, number: int, actor: KeyActor) -> bytes | None:
         """An input that waits in state; None where it was committed before older ones, or runs already."""
         if number == actor.resumed or number in actor.woken:
@@ -107,7 +90,7 @@ class Feeder:
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
         if len(actor.queue) >= self._queue_per_key:
             return True
-        return bool(actor.queue) and loop.load + self._in_cache(loop) >= self._max_load
+        return bool(actor.queue) and loop.load + self._in_cache(loop) >= self.most_load
 
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
@@ -195,7 +178,7 @@ class Feeder:
         if len(actor.cached) + len(actor.queue) >= self._queue_per_key:
             return False
         cached = self._in_cache(loop)
-        return 2 * cached < self._max_load and loop.load + cached < self._max_load
+        return 2 * cached < self.most_load and loop.load + cached < self.most_load
 
     def _in_cache(self, loop: AgentLoop) -> int:
         return self._cached - loop.replays.uncached
@@ -203,47 +186,3 @@ class Feeder:
     def _keep(self, actor: KeyActor, number: int, packed: bytes) -> None:
         actor.cached[number] = packed
         self._cached += 1
-
-
-class Intake:
-    """Puts inputs of the current key into state. Only for Flink's thread.
-
-    Args:
-        shared: What all runs share.
-        state: Keyed state.
-        hooks: Who is told of an input that waits.
-    """
-
-    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
-        self._shared = shared
-        self._state = state
-        self._hooks = hooks
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """The bytes of an input.
-
-        Raises:
-            InputRefused: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRefused(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """The bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, so that it is taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRefused:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        self._state.pending.put(head.next_pending, packed)
-        for hook in self._hooks.stored:
-            hook(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())

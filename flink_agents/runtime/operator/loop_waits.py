@@ -102,7 +102,7 @@ class LoopWaits:
 
     def wait_for_room(self) -> None:
         """Take no more as long as the loop has enough to do (backpressure)."""
-        if self.made is not None and self._feeder.is_full(self.made):
+        if self.made is not None and self.made.load >= self._feeder.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
@@ -116,7 +116,7 @@ class LoopWaits:
     @property
     def is_full(self) -> bool:
         """Whether the loop has enough to do."""
-        return self.made is not None and self._feeder.is_full(self.made)
+        return self.made is not None and self.made.load >= self._feeder.most_load
 
     def wait_for_progress(self, seen: int, seconds: float) -> None:
         """Wait until there is more progress than was seen; for tests.

@@ -18,7 +18,7 @@ from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.context import ActionRun
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
@@ -27,7 +27,7 @@ from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
 from flink_agents.runtime.operator.commit import Commits
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
-from flink_agents.runtime.operator.feeding import Feeder, InputRefused, Intake
+from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.loop_waits import LoopWaits
 from flink_agents.runtime.operator.schedule import Schedule
@@ -35,6 +35,18 @@ from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import OpenWait
+
+
+class InputRefused(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: What is wrong with it.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentProcessor:
@@ -298,7 +310,7 @@ class AgentProcessor:
             if (made := self.waits.made) is not None:
                 if made.failure is not None:
                     raise made.failure
-                if self.feeder.is_full(made):
+                if made.load >= self.feeder.most_load:
                     self.waits.wait_for_room()
         except BaseException:
             step.let_go()
@@ -429,3 +441,47 @@ class AgentProcessor:
     def _load(self) -> dict[str, int]:
         """How many runs are in flight, queued and parked, by those words."""
         return load_of(list(self.actors.values()))
+
+
+class Intake:
+    """Puts inputs of the current key into state. Only for Flink's thread.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        hooks: Who is told of an input that waits.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
+        self._shared = shared
+        self._state = state
+        self._hooks = hooks
+
+    def packed(self, record: Any, timestamp: int | None) -> bytes:
+        """The bytes of an input.
+
+        Raises:
+            InputRefused: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRefused(error) from error
+
+    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """The bytes of the input of a run that may have a journal; None if state cannot hold it.
+
+        The journal has the input's digest, so that it is taken before an action changes the input in place.
+        """
+        try:
+            return self.packed(record, timestamp)
+        except InputRefused:
+            return None
+
+    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        self._state.pending.put(head.next_pending, packed)
+        for hook in self._hooks.stored:
+            hook(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())

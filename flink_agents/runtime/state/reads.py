@@ -6,8 +6,7 @@ an action are checked, then one in many, and an action is warned of once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flink_agents.api.common.logs import bounded_logger
@@ -68,21 +67,22 @@ class ReadWatch:
     """Chooses the executions whose reads are checked.
 
     Attributes:
-        strict: Whether each is, and fails.
+        strict: True if each is, and fails.
+        skips: How many executions of an action are not checked before the next one that is.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
+        self.skips: dict[str, int] = {}
         self._seen: dict[str, int] = {}
-        self._warned: set[str] = set()
 
-    def begin(self, action: str) -> list[Read] | None:
-        """Return the list that takes what an execution reads; None if it is not checked."""
-        if self.strict:
-            return []
-        seen = self._seen[action] = self._seen.get(action, 0) + 1
-        chosen = seen <= FIRST or seen % ONE_IN == 0
-        return [] if chosen and action not in self._warned else None
+    def begin(self, action: str) -> list[Read]:
+        """Return the list that takes what an execution reads, and decide which one is checked next."""
+        if not self.strict:
+            seen = self._seen[action] = self._seen.get(action, 0) + 1
+            if seen >= FIRST:
+                self.skips[action] = ONE_IN - 1
+        return []
 
     def check(self, step: Any, reads: list[Read]) -> None:
         """Check what an execution read that ended well.
@@ -96,21 +96,12 @@ class ReadWatch:
         error = _unwritten(step, lost)
         if self.strict:
             raise error
-        self._warned.add(step.action.name)
+        self.skips[step.action.name] = sys.maxsize
         _log.warning("%s", error)
 
 
-def note_for(step: Any) -> Callable[[MemoryTree, str, Any], None] | None:
-    """Return what notes the values that an execution reads; None if it is not checked."""
-    if step.reads is None:
-        chosen = step.shared.reads.begin(step.action.name)
-        step.reads = False if chosen is None else chosen
-    if step.reads is False:
-        return None
-    return partial(_note, step.reads)
-
-
-def _note(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> None:
+def note_read(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> None:
+    """Add a value that an execution read to ``reads``."""
     read = Read.of(tree, path, tree.raw(path), value)
     if read is not None:
         reads.append(read)

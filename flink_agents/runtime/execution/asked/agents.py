@@ -22,9 +22,9 @@ from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.asked.asked_run import AskedRun, agents_of, root_of
 from flink_agents.runtime.execution.asked.executor import AskedExecutor
-from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 

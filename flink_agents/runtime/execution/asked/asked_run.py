@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic_core import to_jsonable_python
 
 from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.state.memory import ScopedTree
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 
 class AskedRun(Run):

@@ -15,8 +15,8 @@ from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.events import Event
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.asked.asked_run import AskedRun, root_of
-from flink_agents.runtime.execution.context import ActionRun
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.retry import Trial

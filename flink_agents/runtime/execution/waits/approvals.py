@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flink_agents.api.common.durations import duration_text
 from flink_agents.api.errors import NoMoreSignalsError, RunDeadlineError, SignalTimeoutError
@@ -26,11 +26,9 @@ from flink_agents.api.events.approvals import (
     Decision,
     outcome_of,
 )
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.kinds import signal_wait_of
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,17 @@ them: the commit puts them into state (``operator.waits.delayed``).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.state.delayed import DelayedInput
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 
 def send_later(step: ActionRun, event: Event, delay: object) -> None:

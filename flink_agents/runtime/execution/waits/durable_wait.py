@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDeadlineError
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
@@ -25,9 +26,6 @@ from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 LOOK_SECONDS = 0.05, 1.0
 """The first and the longest interval after which a wait in memory looks at the clock, which may be set."""

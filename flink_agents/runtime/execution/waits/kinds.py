@@ -7,10 +7,11 @@ of it. If the action cancels the wait before that, other waits can take the sign
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flink_agents.api.errors import ContextMisuseError, NoMoreSignalsError, SignalTimeoutError
 from flink_agents.api.resources.provenance import as_data
+from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, delivery_for
 from flink_agents.runtime.journal.calls import Outcome
@@ -19,9 +20,6 @@ from flink_agents.runtime.serde.declared_types import adapter_of
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenPause, OpenSignalWait, OpenWait
-
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
 
 Fit = Callable[[Any], Any]
 """Makes what an action waits for out of a decoded value, or raises if the value does not fit."""

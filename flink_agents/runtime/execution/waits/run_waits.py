@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
-from flink_agents.api.events import OutputEvent
+from flink_agents.api.events import Event, OutputEvent
 from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome
@@ -16,11 +17,21 @@ from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import Mail
 from flink_agents.runtime.state.suspended import OpenWait
 
-if TYPE_CHECKING:
-    from flink_agents.runtime.execution.context import ActionRun
-
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
+
+
+class Execution(Protocol):
+    """What an ``action_run.ActionRun`` has sent."""
+
+    sent: list[Event]
+    side: list[tuple[str, Any]] | None
+    shared: RunEnvironment
+
+    @property
+    def path(self) -> str:
+        """What distinguishes it from others of its run."""
+        ...
 
 
 class RunWaits:
@@ -125,14 +136,14 @@ class RunWaits:
         """How many side outputs had left before the run went on, without dead letters."""
         return sum(side for path, (_, side) in self._left.items() if path[-1:] != _LETTER)
 
-    def waited(self, step: ActionRun) -> None:
+    def waited(self, step: Execution) -> None:
         """Note that what an execution has put out stays, even if it fails: a wait of it has ended.
 
         It may have left when the run was suspended, and may not where the end of the wait was recorded.
         """
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
 
-    def final(self, step: ActionRun) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
+    def final(self, step: Execution) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
         """What stays of an execution that has failed."""
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
@@ -146,7 +157,7 @@ class RunWaits:
         return {path: both for path, both in counts.items() if both != (0, 0)}
 
 
-def outputs_of(step: ActionRun) -> list[OutputEvent]:
+def outputs_of(step: Execution) -> list[OutputEvent]:
     """The events of an execution that leave the agent."""
     routes = step.shared.routes
     found = [(routes.of(event), event) for event in step.sent]

@@ -1,0 +1,277 @@
+"""One execution of one action on one event: what it was given, sends, calls and has to await."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from functools import partial
+from threading import get_ident
+from typing import Any, Literal, cast
+
+from flink_agents.api.context import RunnerContext
+from flink_agents.api.errors import ContextMisuseError, MissingAwaitError
+from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent, stamp, with_lineage
+from flink_agents.plan import BoundAction
+from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
+from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.limits import LeaveThread, Slot
+from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.routing import Route, no_event, too_many_events, unknown_event
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.calls import StepCalls
+from flink_agents.runtime.serde.awaitables import close_unawaited
+from flink_agents.runtime.state.memory import MemoryTree
+from flink_agents.runtime.state.reads import Read, note_read
+from flink_agents.runtime.state.suspended import OpenWait
+
+MOST_NOTED = 64
+"""With so many coroutines of an action, those are no longer kept that it has begun to await."""
+
+
+class ActionRun:
+    """One execution of one action on one event, and what the runtime keeps of it.
+
+    Args:
+        shared: What all runs of the agent share.
+        run: The run.
+        action: The action.
+        event: The event that it handles.
+
+    Attributes:
+        sent: What it emitted, in order.
+        side: Pairs of tag and value for side outputs, or None.
+        awaited: What it returned and has to be awaited, or None.
+        mark: Where its writes to memory begin.
+        task: The task that awaits the author's code, or None.
+        tasks: What it started on the loop, or None.
+        trial: What is known of it where it is no first attempt on Flink's thread, or None.
+        calls: Its durable calls, or None.
+        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
+        context: What its code was given; None before that and behind its end.
+        asks: How many agents each of its tasks asked, by the way to the task, or None.
+        suspended: What it waits for where its run is being suspended, or None.
+        put: How many events and side outputs it had put out then.
+        unawaited: What its code has to await, and perhaps has, or None.
+        reads: What it read of memory and can change, or None; False if nobody checks it.
+    """
+
+    __slots__ = (
+        "_active",
+        "_path",
+        "_thread",
+        "action",
+        "asks",
+        "awaited",
+        "calls",
+        "context",
+        "delivery",
+        "event",
+        "mark",
+        "put",
+        "reads",
+        "run",
+        "sent",
+        "shared",
+        "side",
+        "suspended",
+        "task",
+        "tasks",
+        "trial",
+        "unawaited",
+    )
+
+    def __init__(self, shared: RunEnvironment, run: Run, action: BoundAction, event: Event) -> None:
+        self.shared = shared
+        self.run = run
+        self.action = action
+        self.event = event
+        self.sent: list[Event] = []
+        self.side: list[tuple[str, Any]] | None = None
+        self.awaited: Any = None
+        self.task: asyncio.Task[Any] | None = None
+        self.tasks: list[Any] | None = None
+        self.trial: Trial | None = None
+        self.calls: StepCalls | None = None
+        self.delivery: Delivery | None = None
+        self.mark = len(run.undo)
+        self.context: RunnerContext | None = None
+        self.asks: dict[str, int] | None = None
+        self.suspended: list[OpenWait] | None = None
+        self.put: tuple[int, int] = (0, 0)
+        self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
+        self.reads: list[Read] | Literal[False] | None = None
+        self._thread = get_ident()
+        self._active = True
+        self._path: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What distinguishes it from others of its run, and is the same on replay."""
+        if self._path is None:
+            parts: list[str] = []
+            lineage: Lineage | None = lineage_of_sent(self.event)
+            while lineage is not None and lineage.parent is not None:
+                parts.append(f"{lineage.action}[{lineage._ordinal}]")
+                lineage = lineage.parent
+            self._path = "/".join((*reversed(parts), self.action.name))
+        return self._path
+
+    def adopt(self) -> None:
+        """Belong to this thread from here on."""
+        self._thread = get_ident()
+
+    @property
+    def thread(self) -> int:
+        """The thread that executes it."""
+        return self._thread
+
+    def end(self) -> None:
+        """From here on every use of the context is an error."""
+        self._active = False
+        # They know each other, and would be garbage that only Python's collector finds.
+        self.context = self.unawaited = None
+
+    def context_here(self) -> RunnerContext | None:
+        """The context, where it may be used."""
+        return self.context if inside() is None and get_ident() == self._thread else None
+
+    @property
+    def own_code_of(self) -> str | None:
+        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        return self.action.name if self._active and inside() is None else None
+
+    def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
+        """Note a coroutine that the action's code has to await."""
+        noted = self.unawaited
+        if noted is None:
+            noted = self.unawaited = []
+        elif len(noted) >= MOST_NOTED:
+            noted[:] = _forgotten(noted)
+        noted.append(made)
+
+    def note_of_reads(self) -> Callable[[MemoryTree, str, Any], None] | None:
+        """Return what notes the values that the action reads; None if this execution is not checked."""
+        if self.reads is None:
+            watch, name = self.shared.reads, self.action.name
+            if watch.strict:
+                self.reads = []
+            elif skipped := watch.skips.get(name):
+                watch.skips[name] = skipped - 1
+                self.reads = False
+            else:
+                self.reads = watch.begin(name)
+        return partial(note_read, self.reads) if self.reads is not False else None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; a thread that cannot be stopped may go on behind that."""
+        return not self._active
+
+    def let_go(self) -> None:
+        """Close its coroutine, if it has one that did not begin."""
+        if asyncio.iscoroutine(self.awaited):
+            self.awaited.close()
+
+    def slot(self) -> Slot | None:
+        """Its slot among what is executed.
+
+        Raises:
+            LeaveThread: It has none, since it runs on Flink's thread.
+        """
+        if self.trial is None or self.trial.slot is None:
+            self.trial = Trial()
+            raise LeaveThread
+        return self.trial.slot
+
+    def guard(self) -> None:
+        """Raise where the context may not be used."""
+        # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
+        if (
+            self._active
+            and get_ident() == self._thread
+            and (self.trial is None or (durable_function.get() is None and running.function is None))
+        ):
+            return
+        function = inside()
+        if function is not None:
+            raise ContextMisuseError(
+                f"the context of action {self.action.name!r} is used inside the durable function "
+                f"{name_of(function)!r}, which is not executed again on replay",
+                expected="a function that gets what it needs as arguments, and returns what follows from it",
+                found=f"a use of ctx, or of memory or a resource of it, in {name_of(function)}",
+                fix="read memory, get clients and draw random numbers in the action, before the call; "
+                "write, send and call durably in the action, behind it",
+            )
+        if self._active:
+            raise ContextMisuseError(
+                f"the context of action {self.action.name!r} is used from another thread",
+                fix="read memory before the other thread starts, and write what it returns afterwards",
+            )
+        raise ContextMisuseError(
+            f"the context of action {self.action.name!r} is used after the action ended",
+            fix="await what the action starts, and keep values instead of ctx or memory objects",
+        )
+
+    def emit(self, event: Event, recorded: bool = False) -> None:
+        """Add an event to what the action sent.
+
+        Args:
+            event: The event.
+            recorded: Whether it comes from a record, so that it was checked when it was sent.
+        """
+        self.guard()
+        route = self.shared.routes.of(event)
+        if route is None:
+            raise no_event(self.action.name, event)
+        self.take(event, route, recorded)
+
+    def take(self, event: Event, route: Route, recorded: bool = False) -> None:
+        """Add an event that goes by ``route`` to what the action sent, or has returned."""
+        sent = self.sent
+        if self.run.emitted + len(sent) >= self.shared.max_events:
+            raise too_many_events(self.shared.max_events)
+        lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
+        if route.leaves:
+            if not recorded:
+                checks, value = self.shared.output_checks, cast("OutputEvent", event).output
+                # Most agents declare no type, and then only what was not awaited is rejected.
+                if checks.any or hasattr(type(value), "__await__"):
+                    checks.check(self.action.name, value)
+            # No action sees it, so that it needs no copy where it is sent twice.
+            stamp(event, lineage)
+        elif route.actions or recorded:
+            event = with_lineage(event, lineage)
+        else:
+            raise unknown_event(self.action.name, event, self.shared.routes)
+        sent.append(event)
+
+
+def check_awaited(step: ActionRun) -> None:
+    """Check that an execution that ended well has awaited what it made.
+
+    Raises:
+        MissingAwaitError: It has not.
+    """
+    noted, step.unawaited = step.unawaited or [], None
+    if any(task.cancelled() or not task.done() for task in step.tasks or ()):
+        # A coroutine may be that of a task which has not begun, or was cancelled before it did.
+        return
+    forgotten = _forgotten(noted)
+    if not forgotten:
+        return
+    called = forgotten[0].__qualname__
+    for one in forgotten:
+        close_unawaited(one)
+    write = "write await" if step.action.is_async else "write async def, and await"
+    raise MissingAwaitError(
+        f"action {step.action.name!r} ended without awaiting {called}(...): it did nothing",
+        expected="an await, or a task, for each call that gives something to be awaited",
+        found="a call whose result nobody asked for",
+        fix=f"{write} {called}(...); close() what is not to be made",
+    )
+
+
+def _forgotten(noted: list[Coroutine[Any, Any, Any]]) -> list[Coroutine[Any, Any, Any]]:
+    return [one for one in noted if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
