@@ -10,7 +10,7 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.aside import Aside
+from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.faults import Fault, Faults
 from flink_agents.testing.outside import Outside
@@ -23,7 +23,7 @@ class Died(Exception):
     """The operator crashes here."""
 
 
-Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[Aside, ...]]
+Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[InterleavedRun, ...]]
 """State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
 
 _NOTHING: Progress = (0, 0, 0, None, None, None, ())
@@ -148,7 +148,7 @@ def progress_of(packed: bytes | None) -> Progress:
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
-    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.aside)
+    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.interleaved)
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

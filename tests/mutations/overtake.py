@@ -34,17 +34,17 @@ def parts_not_told_apart(before: Any) -> Any:
     return lambda self, path, number: None
 
 
-@mutation("set-aside-unstored", "runtime.journal.kept:KeptJournal.set_aside", overtakes=True)
+@mutation("set-aside-unstored", "runtime.journal.kept:KeptJournal.end_part", overtakes=True)
 def set_aside_unstored(before: Any) -> Any:
     """A part that has ended is not in the store when the next one begins."""
 
-    async def set_aside(self: Any, counts: bool) -> None:
+    async def end_part(self: Any, counts: bool) -> None:
         self._unstored.clear()
 
-    return set_aside
+    return end_part
 
 
-@mutation("parts-alike", "runtime.operator.waits.asides:wake_up", overtakes=True)
+@mutation("parts-alike", "runtime.operator.waits.interleaved:wake_up", overtakes=True)
 def parts_alike(before: Any) -> Any:
     """Wake-ups of a key are all alike, so that records of one run are given to another one."""
     return lambda codec, aside: before(codec, aside._replace(seq=0, part=0))

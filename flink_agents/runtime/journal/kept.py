@@ -21,7 +21,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension
 
 _END_OF_PART = 2**62
-"""The index of the record that says that the run was set aside."""
+"""The index of the record that says that the run was interleaved."""
 
 MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of a record where there is no store."""
@@ -40,7 +40,7 @@ class KeptJournal(RunJournal):
         suspension: What was left of the run when it was suspended; None where it was not.
         log: What the run reads of memory; None where that is not recorded.
         turn: Under which sequence number the store gets the records: that of the part that is executed, where
-            the run was set aside before. By default, that of the run.
+            the run was interleaved before. By default, that of the run.
 
     Attributes:
         kept: All that was recorded, in order.
@@ -92,8 +92,8 @@ class KeptJournal(RunJournal):
         """Keep how waits ended, and what goes with them; the store gets it with the next record."""
         self._keep(self._outcomes(step, outcomes))
 
-    async def set_aside(self, counts: bool) -> None:
-        """Store what the store has not got, and that the run was set aside behind that; nothing twice.
+    async def end_part(self, counts: bool) -> None:
+        """Store what the store has not got, and that the run was interleaved behind that; nothing twice.
 
         Args:
             counts: Whether the part of the run that has ended did anything.
@@ -165,7 +165,7 @@ class KeptJournal(RunJournal):
 
 
 def ends_part(record: Record) -> bool:
-    """Whether a record says that the run was set aside behind those before it."""
+    """Whether a record says that the run was interleaved behind those before it."""
     return record.kind is RecordKind.RUN and record.index == _END_OF_PART
 
 

@@ -54,7 +54,7 @@ class Waiting:
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Both as they arrived, encoded: what an action does to the input does not reach this.
-        seq: Sequence number of its run; where that was set aside, of the part that is next.
+        seq: Sequence number of its run; where that was interleaved, of the part that is next.
         run: The run, if it has begun.
         step: The step of that run which has to be awaited.
         records: What earlier attempts recorded of the run.
@@ -85,14 +85,14 @@ class Waiting:
         return self.seq if self.suspension is None else self.suspension.seq
 
     @property
-    def was_aside(self) -> bool:
-        """Whether the run was set aside, so that this is a further part of it."""
+    def was_interleaved(self) -> bool:
+        """Whether the run was interleaved, so that this is a further part of it."""
         return self.suspension is not None and self.suspension.input is not None
 
     @property
     def identity(self) -> str | None:
         """Identity of the job that the run began in; None for that of its journal."""
-        if self.suspension is not None and self.was_aside:
+        if self.suspension is not None and self.was_interleaved:
             return self.suspension.identity
         return identity_of(self.records)
 
@@ -104,7 +104,7 @@ class Waiting:
 
 
 class EndedPart(NamedTuple):
-    """The part of a run that has ended, since the run is set aside.
+    """The part of a run that has ended, since the run is interleaved.
 
     Attributes:
         number: Number of the input, or of the wake-up, that it began with.
@@ -167,7 +167,7 @@ class KeyActor:
         unpruned: Number of its runs with records that were committed since they were last noted.
         unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
         overtakes: Recorded runs that the suspended one was the first to overtake.
-        part: The part of that run that has ended, where it is set aside; else None.
+        part: The part of that run that has ended, where it is interleaved; else None.
         woken: Numbers of the wake-ups that were chosen.
         mail: The signals of the key; None where no action of the agent waits.
         resumed: Number of the input of a suspended run that goes on, or None.

@@ -439,7 +439,7 @@ class AgentLoop:
             self._clock(),
             None,
             actor.memory,
-            waiting.ordered or actor.unrecorded or waiting.was_aside,
+            waiting.ordered or actor.unrecorded or waiting.was_interleaved,
             waiting.identity,
             waiting.state,
         )

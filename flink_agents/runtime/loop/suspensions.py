@@ -99,9 +99,9 @@ class Suspensions:
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
         before, part = waiting.suspension, None
-        if self._shared.overtakes or waiting.was_aside:
+        if self._shared.overtakes or waiting.was_interleaved:
             part = self._end_part(run, waiting, journal)
-            await journal.set_aside(part.counts)
+            await journal.end_part(part.counts)
         suspension = Suspension(
             waiting.number,
             run.sequence_number,
@@ -118,7 +118,9 @@ class Suspensions:
             over=run.waits.over,
         )
         if part is not None:
-            suspension = _aside(suspension, before, waiting.packed, step.path if part.counts else None)
+            suspension = _left_of_parts(
+                suspension, before, waiting.packed, step.path if part.counts else None
+            )
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.
             journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
@@ -130,11 +132,11 @@ class Suspensions:
         assert run.waits is not None
         before, changes = waiting.suspension, run.short_term.changes()
         known = len(before.records) if before is not None else 0
-        counts = not waiting.was_aside or bool(waiting.records or changes or len(journal.kept) > known)
+        counts = not waiting.was_interleaved or bool(waiting.records or changes or len(journal.kept) > known)
         return EndedPart(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
 
     def _parts(self, run: Run, suspension: Suspension | None) -> RunParts | None:
-        """The parts of a run that was set aside."""
+        """The parts of an interleaved run."""
         if suspension is None or not suspension.parts:
             return None
         records, done, reads = suspension.records, 0, list[list[Read]]()
@@ -150,7 +152,7 @@ class Suspensions:
 
     def _journal(self, actor: KeyActor, run: Run, waiting: Waiting) -> KeptJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
-        records, apart, seq = waiting.records, waiting.was_aside, run.sequence_number
+        records, apart, seq = waiting.records, waiting.was_interleaved, run.sequence_number
         before = suspension.records if suspension is not None and not apart else ()
         began = suspension.started_at if suspension is not None else None
         log = restore_begin(codec, run, [*before, *records], began)
@@ -178,7 +180,7 @@ class Suspensions:
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
                 waits.recorded.append((taken.identity, taken.name))
-                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.was_aside)
+                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.was_interleaved)
         # What has become void since then was taken from state.
         waits.give_back(known)
 
@@ -187,10 +189,10 @@ class Suspensions:
             mail.end_input(self._skips)
 
 
-def _aside(
+def _left_of_parts(
     suspension: Suspension, before: Suspension | None, packed: bytes, waiting: str | None
 ) -> Suspension:
-    """What is left of a run that is set aside.
+    """What is left of an interleaved run.
 
     Args:
         suspension: What is left of a run that is suspended.

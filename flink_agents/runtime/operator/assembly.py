@@ -45,8 +45,8 @@ from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
 from flink_agents.runtime.operator.services.pruning import PruningService
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.asides import Asides
 from flink_agents.runtime.operator.waits.delayed import Delays
+from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
@@ -293,10 +293,10 @@ def key_services(
     work = PendingWork(shared, state)
     if work.needed and keys is not None:
         services.append(work)
-    asides = Asides(shared, state, clock, low)
-    suspended = SuspendedRuns(shared, state, clock, asides)
+    interleaved = InterleavedRuns(shared, state, clock, low)
+    suspended = SuspendedRuns(shared, state, clock, interleaved)
     requests = RequestAnswers(shared, state, clock)
-    services.append(SuspensionService(shared, state, suspended, asides, requests, HOOKS))
+    services.append(SuspensionService(shared, state, suspended, interleaved, requests, HOOKS))
     services.append(Delays(shared, state, clock, low, keys if beats else None))
     if (journals := shared.journals) is not None:
         services.append(Overtaken(shared, clock))

@@ -17,7 +17,7 @@ from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.waits.asides import Asides, woken_of
+from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
@@ -36,7 +36,7 @@ class Feeder:
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
-        self.released: Asides | None = None
+        self.released: InterleavedRuns | None = None
         self._codec = shared.codec
         self._state = state
         config = shared.config
@@ -84,7 +84,7 @@ class Feeder:
         return packed
 
     def _is_held(self, head: Head) -> bool:
-        """Whether so many runs of a key are set aside that its inputs wait."""
+        """Whether so many runs of a key are interleaved that its inputs wait."""
         return self.released is not None and self.released.is_full(head)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
@@ -95,7 +95,7 @@ class Feeder:
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
         # What goes on does not queue behind inputs that have not begun.
-        for number in woken_of(head) if head.aside else ():
+        for number in woken_of(head) if head.interleaved else ():
             if number not in actor.woken and not self._is_full(actor, loop):
                 self._submit(actor, number, loop)
         while actor.loaded < head.next_pending and not self._is_full(actor, loop):
@@ -117,7 +117,7 @@ class Feeder:
 
     def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> Waiting | None:
         """The run that goes on by a wake-up; None for an input."""
-        if not actor.head.aside or self.released is None:
+        if not actor.head.interleaved or self.released is None:
             return None
         waiting = self.released.waiting(actor.head, number, packed, seq)
         if waiting is not None:
@@ -150,7 +150,7 @@ class Feeder:
         number = order.looked
         packed = self.load(number, actor)
         order.look(None if packed is None else input_digest(packed))
-        # Only this thread knows the entry of a run that is set aside, and so chooses its wake-up.
+        # Only this thread knows the entry of an interleaved run, and so chooses its wake-up.
         if packed is not None and number not in woken_of(actor.head) and self._may_cache(actor, loop):
             self._keep(actor, number, packed)
         loop.replays.let_drained_go(actor, order)

@@ -75,7 +75,7 @@ class Heads:
             self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
             check_store(journals, head.store)
-        if not self._may_wait and (head.suspended is not None or head.aside):
+        if not self._may_wait and (head.suspended is not None or head.interleaved):
             raise _waits_no_more(key_text)
         return head
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
-from flink_agents.runtime.state.aside import Aside
 from flink_agents.runtime.state.delayed import DelayedEvents
+from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, ValueSlot
 
@@ -144,7 +144,7 @@ class Head:
         suspended: Of the suspended run: number of its input, its sequence number, and when it resumes, in
             milliseconds (None if only a signal resumes it). None if no run is suspended.
         mail_expires: When the first of the key's signals expires, in milliseconds; or None.
-        aside: Runs that are set aside, in the order in which they were first. Replace it, never change it.
+        interleaved: Interleaved runs, in the order of their first suspension. Replace it, never change it.
         delayed_due: When the first of the key's delayed events is due, in milliseconds; or None.
         ends: Runs that somebody wants to end, by their sequence numbers: id of the request, reason, by whom,
             and id of the run. Replace it, never change it.
@@ -166,7 +166,7 @@ class Head:
     unrecorded: bool = False
     suspended: tuple[int, int, int | None] | None = None
     mail_expires: int | None = None
-    aside: Sequence[Aside] = ()
+    interleaved: Sequence[InterleavedRun] = ()
     delayed_due: int | None = None
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
     unknown: dict[str, Any] | None = None
@@ -293,7 +293,7 @@ class Head:
         suspended = take("suspended", None)
         self.suspended = None if suspended is None else tuple(suspended)
         self.mail_expires, self.delayed_due = take("mail", None), take("delayed", None)
-        self.aside = tuple(map(Aside._make, take("aside", ())))
+        self.interleaved = tuple(map(InterleavedRun._make, take("aside", ())))
         self.ends = dict(take("ends", ()))
         self.unknown = extra or None
 
@@ -310,7 +310,7 @@ _RARE = {
     "unrecorded": "unrecorded",
     "suspended": "suspended",
     "mail": "mail_expires",
-    "aside": "aside",
+    "aside": "interleaved",
     "delayed": "delayed_due",
     "ends": "ends",
 }

@@ -26,7 +26,7 @@ class PendingKind(IntEnum):
         INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
         RESUMPTION: A suspended run: all that is left of it (``state.suspended``).
         SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
-        WAKE_UP: What lets a run go on that was set aside (``state.aside``); it has its turn as an input has.
+        WAKE_UP: What resumes an interleaved run (``state.interleaved``). It has its turn as an input has.
     """
 
     INPUT = 0

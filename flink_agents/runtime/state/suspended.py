@@ -18,7 +18,7 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 _ASIDE_VERSION = b"\x02"
-"""Of an entry of a run that was set aside: it has three fields more."""
+"""Of an entry of an interleaved run: it has three fields more."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which anybody may have written."""
@@ -107,7 +107,7 @@ class Suspension:
         waits: What it waits for.
         left: How many outputs and side outputs of each execution have left, by its path.
         failed: The attempts that failed of the execution that waits, by its path.
-        parts: Of a run that was set aside, where each of its parts ended: the execution that waited there,
+        parts: Of an interleaved run, where each of its parts ended: the execution that waited there,
             and how many records there were.
         input: Of such a run, the bytes of its input, which is among those that wait no longer; else None.
         identity: Of such a run, that of the job which it began in, from which its ids follow; else None.

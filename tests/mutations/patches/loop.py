@@ -49,8 +49,8 @@ patch(
 patch(
     "untraced-behind-unrecorded",
     "agent_loop:AgentLoop._new_run",
-    "waiting.ordered or actor.unrecorded or waiting.was_aside",
-    "waiting.ordered or waiting.was_aside",
+    "waiting.ordered or actor.unrecorded or waiting.was_interleaved",
+    "waiting.ordered or waiting.was_interleaved",
     "A run behind one that recorded nothing does not trace its memory.",
 )
 patch(

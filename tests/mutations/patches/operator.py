@@ -223,28 +223,28 @@ patch(
 )
 patch(
     "wake-up-over-input",
-    "waits.asides:Asides.wake",
+    "waits.interleaved:InterleavedRuns.wake",
     "head.next_pending += 1",
     "pass",
     "A wake-up has the place of the next input in state.",
 )
 patch(
     "aside-twice",
-    "waits.asides:Asides.keep",
-    "head.aside = asides if places else [*asides, kept]",
-    "head.aside = [*asides, kept]",
+    "waits.interleaved:InterleavedRuns.keep",
+    "head.interleaved = interleaved if places else [*interleaved, kept]",
+    "head.interleaved = [*interleaved, kept]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(
     "aside-woken-twice",
-    "waits.asides:Asides.wake",
+    "waits.interleaved:InterleavedRuns.wake",
     "if one.woken is not None or not wanted(one):",
     "if not wanted(one):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
-    "waits.asides:Asides.end",
+    "waits.interleaved:InterleavedRuns.end",
     "self._state.pending.end_suspension(one.number)",
     "pass",
     "What is left of a run that was set aside stays in state after its end.",

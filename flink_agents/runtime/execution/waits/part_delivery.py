@@ -1,4 +1,4 @@
-"""Delivers outcomes to an execution of a run that was set aside before."""
+"""Delivers outcomes to an execution of a run that was interleaved before."""
 
 from __future__ import annotations
 

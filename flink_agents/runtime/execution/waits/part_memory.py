@@ -1,4 +1,4 @@
-"""Short-term memory of a run that was set aside in between: its parts saw different memory.
+"""Short-term memory of an interleaved run in between: its parts saw different memory.
 
 State has what the run wrote in its old parts, and other runs may have changed that since then. So a replay of
 an old part sees what was read at that time, with the writes of that part above, and these go nowhere. In the

@@ -1,7 +1,8 @@
-"""The parts of a run that was set aside in between: which of them its code is in, while it is replayed.
+"""The parts of an interleaved run: which of them its code is in while it is replayed.
 
-A part ends where the run was set aside: at a wait of one execution, behind all outcomes that were recorded by
-then. The next outcome that this execution gets begins the next part, and so does any later execution.
+A part ends where the run was interleaved: at a wait of one execution, behind all outcomes that were
+recorded by then. The next outcome that this execution gets begins the next part, and so does any later
+execution.
 """
 
 from __future__ import annotations

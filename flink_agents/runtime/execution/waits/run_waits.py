@@ -43,8 +43,8 @@ class RunWaits:
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
         over: When its waits end, in milliseconds since the epoch; None for never.
-        parts: The parts that it consists of, where it was set aside before; else None.
-        ends_part: Whether records say that the run was set aside behind them, and so is again.
+        parts: The parts that it consists of, where it was interleaved before; else None.
+        ends_part: Whether records say that the run was interleaved behind them, and so is again.
 
     Attributes:
         mail: See above.

@@ -10,7 +10,7 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.asides import woken_of
+from flink_agents.runtime.operator.waits.interleaved import woken_of
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 

@@ -19,7 +19,7 @@ from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.waits.asides import Asides
+from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mail, Mailbox
 from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
@@ -32,13 +32,15 @@ class Refusals:
     """Tells why a signal is unmatched. Only for Flink's thread.
 
     Args:
-        asides: The runs that are set aside.
+        interleaved: The runs that are set found.
         suspension: Reads the entry of a suspended run, by the number of its input.
         most: How many signals of a key may wait for a run that is to ask for them.
     """
 
-    def __init__(self, asides: Asides, suspension: Callable[[int], Suspension], most: int) -> None:
-        self._asides = asides
+    def __init__(
+        self, interleaved: InterleavedRuns, suspension: Callable[[int], Suspension], most: int
+    ) -> None:
+        self._interleaved = interleaved
         self._suspension = suspension
         self._most = most
 
@@ -83,9 +85,9 @@ class Refusals:
             return UnmatchedReason.INVALID
         suspended = head.suspended
         of_suspended = suspended is not None and suspended[1] == seq
-        aside = next((one for one in head.aside if one.seq == seq), None)
-        if aside is not None:
-            ended = aside.woken is None and wait in ended_waits(key_text, self._asides.suspension(aside))
+        found = next((one for one in head.interleaved if one.seq == seq), None)
+        if found is not None:
+            ended = found.woken is None and wait in ended_waits(key_text, self._interleaved.suspension(found))
         elif seq < head.next_seq and not of_suspended:
             ended = True
         elif suspended is not None and of_suspended and actor is None:
@@ -123,7 +125,7 @@ class Refusals:
             key_text: The key.
             head: Its head.
             own: The waits of the run that the key is busy with, or that holds it up.
-            going_on: Which of the runs that are set aside go on: their waits are among the former.
+            going_on: Which of the interleaved runs go on: their waits are among the former.
         """
         if own is None:
             found = 0
@@ -133,11 +135,11 @@ class Refusals:
             found = sum(wait.name == name for wait in unanswered(own, key_text, mail))
         # Reading an entry takes long; only these may have waits with signals.
         concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
-        for one in head.aside:
+        for one in head.interleaved:
             if name not in one.names or (one.woken is not None and one.seq in going_on):
                 continue
             if one.seq in concerned:
-                waits = unanswered(self._asides.suspension(one), key_text, mail)
+                waits = unanswered(self._interleaved.suspension(one), key_text, mail)
                 found += sum(wait.name == name for wait in waits)
             else:
                 found += one.names.count(name)

@@ -24,7 +24,7 @@ from flink_agents.runtime.execution.waits.live_mail import LiveMail
 from flink_agents.runtime.loop.actor import KeyActor, Waiting
 from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.waits.asides import Asides
+from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
 from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -40,7 +40,7 @@ class SuspendedRuns:
         shared: What all runs share.
         state: Keyed state.
         clock: The wall-clock time in milliseconds.
-        asides: Keeps the runs that are set aside.
+        interleaved: Keeps the interleaved runs.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class SuspendedRuns:
         shared: RunEnvironment,
         state: KeyedState,
         clock: Callable[[], int],
-        asides: Asides,
+        interleaved: InterleavedRuns,
     ) -> None:
-        self._asides = asides
+        self._interleaved = interleaved
         self._shared = shared
         self._codec = shared.codec
         self._strays = UnmatchedSignals(shared)
@@ -58,7 +58,9 @@ class SuspendedRuns:
         self._clock = clock
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._refusals = Refusals(asides, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
+        self._refusals = Refusals(
+            interleaved, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY)
+        )
 
     # -- suspended runs ---------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class SuspendedRuns:
         """
         run, suspension = ended.run, ended.suspension
         assert suspension is not None
-        self._asides.keep(suspension, run.key_text, head, timers)
+        self._interleaved.keep(suspension, run.key_text, head, timers)
         if head.suspended is not None and head.suspended[1] == suspension.seq:
             # It was suspended under another policy.
             head.suspended = None
@@ -150,8 +152,8 @@ class SuspendedRuns:
         if head.suspended is not None and head.suspended[0] == number:
             self._state.pending.end_suspension(number)
             head.suspended = None
-        if head.aside:
-            self._asides.end(head, run.key_text, number)
+        if head.interleaved:
+            self._interleaved.end(head, run.key_text, number)
         self._shared.run_metrics.open_waits.resumed(run.key_text, run.sequence_number)
         self._settled(run, head, emission, timers, None)
 
@@ -218,8 +220,8 @@ class SuspendedRuns:
         """Let the runs of a key without an actor go on, if only to wait again: then its records are read."""
         if head.suspended is not None:
             head.suspended = *head.suspended[:2], 0
-        if head.aside:
-            self._asides.wake(head, key_text, lambda one: True)
+        if head.interleaved:
+            self._interleaved.wake(head, key_text, lambda one: True)
 
     def _decide(
         self,
@@ -254,20 +256,20 @@ class SuspendedRuns:
                 box.mail[place] = self._for_aside(mail._replace(run=None), run.key_text, head, box, None)
 
     def _for_aside(self, mail: Mail, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None) -> Mail:
-        """Wake the run that is set aside and that a signal is for; returns the signal, meant for that run."""
-        if not head.aside:
+        """Wake the interleaved run that a signal is for; returns the signal, meant for that run."""
+        if not head.interleaved:
             return mail
         seq = None if mail.wait is None else run_of(mail.wait, key_text)
         going_on = runs_going_on(actor)
-        for one in head.aside:
+        for one in head.interleaved:
             wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
             # A run that goes on takes the signal itself, if it still wants one.
             if not wanted or (one.woken is not None and one.seq in going_on):
                 continue
-            suspension = self._asides.suspension(one)
+            suspension = self._interleaved.suspension(one)
             meant = _meant(mail, suspension, key_text, box.mail)
             if meant.run == one.seq or (mail.wait is not None and _is_for(mail, key_text, suspension)):
-                self._asides.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
+                self._interleaved.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
                 return meant
         return mail
 
@@ -358,7 +360,7 @@ class SuspendedRuns:
                 box.mail.remove(mail)
                 self._strays.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
         if undecided and (suspension is not None or not waits.mail.open):
-            # Of a run that is set aside, the head has the waits.
+            # Of an interleaved run, the head has the waits.
             own = suspension if suspension is not None and suspension.input is None else None
             undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
             self._decide(undecided, run, box, head, out, own)

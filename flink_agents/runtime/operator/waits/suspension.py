@@ -13,7 +13,7 @@ from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.asides import Asides, woken_of
+from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns, woken_of
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
@@ -28,7 +28,7 @@ class SuspensionService(KeyService):
         shared: What all runs share.
         state: Keyed state.
         suspended: Keeps suspended runs and signals in state.
-        asides: Keeps the runs that are set aside.
+        interleaved: Keeps the interleaved runs.
         requests: Takes the signals that are requests about a key.
         hooks: All hooks, for an agent that never waits.
     """
@@ -40,13 +40,13 @@ class SuspensionService(KeyService):
         shared: RunEnvironment,
         state: KeyedState,
         suspended: SuspendedRuns,
-        asides: Asides,
+        interleaved: InterleavedRuns,
         requests: RequestAnswers,
         hooks: tuple[str, ...],
     ) -> None:
         self._state = state
         self._suspended = suspended
-        self._asides = asides
+        self._interleaved = interleaved
         self._requests = requests
         self._open_waits = shared.run_metrics.open_waits
         self._ending = False
@@ -58,7 +58,7 @@ class SuspensionService(KeyService):
     def attach(self, operator: AgentProcessor) -> None:
         """Learn which operator the service belongs to."""
         super().attach(operator)
-        operator.feeder.released = self._asides
+        operator.feeder.released = self._interleaved
 
     # -- keys without actors ----------------------------------------------------------
 
@@ -66,7 +66,11 @@ class SuspensionService(KeyService):
         """Return True if the inputs of a key without an actor wait for the end of a suspended run."""
         if head.suspended is not None:
             return True
-        return bool(head.aside) and self._asides.is_full(head) and not self._asides.has_turn(head)
+        return (
+            bool(head.interleaved)
+            and self._interleaved.is_full(head)
+            and not self._interleaved.has_turn(head)
+        )
 
     def rests(self, head: Head, key_text: str) -> bool:
         """Return True if a suspended run waits on, or the last of them did."""
@@ -79,15 +83,15 @@ class SuspensionService(KeyService):
 
     def waking(self, head: Head, key_text: str, pending: bool) -> None:
         """Wake released runs, if it is time for them."""
-        if head.aside:
+        if head.interleaved:
             self._wake_released(head, key_text)
 
     def _wake_released(self, head: Head, key_text: str) -> None:
         if self._ending:
-            some = self._asides.wake(head, key_text, lambda one: True)
+            some = self._interleaved.wake(head, key_text, lambda one: True)
         else:
             may_have = self.operator.heads.may_have_records
-            some = self._asides.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
+            some = self._interleaved.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
         if some:
             self._state.head.update(head.pack())
 
@@ -116,7 +120,7 @@ class SuspensionService(KeyService):
 
     def keeps_end(self, head: Head) -> bool:
         """Return True if the end of the input resumes a run of the key, or discards signals."""
-        return head.mail_expires is not None or bool(head.aside)
+        return head.mail_expires is not None or bool(head.interleaved)
 
     # -- commits ----------------------------------------------------------------------
 
@@ -133,23 +137,23 @@ class SuspensionService(KeyService):
             ended.resumes = self._suspended.suspend(ended, actor, timers, out)
         else:
             if self._ending:
-                self._asides.wake(head, actor.key_text, lambda one: True)
+                self._interleaved.wake(head, actor.key_text, lambda one: True)
             ready = self._suspended.release(ended, head, timers, out)
             # If records have said that the run ends here, there may be some of what it did behind that.
             if ready or ended.replayed or self._ending:
                 seq = suspension.seq
-                self._asides.wake(head, actor.key_text, lambda one: one.seq == seq)
-            self._asides.wake_due(head, actor.key_text)
+                self._interleaved.wake(head, actor.key_text, lambda one: one.seq == seq)
+            self._interleaved.wake_due(head, actor.key_text)
 
     def after_commit(self, actor: KeyActor, last: Ended | None, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume that run if it can be."""
         head, key_text, operator = actor.head, actor.key_text, self.operator
-        if self._ending and head.aside:
+        if self._ending and head.interleaved:
             self._wake_released(head, key_text)
         if last is None:
             return
         if last.released:
-            resumes = self._asides.has_turn(head) and head.suspended is None
+            resumes = self._interleaved.has_turn(head) and head.suspended is None
         else:
             resumes = last.resumes or self._ending
         if head.ends and self._hasten(head, key_text):
@@ -222,7 +226,7 @@ class SuspensionService(KeyService):
 
     def _hasten(self, head: Head, key_text: str) -> bool:
         """Let the suspended runs of a key resume that are to be ended; whether there are any."""
-        some = self._asides.wake(head, key_text, lambda one: one.seq in head.ends)
+        some = self._interleaved.wake(head, key_text, lambda one: one.seq in head.ends)
         if head.suspended is not None and head.suspended[1] in head.ends:
             head.suspended = *head.suspended[:2], 0
             some = True
@@ -236,17 +240,19 @@ class SuspensionService(KeyService):
             return
         actor = operator.actors.get(key_text)
         had_signals = head.mail_expires is not None
-        if actor is None and head.aside and self._suspended.expires(head):
+        if actor is None and head.interleaved and self._suspended.expires(head):
             # A run may have taken what expires now. It goes on, if only to wait again, and its records tell.
             self._wake_released(head, key_text)
         self._suspended.expire(key_text, head, actor, at, out, timers)
-        waits = head.mail_expires or head.delayed_due or head.has_pending or head.aside
+        waits = head.mail_expires or head.delayed_due or head.has_pending or head.interleaved
         if had_signals and not waits:
             operator.schedule.ignore_the_end(timers)
         if head.is_unused:
             operator.cache.drop(key_text)
             return
-        if head.aside and (self._asides.wake_due(head, key_text) or (actor is None and woken_of(head))):
+        if head.interleaved and (
+            self._interleaved.wake_due(head, key_text) or (actor is None and woken_of(head))
+        ):
             self._state.head.update(head.pack())
             if actor is not None:
                 self._feed_woken(actor, timers)
@@ -254,8 +260,8 @@ class SuspensionService(KeyService):
                 operator.waits.check_failure()
                 operator.wake(head, key_text, True, timers)
                 return
-        elif head.aside:
-            self._asides.look_again(head, at, timers)
+        elif head.interleaved:
+            self._interleaved.look_again(head, at, timers)
         if actor is None and head.suspended is not None:
             if self._suspended.is_due(head):
                 operator.waits.check_failure()

@@ -1,8 +1,9 @@
-"""Runs that are set aside, in state: what Flink's thread has to do with them.
+"""Interleaved runs, in state: what Flink's thread has to do with them.
 
-A run is *set aside* when it is suspended and the agent lets inputs overtake it. Its entry has its input, and
-head of the key lists it. A timer, or a signal, *wakes* it: a wake-up goes to ``pending``, where it has
-its turn as an input has. Each run has one wake-up at most, until it is set aside again or committed.
+A run is *interleaved* when it is suspended and the agent lets other inputs of its key run meanwhile. Its
+entry has its input, and the head of the key lists it. A timer, or a signal, *wakes* it: a wake-up goes to
+``pending``, where it has its turn as an input has. Each run has one wake-up at most, until it is
+suspended again or committed.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import Waiting
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.state.aside import Aside, wake_up
+from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.pending import read_input
 from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension
 
 
-class Asides:
-    """Keeps the runs of the current key that are set aside. Only for Flink's thread.
+class InterleavedRuns:
+    """Keeps the interleaved runs of the current key. Only for Flink's thread.
 
     Whoever calls it writes the head.
 
@@ -45,36 +46,36 @@ class Asides:
     # -- runs -------------------------------------------------------------------------
 
     def keep(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:
-        """Set a run aside, or do so again."""
+        """Keep what is left of an interleaved run."""
         # Those of an earlier attempt were looked at when the key got its actor.
         self._searched.add(key_text)
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
         names = [one.name for one in suspension.waits if isinstance(one, OpenSignalWait)]
-        kept = Aside(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
-        asides = list(head.aside)
-        places = [place for place, one in enumerate(asides) if one.seq == suspension.seq]
+        kept = InterleavedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
+        interleaved = list(head.interleaved)
+        places = [place for place, one in enumerate(interleaved) if one.seq == suspension.seq]
         for place in places:
-            asides[place] = kept
-        head.aside = asides if places else [*asides, kept]
+            interleaved[place] = kept
+        head.interleaved = interleaved if places else [*interleaved, kept]
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
 
     def end(self, head: Head, key_text: str, number: int) -> None:
         """Remove what was left of the run that wake-up ``number`` let go on: it is committed now."""
-        left: list[Aside] = []
-        for one in head.aside:
+        left: list[InterleavedRun] = []
+        for one in head.interleaved:
             if one.woken == number:
                 self._state.pending.end_suspension(one.number)
             else:
                 left.append(one)
-        head.aside = left
+        head.interleaved = left
         if not left:
             self._searched.discard(key_text)
 
     def is_full(self, head: Head) -> bool:
-        """Whether so many runs are set aside that inputs wait, as behind a suspended run."""
-        return len(head.aside) >= self._most
+        """Whether so many runs are interleaved that inputs wait, as behind a suspended run."""
+        return len(head.interleaved) >= self._most
 
     def has_turn(self, head: Head) -> bool:
         """Whether anything of a key may run now: an input, or a wake-up."""
@@ -82,33 +83,33 @@ class Asides:
 
     # -- wake-ups ---------------------------------------------------------------------
 
-    def wake(self, head: Head, key_text: str, wanted: Callable[[Aside], bool]) -> bool:
+    def wake(self, head: Head, key_text: str, wanted: Callable[[InterleavedRun], bool]) -> bool:
         """Wake runs of the current key; returns whether there is a new wake-up."""
-        asides, some = list(head.aside), False
-        for place, one in enumerate(asides):
+        interleaved, some = list(head.interleaved), False
+        for place, one in enumerate(interleaved):
             if one.woken is not None or not wanted(one):
                 continue
             number = head.next_pending
             self._state.pending.put_wake_up(number, wake_up(self._codec, one))
             head.next_pending += 1
-            asides[place] = one._replace(woken=number)
+            interleaved[place] = one._replace(woken=number)
             some = True
             if self._low is not None:
                 self._low.woken(key_text, number)
         if some:
-            head.aside = asides
+            head.interleaved = interleaved
         return some
 
     def wake_due(self, head: Head, key_text: str) -> bool:
         """Wake the runs whose time has come; returns whether there are any."""
-        if not head.aside:
+        if not head.interleaved:
             return False
         now = self._clock()
         return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)
 
     def wake_searched(self, head: Head, key_text: str, may_have: Callable[[], bool]) -> bool:
         """Wake all runs, once for each key of which the store may have what earlier attempts recorded."""
-        if not head.aside or key_text in self._searched or not may_have():
+        if not head.interleaved or key_text in self._searched or not may_have():
             return False
         self._searched.add(key_text)
         return self.wake(head, key_text, lambda one: True)
@@ -116,12 +117,14 @@ class Asides:
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
         """Have somebody look again where a timer came before its time, by this clock."""
         now = self._clock()
-        if any(one.woken is None and one.due is not None and now < one.due <= fired for one in head.aside):
+        if any(
+            one.woken is None and one.due is not None and now < one.due <= fired for one in head.interleaved
+        ):
             timers.register_processing_time_timer(max(now, fired) + 1)
 
     def waiting(self, head: Head, number: int, packed: bytes, seq: int) -> Waiting | None:
         """The run that goes on by wake-up ``number``; None where that is an input."""
-        found = next((one for one in head.aside if one.woken == number), None)
+        found = next((one for one in head.interleaved if one.woken == number), None)
         if found is None:
             return None
         suspension = self.suspension(found)
@@ -129,13 +132,13 @@ class Asides:
         record, timestamp = read_input(self._codec, suspension.input)
         return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
 
-    def suspension(self, aside: Aside) -> Suspension:
+    def suspension(self, run: InterleavedRun) -> Suspension:
         """The entry of a run."""
-        packed = self._state.pending.suspended(aside.number)
+        packed = self._state.pending.suspended(run.number)
         assert packed is not None
         return Suspension.unpack(packed)
 
 
 def woken_of(head: Head) -> list[int]:
     """The numbers of the wake-ups of a key."""
-    return [one.woken for one in head.aside if one.woken is not None]
+    return [one.woken for one in head.interleaved if one.woken is not None]

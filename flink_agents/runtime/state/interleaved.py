@@ -1,4 +1,4 @@
-"""Runs that are set aside: suspended runs whose key is free for the inputs behind them.
+"""Interleaved runs: suspended runs whose key is free for the inputs behind them.
 
 The head of a key lists them, each with what can be told without its entry. What lets one go on is a
 *wake-up*: an entry of ``pending`` that has its turn among the inputs of the key. Its bytes follow from the
@@ -14,8 +14,8 @@ from flink_agents.runtime.serde.codec import ValueCodec
 _WAKE_UP = "wake-up"
 
 
-class Aside(NamedTuple):
-    """A run that is set aside.
+class InterleavedRun(NamedTuple):
+    """An interleaved run.
 
     Attributes:
         number: Number of its input, under which its entry stands.
@@ -34,6 +34,6 @@ class Aside(NamedTuple):
     names: list[str]
 
 
-def wake_up(codec: ValueCodec, aside: Aside) -> bytes:
+def wake_up(codec: ValueCodec, run: InterleavedRun) -> bytes:
     """The bytes of a wake-up. An input is a list of two, so that it never looks the same."""
-    return codec.encode([_WAKE_UP, aside.seq, aside.part])
+    return codec.encode([_WAKE_UP, run.seq, run.part])
