@@ -23,7 +23,9 @@ class Died(Exception):
     """The operator crashes here."""
 
 
-Progress = tuple[int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[InterleavedRun, ...]]
+Progress = tuple[
+    int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[InterleavedRun, ...]
+]
 """State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
 
 _NOTHING: Progress = (0, 0, 0, None, None, None, ())
