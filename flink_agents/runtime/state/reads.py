@@ -74,14 +74,14 @@ class ReadWatch:
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
         self.skips: dict[str, int] = {}
-        self._seen: dict[str, int] = {}
+        self._checked: dict[str, int] = {}
 
     def begin(self, action: str) -> list[Read]:
         """Return the list that takes what an execution reads, and decide which one is checked next."""
         if not self.strict:
-            seen = self._seen[action] = self._seen.get(action, 0) + 1
-            if seen >= FIRST:
-                self.skips[action] = ONE_IN - 1
+            checked = self._checked[action] = self._checked.get(action, 0) + 1
+            if checked >= FIRST:
+                self.skips[action] = ONE_IN - 1 - (FIRST if checked == FIRST else 0)
         return []
 
     def check(self, step: Any, reads: list[Read]) -> None:

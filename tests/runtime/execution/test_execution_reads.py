@@ -132,5 +132,11 @@ def test_a_job_warns_once_for_each_action(caplog: pytest.LogCaptureFixture) -> N
 
 def test_a_job_checks_the_first_executions_and_then_few() -> None:
     watch = reads.ReadWatch()
-    checked = [number for number in range(1, 2001) if watch.begin("act") is not None]
+    checked: list[int] = []
+    for number in range(1, 2001):
+        if skipped := watch.skips.get("act"):
+            watch.skips["act"] = skipped - 1
+        else:
+            watch.begin("act")
+            checked.append(number)
     assert checked == [*range(1, reads.FIRST + 1), 1000, 2000]
