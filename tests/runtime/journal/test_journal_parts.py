@@ -2,21 +2,65 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.journal.calls import Mismatch, StepCalls, StepRecords
+import pytest
+
+from flink_agents.api.action_state import JournalKey, Record, RecordKind
+from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.runtime.journal.calls import CANCELLED, Mismatch, Number, StepCalls, StepRecords
 from flink_agents.runtime.journal.kept import KeptJournal
+from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
-from flink_agents.runtime.journal.reads import ReadLog, overlaid
-from flink_agents.runtime.journal.records import CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.journal.reads import ReadLog, overlaid, recorded_reads
+from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.journal.run_journal import RunJournal
+from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.codec import ValueCodec
+from flink_agents.runtime.state.suspended import Suspension
 
 CODEC = ValueCodec(False)
+KEY = JournalKey("job", "key")
 
 
-def header(seq: int, digest: bytes, job: str = "") -> Record:
-    return Record(RecordKind.RUN, seq, job, 0, RunHeader(digest, 1, "plan").pack(CODEC))
+class Appended:
+    """Stands for a store: it keeps the records of each append."""
+
+    def __init__(self, limit: int = 1000) -> None:
+        self.max_record_bytes = limit
+        self.appends: list[list[Record]] = []
+
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        self.appends.append(list(records))
+
+    @property
+    def kinds(self) -> list[list[RecordKind]]:
+        return [[one.kind for one in records] for records in self.appends]
+
+
+def done(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run what awaits nothing but the store."""
+    asyncio.run(coroutine)
+
+
+def header(seq: int, digest: bytes, job: str = "", **fields: Any) -> Record:
+    return Record(RecordKind.RUN, seq, job, 0, RunHeader(digest, 1, "plan", **fields).pack(CODEC))
+
+
+def first_header() -> RunHeader:
+    return RunHeader(b"input", 1, "plan")
+
+
+def nth(place: int) -> Number:
+    return Number(RecordKind.CALL, "", place)
+
+
+def call(function: str = "effect", order: int = 0, error: dict[str, Any] | None = None) -> CallRecord:
+    value = CODEC.encode(1) if error is None else None
+    return CallRecord(CallIdentity(function, b""), value, error, 1, 0, order)
 
 
 def test_a_fork_takes_over_as_many_equal_runs_as_it_has_inputs() -> None:
@@ -48,15 +92,14 @@ def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
     """The next attempt of the action stores them before it begins: the calls are not made again."""
     calls = StepCalls(StepRecords())
     number = calls.number(RecordKind.CALL, "")
-    call = CallRecord(CallIdentity("effect", b""), CODEC.encode(1), None, 1, 0)
-    calls.unsure[number] = call
-    assert calls.take_unsure() == {number: call}
+    calls.unsure[number] = call()
+    assert calls.take_unsure() == {number: call()}
     assert calls.take_unsure() == {}
 
 
 def test_what_a_run_has_read_is_kept_once() -> None:
     log = ReadLog()
-    journal = KeptJournal(None, CODEC, None, 0, lambda: RunHeader(b"input", 1, "plan"), log=log)
+    journal = KeptJournal(None, CODEC, None, 0, first_header, log=log)
     log.node("count", CODEC.encode(1))
     journal.keep_reads()
     journal.keep_reads()
@@ -64,3 +107,117 @@ def test_what_a_run_has_read_is_kept_once() -> None:
     log.node("total", CODEC.encode(2))
     journal.keep_reads()
     assert len(journal.kept) == 2
+
+
+def test_the_order_of_outcomes() -> None:
+    """A replay delivers what the action had seen; what ends now ends behind all of that."""
+    outcomes = {nth(0): call(order=0, error=CANCELLED), nth(1): call(order=2), nth(2): call(order=1)}
+    records = StepRecords(outcomes=outcomes)
+    assert [number.nth for number, _ in records.in_order()] == [2, 1]
+    calls = StepCalls(records)
+    assert (calls.end(), calls.end()) == (3, 4)
+
+
+def test_a_call_whose_begin_was_recorded_as_another_one_is_not_made() -> None:
+    calls = StepCalls(StepRecords(intents={nth(0): CallIdentity("other", b"")}))
+    with pytest.raises(Mismatch, match="other"):
+        calls.make("", CallIdentity("effect", b""))
+
+
+def test_a_reconciler_is_asked_if_the_begin_of_a_call_was_recorded() -> None:
+    identity = CallIdentity("effect", b"")
+    calls = StepCalls(StepRecords(intents={nth(0): identity}))
+    assert [calls.make("", identity).begun for _ in range(2)] == [True, False]
+
+
+def test_what_a_run_has_kept_is_stored_once() -> None:
+    """How waits ended goes to the store with the next record, and only with that one."""
+    store = Appended()
+    journal = KeptJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal.keep_outcomes("act", {nth(0): call(order=0)})
+    assert journal.unstored == [0]
+    done(journal.add_outcomes("act", {nth(1): call(order=1)}))
+    done(journal.add_outcomes("act", {nth(2): call(order=2)}))
+    assert journal.unstored == []
+    assert store.kinds == [[RecordKind.RUN, RecordKind.CALL, RecordKind.CALL], [RecordKind.CALL]]
+
+
+def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None:
+    """Each part has its own records: two that are equal are two."""
+    equal = Record(RecordKind.CALL, 0, "act", 0, call().pack(CODEC))
+    aside = Suspension(0, 0, 1, records=[equal], input=b"input")
+    waiting = Suspension(0, 0, 1, records=[equal])
+    parts = [KeptJournal(None, CODEC, None, 0, first_header, [equal], one) for one in (aside, waiting)]
+    assert [part.kept for part in parts] == [[equal, equal], [equal]]
+
+
+def test_what_a_run_reads_is_recorded_once_and_in_records_of_its_own() -> None:
+    """What it reads later does not take the place of what it read first, not even in parts."""
+    store, log = Appended(limit=80), ReadLog()
+    journal = RunJournal(store, CODEC, KEY, 0, first_header, log=log)  # pyright: ignore[reportArgumentType]
+    log.node("first", b"1" * 50)
+    log.node("second", b"2")
+    done(journal.add_outcomes("act", {nth(0): call()}))
+    done(journal.add_outcomes("act", {nth(1): call()}))
+    log.node("third", b"3" * 50)
+    done(journal.add_outcomes("act", {nth(2): call()}))
+    stored = [one for records in store.appends for one in records]
+    assert recorded_reads(CODEC, stored) == [
+        ("first", b"1" * 50),
+        ("second", b"2"),
+        ("third", b"3" * 50),
+    ]
+    assert len({(one.kind, one.step, one.index) for one in stored}) == len(stored)
+
+
+def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
+    for layout, bound in ((FLAT_NUMBERS, False), (2, True)):
+        known = [header(0, b"input", layout=layout)]
+        store: Any = Appended()
+        journal = RunJournal(store, CODEC, KEY, 0, first_header, known)
+        done(journal.add_outcomes("act", {nth(0): call()}))
+        assert store.kinds == [[RecordKind.CALL] if bound else [RecordKind.RUN, RecordKind.CALL]]
+
+
+def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
+    known = {"before": CODEC.encode(1)}
+    tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
+    tree.put("own", CODEC.encode(2))
+    read = tree.log.reads.copy()
+    assert (tree.raw("own"), tree.raw("before")) == (CODEC.encode(2), CODEC.encode(1))
+    assert tree.log.reads == [*read, ("before", CODEC.encode(1))]
+
+
+def test_a_replay_writes_what_memory_has_already() -> None:
+    """State may be that of behind the write, or its entry may expire before the commit."""
+    for replays in (False, True):
+        known = {"total": CODEC.encode(1)}
+        tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
+        if replays:
+            tree.replay([("total", CODEC.encode(1))])
+        tree.put("total", CODEC.encode(1))
+        assert bool(tree.changes()) is replays
+
+
+def test_equal_inputs_get_records_in_the_order_of_their_runs() -> None:
+    runs = RecordedRuns(CODEC, [header(seq, b"equal") for seq in range(3)])
+    assert [runs.claim(b"equal") for _ in range(4)] == [0, 1, 2, None]
+
+
+def test_an_input_does_not_get_the_records_of_a_run_that_was_resumed() -> None:
+    runs = RecordedRuns(CODEC, [header(seq, b"equal") for seq in range(2)])
+    assert [one.seq for one in runs.resume(0)] == [0]
+    assert [runs.claim(b"equal") for _ in range(2)] == [1, None]
+
+
+def test_runs_that_were_overtaken_are_not_waited_for() -> None:
+    """Neither those of which state says so, nor those that the input at hand overtakes."""
+    runs = RecordedRuns(CODEC, [header(seq, b"%d" % seq) for seq in range(3)], overtaken=[0])
+    assert (runs.first, list(runs.awaited)) == (1, [1, 2])
+    order = InputOrder(runs, 0)
+    order.look(b"2")
+    assert order.next(3, waiting=True) is None
+    choice = order.next(3, waiting=False)
+    assert choice is not None and (choice.seq, choice.overtakes) == (2, (1,))
+    assert [one.seq for one in order.take(choice)] == [2]
+    assert (runs.first, runs.overtaken) == (None, {0, 1})
