@@ -166,7 +166,8 @@ class RunEnvironment:
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
         self.overtakes = self.may_wait and agent.on_suspend is OnSuspend.INTERLEAVE
-        self.traces_memory = self.overtakes or (self.memory_expires and journals is not None)
+        replays = self.may_wait or journals is not None
+        self.traces_memory = self.overtakes or (self.memory_expires and replays)
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.action_names = frozenset(action.name for action in agent.actions)

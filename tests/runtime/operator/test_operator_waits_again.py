@@ -13,6 +13,8 @@ from waiting_agents import Charges, Naps, Paid, Refunds, calls, charge
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.errors import PlanChangedError
+from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -138,6 +140,55 @@ def test_memory_is_as_a_run_found_it_however_long_it_sleeps(agent_harness: Make)
     # What is written when the first run ends expires while the others sleep.
     harness.advance_time(30_000)
     assert harness.outputs == [("a", None, "a"), ("b", "a", "b"), ("c", "b", "c")]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_memory_that_expires_while_a_run_sleeps_is_as_the_run_has_read_it(
+    agent_harness: Make, stored: bool
+) -> None:
+    """Also without a store: state has what the run has read."""
+
+    class Remembers(Agent):
+        @action(InputEvent)
+        async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+            before = ctx.short_term_memory.get("seen", None)
+            ctx.short_term_memory.set("seen", event.input)
+            await ctx.sleep(10)
+            return OutputEvent(output=(event.input, before))
+
+    place = MemoryPlace()
+    store: dict[str, Any] = {"store": lambda: MemoryStore(place)} if stored else {}
+    harness = agent_harness(Remembers, config={"memory.short-term.ttl": "8 s"}, **store)
+    harness.push("a")
+    harness.advance_time(15_000)
+    harness.push("b")
+    harness.advance_time(10_000)
+    assert harness.outputs == [("a", None), ("b", "a")]
+
+
+def test_what_a_suspended_run_recorded_is_in_the_store_of_its_key(agent_harness: Make) -> None:
+    """A restore with another store is refused then."""
+    harness = agent_harness(Charges)
+    harness.push(1)
+    packed = harness.state().head
+    assert packed is not None and Head.unpack(packed).store is not None
+
+
+def test_a_signal_that_comes_a_third_time_is_a_duplicate(agent_harness: Make) -> None:
+    """A record has it, so that it is absorbed when it comes again; its id is known from then on."""
+    harness = agent_harness(Paid, crash=None, forced_replay=False, forced_restart=False)
+    before = harness.snapshot()
+    harness.push("a")
+    harness.signal(0, "amount", 3, id="s1")
+    harness.restore(before)
+    # The run is over before its signal comes again.
+    assert harness.push("a") == [30]
+    harness.signal(0, "amount", 3, id="s1")
+    assert harness.unmatched_signals == []
+    harness.signal(0, "amount", 3, id="s1")
+    assert [(one.signal.id, str(one.reason)) for one in harness.unmatched_signals] == [("s1", "duplicate")]
+    harness.push("b")
+    assert calls == [3]
 
 
 def test_a_signal_that_comes_again_behind_its_run_is_absorbed(agent_harness: Make) -> None:
