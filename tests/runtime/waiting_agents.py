@@ -90,3 +90,14 @@ async def behind_a_door() -> str:
     while not opened.is_set():
         await asyncio.sleep(0.001)
     return "through"
+
+
+class Opens(Agent):
+    """Lets its call end when a signal says so; until then its run cannot be suspended."""
+
+    @action(InputEvent)
+    async def work(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        call = asyncio.create_task(ctx.durable_execute_async(behind_a_door))
+        opens = await ctx.wait_for_signal("go")
+        opened.set()
+        return OutputEvent(output=(opens, await call))

@@ -187,11 +187,11 @@ patch(
     "The records of a key are not read when it gets an actor.",
 )
 patch(
-    "kept-beside-actor",
-    "processor:AgentProcessor._new_actor",
-    "self.cache.drop(key_text)",
-    "pass",
-    "What is kept of a key in memory stays while its actor changes it.",
+    "released-without-memory",
+    "processor:AgentProcessor.release",
+    "actor.head, actor.memory, True, searched=False",
+    "actor.head, {}, True, searched=False",
+    "A key whose actor is done counts as one without memory.",
 )
 patch(
     "hand-over-same-number",

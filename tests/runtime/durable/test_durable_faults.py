@@ -6,11 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from durable_tools import EFFECTS, counted, crash, effect, effect_async, forget, journal, journal_keys
+from durable_tools import (
+    EFFECTS,
+    counted,
+    crash,
+    effect,
+    effect_async,
+    forget,
+    journal,
+    journal_keys,
+    one_action,
+)
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent
 from flink_agents.api.action_state import JournalKey, RecordKind
-from flink_agents.api.errors import FencedOwnerError, RecordsPrunedError, StoreError
+from flink_agents.api.errors import FencedOwnerError, RecordsPrunedError, StoreError, StoreMismatchError
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Choose, Fault, Faults
 
@@ -256,3 +266,19 @@ def test_a_stale_attempt_cannot_record_anything() -> None:
     old.close()
     new.push("d")
     new.close()
+
+
+def test_state_of_another_store_is_refused() -> None:
+    """What its runs did would be done again."""
+
+    def act(event: InputEvent, ctx: Any) -> None:
+        ctx.durable_execute(effect, event.input)
+
+    with OperatorHarness(one_action(act), store=Faults().store) as harness:
+        harness.push("first")
+        checkpoint = harness.snapshot()
+    with OperatorHarness(one_action(act), store=Faults().store) as harness:
+        with pytest.raises(StoreMismatchError, match="another store"):
+            harness.restore(checkpoint)
+            harness.push("second")
+    assert EFFECTS == ["first"]

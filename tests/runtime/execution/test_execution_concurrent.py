@@ -364,3 +364,23 @@ def test_a_replay_waits_for_what_other_keys_hold() -> None:
         SHARED = asyncio.Semaphore(1)
         harness.push_all(keys)
     assert counted() == dict.fromkeys([1, -1, 2, -2, 3, -3], 1)
+
+
+LIVING: list[set[asyncio.Task[int]]] = []
+"""Keeps tasks where they are in memory, so that those of the next execution lie elsewhere."""
+
+
+async def _iterate(event: InputEvent, ctx: Any) -> None:
+    tasks = {asyncio.create_task(asyncio.sleep(0, nth)) for nth in range(12)}
+    LIVING.append(tasks)
+    order = [await one for one in tasks]
+    await ctx.durable_execute_async(effect_async, event.input)
+    SEEN.append(order)
+
+
+def test_a_set_of_tasks_has_the_same_order_on_replay() -> None:
+    for nth in range(5):
+        crash_and_replay(one_action(_iterate), nth).close()
+        first, again = SEEN[-2:]
+        assert first == again, f"input {nth}"
+    LIVING.clear()

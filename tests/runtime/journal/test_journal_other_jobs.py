@@ -24,6 +24,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.journal.grouped import GroupedStore
 from flink_agents.runtime.loop import agent_loop
+from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.harness import Snapshot
 from tests.suite.factors import factors
 
@@ -103,6 +104,9 @@ def test_a_fork_decides_once_what_it_takes_over(make: Make, restarts: int) -> No
         fork.restore(savepoint)
         first = fork.push("c")
         assert first[0] == ("slow b 1 by production", "slow b 2 by staging", 1)
+        # From now on, all that it needs is in its own journal.
+        [state] = fork.harness.snapshot().keys.values()
+        assert state.head is not None and Head.unpack(state.head).origins == ()
         origin.go_on()
         origin.push("c")
         for _ in range(restarts):

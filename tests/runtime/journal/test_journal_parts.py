@@ -180,7 +180,7 @@ def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
 
 
 def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
-    known = {"before": CODEC.encode(1)}
+    known: dict[str, bytes | None] = {"before": CODEC.encode(1)}
     tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
     tree.put("own", CODEC.encode(2))
     read = tree.log.reads.copy()
@@ -191,7 +191,7 @@ def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
 def test_a_replay_writes_what_memory_has_already() -> None:
     """State may be that of behind the write, or its entry may expire before the commit."""
     for replays in (False, True):
-        known = {"total": CODEC.encode(1)}
+        known: dict[str, bytes | None] = {"total": CODEC.encode(1)}
         tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
         if replays:
             tree.replay([("total", CODEC.encode(1))])

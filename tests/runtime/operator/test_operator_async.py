@@ -230,3 +230,13 @@ def test_closing_ends_what_runs(make: MakeHarness, gates: Gates) -> None:
     assert ended.is_set()
     started = set(threading.enumerate()) - before
     assert not [thread for thread in started if thread.name == "agent-loop"]
+
+
+def test_runs_behind_one_that_began_on_flinks_thread_have_numbers_of_their_own() -> None:
+    async def numbered(event: InputEvent, ctx: Any) -> OutputEvent:
+        return OutputEvent(output=ctx.sequence_number)
+
+    agent = Agent(name="numbered").add_action("act", [InputEvent], numbered)
+    with OperatorHarness(agent, auto_run=False, forced_restart=False, crash=None) as harness:
+        harness.push_all("abc")
+        assert harness.run_until_idle() == [0, 1, 2]

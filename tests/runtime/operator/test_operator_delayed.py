@@ -15,6 +15,7 @@ from flink_agents import Agent, Event, EventTime, InputEvent, OnError, OutputEve
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.api.events import DelayedLineage
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
+from flink_agents.runtime.operator.waits.delayed import AwaitedKeys
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.run_replay import replay_run
 
@@ -172,6 +173,14 @@ def test_events_come_in_the_order_of_their_times_and_then_as_they_were_sent(make
     harness.push_all([("a", 20, 10), ("b", 10, 10, 5)])
     assert harness.advance_time(60_000) == ["b2", "a1", "b0", "b1", "a0"]
     assert harness.memory()["seen"] == ["b2", "a1", "b0", "b1", "a0"]
+
+
+def test_an_event_that_is_due_before_those_that_wait_comes_before_them(make: Make) -> None:
+    harness = make(Plain)
+    harness.push(("late", 60))
+    harness.push(("early", 10))
+    assert harness.advance_time(10_000) == ["early0"]
+    assert harness.advance_time(50_000) == ["late0"]
 
 
 def test_keys_have_their_own_events(make: Make) -> None:
@@ -587,3 +596,12 @@ def test_a_run_of_a_delayed_event_is_replayed_for_debugging(make: Make) -> None:
     assert found.outputs == [(10, 1010)]
     assert found.ended is None
     assert found.memory == {"count": 1}
+
+
+def test_the_end_of_the_input_takes_a_key_at_its_latest_time() -> None:
+    """The first event of a key may have come in meanwhile, so that another one is the first."""
+    keys = AwaitedKeys()
+    keys.note("k", "key", 10)
+    keys.note("k", "key", 20)
+    assert (keys.take(10), bool(keys)) == (None, True)
+    assert (keys.take(20), bool(keys)) == ("key", False)

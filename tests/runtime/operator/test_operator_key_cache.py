@@ -158,6 +158,14 @@ def test_of_a_key_with_much_in_memory_the_head_is_kept() -> None:
     assert kept.get("few") is None
 
 
+def test_a_key_that_was_not_used_for_a_while_can_be_dropped() -> None:
+    kept = KeyCache(False, KEY_BYTES)
+    for key in ("old", "new"):
+        kept.keep(key, Head("job"), {}, True, False)
+    kept.drop("old")
+    assert kept.get("old") is None and kept.get("new") is not None
+
+
 def test_nothing_is_kept_where_memory_expires() -> None:
     kept = KeyCache(True)
     kept.keep("k", Head("job"), {}, True, False)

@@ -6,7 +6,7 @@ Tests that crash do so before and after each append and each commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -379,8 +379,18 @@ class Pausing(Agent):
         return OutputEvent(output=(name, 3))
 
 
+async def first_of(*waits: Awaitable[Any]) -> Any:
+    """Return what comes first, and wait for nothing else."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    return min(task.result() for task in done)
+
+
 class Two(Agent):
-    """``both`` waits for two signals side by side, ``right`` for one of them."""
+    """``both`` waits for two signals side by side, ``either`` for the first, ``right`` for one of them."""
 
     on_suspend = "interleave"
 
@@ -388,6 +398,8 @@ class Two(Agent):
     async def act(self, event: Any, ctx: Any) -> Any:
         if event.input == "both":
             found = await ctx.gather(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
+        elif event.input == "either":
+            found = await first_of(ctx.wait_for_signal("left"), ctx.wait_for_signal("right"))
         elif event.input == "right":
             found = await ctx.wait_for_signal("right")
         else:
@@ -428,6 +440,24 @@ def test_a_signal_is_for_the_run_that_waited_when_it_came(heartbeat: bool) -> No
         harness.run_until_idle()
         assert sorted(harness.outputs, key=str) == [("both", [1, 2]), ("gate", "open"), ("right", 3)]
         assert harness.unmatched_signals == []
+
+
+@BEATS
+@pytest.mark.executes_once
+def test_a_signal_goes_to_others_if_its_run_does_not_wait_for_it_any_more(heartbeat: bool) -> None:
+    opened: list[bool] = []
+    GATE.opens = lambda: bool(opened)
+    with OperatorHarness(Two, auto_run=False, heartbeat=heartbeat, crash=None) as harness:
+        harness.push("either")
+        harness.run_until_idle()
+        harness.push("gate")
+        harness.signal(0, "left", 1)
+        harness.signal(0, "right", 2)
+        opened.append(True)
+        harness.run_until_idle()
+        harness.push("right")
+        harness.run_until_idle()
+        assert sorted(harness.outputs) == [("either", 1), ("gate", "open"), ("right", 2)]
 
 
 class Drawing(Agent):

@@ -152,6 +152,8 @@ def test_what_the_new_code_does_not_take_is_kept_for_others(agent_harness: Make,
     harness = agent_harness(Stops, config=RERUN)
     harness.push("a")
     harness.signal(0, "first", 1, id="s1")
+    # It stays behind the one that the run took before.
+    harness.signal(0, "first", 3, id="s3")
     Code.version = 2
     harness.restore(harness.snapshot())
     harness.signal(0, "second", 2)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from waiting_agents import Approval, Charges, Chosen, Naps, Refunds, calls
+from waiting_agents import Approval, Charges, Chosen, Naps, Opens, Refunds, calls, opened
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.errors import ActionFailedError
@@ -224,6 +224,24 @@ def test_a_signal_is_delivered_to_a_run_that_goes_on(agent_harness: Make) -> Non
     harness.run_until_idle()
     assert harness.outputs == [["slow", 1]]
     assert harness.state().pending == {}
+
+
+def test_a_run_that_cannot_be_suspended_gets_its_signal_at_once(agent_harness: Make) -> None:
+    opened.clear()
+    harness = agent_harness(Opens, auto_run=False, crash=None, forced_replay=False, forced_restart=False)
+    harness.push("a")
+    harness.signal(0, "go", 1)
+    try:
+        assert harness.run_until_idle(10) == [(1, "through")]
+    finally:
+        opened.set()
+
+
+def test_memory_is_that_of_state_when_a_run_resumes(agent_harness: Make) -> None:
+    harness = agent_harness(Naps, crash=None, forced_replay=False, forced_restart=False)
+    for count in range(3):
+        harness.push("a")
+        assert harness.advance_time(10_000) == [("a", count)]
 
 
 def test_the_end_of_the_input_ends_waits_and_lets_pauses_end(agent_harness: Make) -> None:

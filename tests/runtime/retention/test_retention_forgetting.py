@@ -189,6 +189,28 @@ def test_a_key_stays_as_long_as_the_store_has_its_records(act: Any) -> None:
     assert world.head("a") is None
 
 
+async def durable_or_quiet(event: Any, ctx: Any) -> None:
+    if event.input[1]:
+        await ctx.durable_execute_async(charge_async, event.input[1])
+
+
+def test_a_key_stays_as_long_as_an_overtaken_run_waits_for_its_input() -> None:
+    """Also if no store is asked, since none of its committed runs has recorded anything."""
+    place = MemoryPlace()
+    options: dict[str, Any] = {"store": lambda: MemoryStore(place)}
+    options["config"] = {**CONFIG, "action-state.reorder-timeout": "0 s"}
+    with OperatorHarness(one_action(durable_or_quiet), lambda pair: pair[0], **options) as harness:
+        before = harness.snapshot()
+        harness.push(("a", 1))
+        harness.restore(before)
+        harness.push(("a", 0))
+        harness.advance_time(10 * AFTER)
+        packed = harness.state("a").head
+        assert packed is not None and len(Head.unpack(packed).overtaken) == 1
+        harness.push(("a", 1))
+        assert len(KEYS) == 1
+
+
 @pytest.mark.parametrize("act", [durable, durable_async])
 @pytest.mark.parametrize("payload", [1, 2], ids=["the same input", "another input"])
 def test_a_restore_from_before_the_removal_finds_the_identities_of_before(act: Any, payload: int) -> None:
