@@ -11,7 +11,7 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.calls import CANCELLED, Mismatch, Number, StepCalls, StepRecords
+from flink_agents.runtime.journal.calls import CANCELLED, Mismatch, Number, Outcome, StepCalls, StepRecords
 from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
@@ -111,7 +111,11 @@ def test_what_a_run_has_read_is_kept_once() -> None:
 
 def test_the_order_of_outcomes() -> None:
     """A replay delivers what the action had seen; what ends now ends behind all of that."""
-    outcomes = {nth(0): call(order=0, error=CANCELLED), nth(1): call(order=2), nth(2): call(order=1)}
+    outcomes: dict[Number, Outcome] = {
+        nth(0): call(order=0, error=CANCELLED),
+        nth(1): call(order=2),
+        nth(2): call(order=1),
+    }
     records = StepRecords(outcomes=outcomes)
     assert [number.nth for number, _ in records.in_order()] == [2, 1]
     calls = StepCalls(records)
