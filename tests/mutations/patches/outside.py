@@ -134,7 +134,7 @@ patch(
 )
 patch(
     "answer-without-limit",
-    "setup.bodies:_Counter.add",
+    "setup.bodies:_Counter._check",
     "if self._bytes > self._limit:",
     "if False:",
     "A decompressed answer has any size.",
