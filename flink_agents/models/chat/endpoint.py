@@ -61,7 +61,7 @@ def make_model(
 
 
 def make_provider(name: str, clazz: str, arguments: Mapping[str, Any]) -> Provider[Any]:
-    """Return the Pydantic AI provider that the class of a connection is, or that it creates.
+    """Return the Pydantic AI provider of a connection: an instance of its class, or its result.
 
     Raises:
         ResourceUnavailableError: It creates none.

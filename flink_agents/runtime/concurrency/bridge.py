@@ -82,7 +82,7 @@ class Bridge:
         loop: The loop.
 
     Attributes:
-        loop: See above.
+        loop: The agent loop.
         over: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
         progress: Grows with each call of :meth:`notify`.
