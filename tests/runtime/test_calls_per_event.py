@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
+from flink_agents.api.resources import provenance
+from flink_agents.runtime.execution import shared
 from flink_agents.testing import OperatorHarness
 
 INPUTS = 100
@@ -28,6 +30,13 @@ UNFORCED: Any = {
 }
 
 pytestmark = pytest.mark.own_conditions
+
+
+@pytest.fixture(autouse=True)
+def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget that another test of the process has imported an engine, whose agents look at each input."""
+    monkeypatch.setattr(provenance, "READERS", set[str]())
+    monkeypatch.setattr(shared, "READERS", set[str]())
 
 
 def charge(order: int) -> dict[str, int]:
