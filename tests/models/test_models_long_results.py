@@ -88,6 +88,6 @@ def test_a_payment_with_a_long_receipt(function: str, options: dict[str, Any]) -
             assert output.startswith("The call was made; do not repeat it. The result has 800002 bytes")
         else:
             # It may be a search, so the model is asked to search for less.
-            with pytest.raises(ActionFailedError, match="in vain"):
+            with pytest.raises(ActionFailedError, match="FA9101"):
                 harness.push(function)
     assert len(PAID) == (1 if options else 3)
