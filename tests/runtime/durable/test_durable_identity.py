@@ -168,6 +168,18 @@ def test_an_order_keeps_its_identity_when_another_comes_first(name: str, fault: 
     assert identities["order-1"] != identities["order-2"]
 
 
+async def by_key(event: Any, ctx: Any) -> None:
+    await ctx.durable_execute_async(charge_by_key_async, event.input)
+
+
+def test_nobody_learns_anything_of_a_run_that_is_not_bound_to_its_input() -> None:
+    faults = Faults(at_record(RecordKind.RUN, Fault.REFUSED))
+    agent = Agent(name="shop").add_action("act", [InputEvent], by_key)
+    with OperatorHarness(agent, store=faults.store) as harness, crash():
+        harness.push("order-1")
+    assert EFFECTS == []
+
+
 async def without(event: Any, ctx: Any) -> OutputEvent:
     ctx.short_term_memory.set("last", event.input)
     return OutputEvent(output=await ctx.durable_execute_async(charge, event.input, "none"))
