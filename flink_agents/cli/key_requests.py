@@ -84,7 +84,7 @@ def runs_end(
 
 def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:
     """Print the answers of a job, and exit with an error if the outcome is not the wanted one."""
-    from flink_agents.trace.telling import safe
+    from flink_agents.trace.rendering import safe
 
     if not answers:
         typer.echo(f"the job has not answered within {seconds:g} s", err=True)

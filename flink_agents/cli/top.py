@@ -90,7 +90,7 @@ def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
 def _runs(place: TracePlace) -> list[RunTrace]:
     from flink_agents.api.errors import AgentsError
     from flink_agents.trace.reading import by_run
-    from flink_agents.trace.telling import UNFINISHED
+    from flink_agents.trace.rendering import UNFINISHED
 
     try:
         found = by_run(place.read()).values()
@@ -133,7 +133,7 @@ def screen(
 
 
 def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
-    from flink_agents.trace.telling import safe, took
+    from flink_agents.trace.rendering import safe, took
 
     sums, most = one.sums, one.most
     yield safe(one.agent)
@@ -162,7 +162,7 @@ def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
 
 
 def _run_row(run: RunTrace) -> tuple[str, ...]:
-    from flink_agents.trace.telling import safe, took, wait_text
+    from flink_agents.trace.rendering import safe, took, wait_text
 
     last = run.last
     waits = "; ".join(map(wait_text, last.attributes.get("waits", ())))
@@ -178,6 +178,6 @@ def _number(value: float | None) -> str:
 
 
 def _micros(value: float | None) -> str:
-    from flink_agents.trace.telling import took
+    from flink_agents.trace.rendering import took
 
     return "" if not value else took(value / 1e6)

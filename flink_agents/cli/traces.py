@@ -87,7 +87,7 @@ def trace(
     otlp: Annotated[str | None, typer.Option(metavar="URL", help="Send spans to this collector.")] = None,
 ) -> None:
     """Show what runs did, as trees."""
-    from flink_agents.trace import telling
+    from flink_agents.trace import rendering
 
     if (run is None) == (key is None):
         raise typer.BadParameter("pass either RUN or --key")
@@ -96,7 +96,7 @@ def trace(
     if not found:
         raise _not_found(run or f"key {key}")
     if html is not None:
-        html.write_text(telling.page(found), encoding="utf-8")
+        html.write_text(rendering.page(found), encoding="utf-8")
         typer.echo(f"wrote {html}")
     if otlp is not None:
         from flink_agents.trace.sinks.otel import OtelSink
@@ -108,7 +108,7 @@ def trace(
         typer.echo(f"sent {len(found)} run(s) to {otlp}")
     if html is None and otlp is None:
         for one in found:
-            typer.echo("\n".join(telling.tree(one)))
+            typer.echo("\n".join(rendering.tree(one)))
 
 
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
@@ -160,9 +160,9 @@ def _since(text: str | None) -> float:
 
 
 def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
-    from flink_agents.trace import telling
+    from flink_agents.trace import rendering
 
-    rows = [telling.run_row(run) | {"key": _shown(run.last.key)} for run in found]
+    rows = [rendering.run_row(run) | {"key": _shown(run.last.key)} for run in found]
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
@@ -170,7 +170,7 @@ def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
     if header and rows:
         typer.echo(_line(dict(zip(rows[0], rows[0], strict=True))))
     for row in rows:
-        typer.echo(telling.safe(_line(row)))
+        typer.echo(rendering.safe(_line(row)))
 
 
 _WIDTHS = {"run": 24, "agent": 16, "key": 20, "sequence": 8, "status": 13, "begun": 24, "took": 9, "calls": 5}

@@ -49,7 +49,7 @@ def why(
     With --signals, it asks the job itself.
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
-    from flink_agents.trace.telling import safe
+    from flink_agents.trace.rendering import safe
 
     rest = None if cluster is None else ClusterRest(cluster)
     known = False
@@ -75,7 +75,7 @@ Said = tuple[bool, list[str]]
 def _traced(place: TracePlace, key: str, others: bool) -> Said:
     from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.cli.traces import forms
-    from flink_agents.trace import telling
+    from flink_agents.trace import rendering
     from flink_agents.trace.reading import by_run
 
     wanted = forms(key)
@@ -87,7 +87,7 @@ def _traced(place: TracePlace, key: str, others: bool) -> Said:
         return False, []
     if not found and others:
         return False, ["The trace has no run of the key, or there is no trace."]
-    return bool(found), telling.why(found.values(), key)
+    return bool(found), rendering.why(found.values(), key)
 
 
 def _approvals(topic: str | None, client: str | None, key: str) -> Said:
@@ -97,7 +97,7 @@ def _approvals(topic: str | None, client: str | None, key: str) -> Said:
     from flink_agents.cli.traces import forms
     from flink_agents.connectors.kafka.desk import KafkaApprovals
     from flink_agents.runtime.serde.keys import encode_key
-    from flink_agents.trace.telling import when
+    from flink_agents.trace.rendering import when
 
     wanted, said = forms(key), list[str]()
     for one in KafkaApprovals(None, topic, **client_options(client)).pending():

@@ -22,8 +22,8 @@ from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.behind import Behind
 from flink_agents.testing.crash_points import CrashPoints
+from flink_agents.testing.downstream import DownstreamView
 from flink_agents.testing.due_timers import DueTimers
 from flink_agents.testing.fake_state import FakeBackend
 from flink_agents.testing.given import check_open, check_tag
@@ -253,7 +253,7 @@ class Driver:
                     crashes.left(what, key, value)
             crashes.committed()
 
-    def _pass(self, emission: Emission, behind: Behind) -> list[int | None]:
+    def _pass(self, emission: Emission, behind: DownstreamView) -> list[int | None]:
         """Pass the rows of an emission downstream, and return the timestamps of the outputs."""
         for (tag, _), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             low = behind.watermark(tag) if at is None else behind.row(tag)

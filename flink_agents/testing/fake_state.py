@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import KeyedState
-from flink_agents.testing.behind import Behind
+from flink_agents.testing.downstream import DownstreamView
 
 K = TypeVar("K")
 
@@ -86,7 +86,7 @@ class FakeBackend:
         self.clock = clock
         self.memory_ttl = memory_ttl
         self.watermark = -(2**63)
-        self.behind: Behind | None = None
+        self.behind: DownstreamView | None = None
         self.touched: set[str] = set()
         self._numbers: dict[str, int] = {}
         self.timers = {
@@ -126,7 +126,7 @@ class FakeBackend:
 
     def tell(self, low: LowWatermark) -> None:
         """Report the subtask's output watermark downstream."""
-        self.behind = Behind(low)
+        self.behind = DownstreamView(low)
 
     # -- Keys -------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from flink_agents.testing.fake_flink import FakeFlink
 from flink_agents.testing.fake_state import KeyState
 from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.given import check_open, given_selector, milliseconds
-from flink_agents.testing.meters import Meters
+from flink_agents.testing.meters import MetricSums
 from flink_agents.testing.pauses import Pauses
 from flink_agents.testing.reordering import Reorder, reordered
 from flink_agents.testing.restarts import Restarts
@@ -160,7 +160,7 @@ class OperatorHarness(Restarts):
         self.lows: list[int] = []
         self._side: dict[str, list[Any]] = {}
         self._side_times: dict[str, list[tuple[int | None, int]]] = {}
-        self._meters = Meters()
+        self._meters = MetricSums()
         self._start({}, parallelism)
 
     # -- driving ----------------------------------------------------------------------
@@ -286,7 +286,7 @@ class OperatorHarness(Restarts):
         check_open(bool(parallelism or self._subtasks))
         count = parallelism or len(self._subtasks)
         self.close()
-        self._meters = Meters()
+        self._meters = MetricSums()
         del self.outputs[snapshot.outputs :]
         del self.timestamps[snapshot.outputs :], self.lows[snapshot.outputs :]
         for tag, values in self._side.items():
@@ -402,7 +402,7 @@ class OperatorHarness(Restarts):
         if self._restart:
             counted = self._meters.read(self._subtasks)
             self.restore(pickle.loads(pickle.dumps(self.checkpoint())))
-            self._meters = Meters(counted)
+            self._meters = MetricSums(counted)
         if self._replay:
             self._do_twice(act)
         else:
@@ -417,10 +417,10 @@ class OperatorHarness(Restarts):
             counted = self._meters.read(self._subtasks)
         self.restore(before)
         self._clock.time = time
-        self._meters = Meters(counted)
+        self._meters = MetricSums(counted)
         self._to_the_end(act)
         if self._settles:
-            self._meters = Meters(counted, Meters().read(self._subtasks))
+            self._meters = MetricSums(counted, MetricSums().read(self._subtasks))
 
     def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
         """Return a function that delivers a record each time it is called."""

@@ -12,7 +12,7 @@ Values = Mapping[str, int | float]
 """Values of metrics by dotted name."""
 
 
-class Meters:
+class MetricSums:
     """Sums metrics over operators that replace one another; a gauge has its present value.
 
     Args:
@@ -20,20 +20,20 @@ class Meters:
         left_out: Values of the present operator that were counted before.
     """
 
-    def __init__(self, before: Counted | None = None, left_out: Counted | None = None) -> None:
-        self._before = before or Counted({}, {})
-        self._left_out = left_out or Counted({}, {})
+    def __init__(self, before: MetricValues | None = None, left_out: MetricValues | None = None) -> None:
+        self._before = before or MetricValues({}, {})
+        self._left_out = left_out or MetricValues({}, {})
 
-    def read(self, subtasks: Sequence[Subtask]) -> Counted:
+    def read(self, subtasks: Sequence[Subtask]) -> MetricValues:
         """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
         before, left_out = self._before, self._left_out
-        return Counted(
+        return MetricValues(
             _together(before.agent, left_out.agent, subtasks, _of_agent),
             _together(before.runtime, left_out.runtime, subtasks, _of_runtime),
         )
 
 
-class Counted:
+class MetricValues:
     """Values of metrics.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing.driver import Subtask
-from flink_agents.testing.meters import Meters
+from flink_agents.testing.meters import MetricSums
 from flink_agents.testing.records import Records
 from flink_agents.testing.shown_waits import WaitsShown
 from flink_agents.testing.snapshots import Snapshot
@@ -19,7 +19,7 @@ class Restarts(WaitsShown, Records):
     codec: ValueCodec
     _inputs: list[tuple[Any, int | None]] | None
     _max_parallelism: int
-    _meters: Meters
+    _meters: MetricSums
 
     def close(self) -> None:
         """End the operator."""
@@ -53,17 +53,17 @@ class Restarts(WaitsShown, Records):
     def return_to(self, snapshot: Snapshot, kept: Mapping[str, Any], parallelism: int) -> None:
         """Start a new operator from ``snapshot``, with :meth:`kept` as it was."""
         self.close()
-        self._meters = Meters()
+        self._meters = MetricSums()
         self._keep(kept)
         self._start(snapshot.keys, parallelism)
 
-    def set_aside(self) -> tuple[list[Subtask], Meters]:
+    def set_aside(self) -> tuple[list[Subtask], MetricSums]:
         """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
         aside = self._subtasks, self._meters
         self._subtasks = []
         return aside
 
-    def take_back(self, aside: tuple[list[Subtask], Meters], kept: Mapping[str, Any]) -> None:
+    def take_back(self, aside: tuple[list[Subtask], MetricSums], kept: Mapping[str, Any]) -> None:
         """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
         self.close()
         self._subtasks, self._meters = aside

@@ -18,7 +18,7 @@ from flink_agents.api.errors import RunNotReplayableError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.limits import RuntimeSignal
+from flink_agents.runtime.execution.limits import ControlFlow
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
@@ -50,7 +50,7 @@ class RunReplay:
     ended: str | None = None
 
 
-class EndOfReplay(RuntimeSignal):
+class EndOfReplay(ControlFlow):
     """A replay came to a call at which it ends. Not an ``Exception``: actions must not catch it."""
 
 

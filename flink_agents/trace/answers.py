@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flink_agents.trace.telling import took, wait_text, when
+from flink_agents.trace.rendering import took, wait_text, when
 
 
 def inspected(answer: Mapping[str, Any]) -> Iterator[str]:

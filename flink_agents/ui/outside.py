@@ -52,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class ShownLetter:
+class DeadLetterRow:
     """A dead letter for people.
 
     Attributes:
@@ -116,12 +116,12 @@ class Outside:
                     return one
         return None
 
-    def letters(self) -> dict[str, Reading[list[ShownLetter]]]:
+    def letters(self) -> dict[str, Reading[list[DeadLetterRow]]]:
         """Return the dead letters that nobody has put back, by topic."""
         return {name: one.read() for name, one in self._letters.items()}
 
-    def _read(self, topic: str) -> list[ShownLetter]:
-        found: list[ShownLetter] = []
+    def _read(self, topic: str) -> list[DeadLetterRow]:
+        found: list[DeadLetterRow] = []
         redrive(
             topic,
             # Nothing is written: any name does, for letters that came from nowhere that is known.
@@ -211,8 +211,8 @@ class Outside:
         return None if self._requests is None else self._requests.renew(2.0)
 
 
-def _shown(topic: str, letter: Letter) -> ShownLetter:
-    return ShownLetter(
+def _shown(topic: str, letter: Letter) -> DeadLetterRow:
+    return DeadLetterRow(
         letter.place,
         topic,
         letter.agent,

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flink_agents.trace.telling import took, wait_text, when
+from flink_agents.trace.rendering import took, wait_text, when
 from flink_agents.ui.merging import shown_key, storable
 
 PACKAGE = "flink_agents.ui"

@@ -26,7 +26,7 @@ from flink_agents.connectors.action_state.kafka import (
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry, unpack_claim_key
-from flink_agents.connectors.action_state.kafka.lease import Lease, Standing
+from flink_agents.connectors.action_state.kafka.lease import Lease, OwnerStatus
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import Topic
@@ -299,7 +299,7 @@ def no_look(patch: pytest.MonkeyPatch) -> None:
 def late_reading(patch: pytest.MonkeyPatch) -> None:
     """The lease runs from the answer on, not from before the question."""
 
-    def look(self: Lease, seconds: float, before: Any = Lease.look) -> Standing:
+    def look(self: Lease, seconds: float, before: Any = Lease.look) -> OwnerStatus:
         standing = before(self, seconds)
         if standing.is_free:
             self._until = self._clock() + self._seconds
@@ -323,7 +323,7 @@ def early_clock(patch: pytest.MonkeyPatch) -> None:
 
 def renewed_where_outranked(patch: pytest.MonkeyPatch) -> None:
     """A claim without a fence does not keep an owner from renewing its lease."""
-    patch.setattr(Standing, "is_free", property(lambda self: not self.void))
+    patch.setattr(OwnerStatus, "is_free", property(lambda self: not self.void))
 
 
 def no_wait(patch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def only_those_that_live(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TakeOver, "_longest_lease", longest)
 
 
-FREE = Standing({}, False, False)
+FREE = OwnerStatus({}, False, False)
 
 
 def _early(lease: Lease) -> bool:

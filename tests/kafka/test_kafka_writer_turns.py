@@ -13,7 +13,7 @@ from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableE
 from flink_agents.connectors.action_state.group_writer import StoreMetrics
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry
-from flink_agents.connectors.action_state.kafka.lease import Standing
+from flink_agents.connectors.action_state.kafka.lease import OwnerStatus
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
@@ -66,7 +66,7 @@ class Producer:
 
 def turn(producer: Producer) -> list[Any]:
     """The outcomes of a turn with an append to each partition."""
-    free = Standing({}, undecided=False, lost=False)
+    free = OwnerStatus({}, undecided=False, lost=False)
     rest = (Owner.create("job-1", "a"), NOBODY, Garbage(), {}, NOBODY, StoreMetrics(), lambda waiting: None)
     claims: Any = SimpleNamespace(
         refresh=lambda _: None,

@@ -122,7 +122,7 @@ def tasks_by_address(before: Any) -> Any:
 # -- what is recorded, and when ------------------------------------------------------------------
 
 
-@mutation("history-not-recorded", "runtime.journal.calls:StepCalls.still_unrecorded")
+@mutation("history-not-recorded", "runtime.journal.calls:CallReplay.still_unrecorded")
 def history_not_recorded(before: Any) -> Any:
     """A call is recorded without the failures and timers that the action had seen when it made it."""
     return lambda self, after: {}
@@ -144,7 +144,7 @@ def given_before_recorded(before: Any) -> Any:
     return recorded
 
 
-@mutation("attempts-forget", "runtime.journal.calls:StepCalls.keep")
+@mutation("attempts-forget", "runtime.journal.calls:CallReplay.keep")
 def attempts_forget(before: Any) -> Any:
     """A further attempt of an action does not know what the one before recorded."""
 
@@ -298,7 +298,7 @@ def payloads_shared(before: Any) -> Any:
     return lambda self, event: event
 
 
-@mutation("unsure-is-unknown", "runtime.journal.calls:StepCalls.take_unsure")
+@mutation("unsure-is-unknown", "runtime.journal.calls:CallReplay.take_unsure")
 def unsure_is_unknown(before: Any) -> Any:
     """The next attempt of an action does not know what was being recorded when the one before ended."""
     return lambda self: before(self) and {}

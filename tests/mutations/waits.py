@@ -30,7 +30,7 @@ def runs_behind_suspended(before: Any) -> Any:
     return begin
 
 
-@mutation("ends-not-sent-along", "runtime.journal.kept:KeptJournal._keep", waits=True)
+@mutation("ends-not-sent-along", "runtime.journal.buffered:BufferedJournal._keep", waits=True)
 def ends_not_sent_along(before: Any) -> Any:
     """The end of a wait does not go to the store with the record that depends on it."""
 
@@ -40,7 +40,7 @@ def ends_not_sent_along(before: Any) -> Any:
     return keep
 
 
-@mutation("store-forgotten", "runtime.journal.kept:KeptJournal.__init__", waits=True)
+@mutation("store-forgotten", "runtime.journal.buffered:BufferedJournal.__init__", waits=True)
 def store_forgotten(before: Any) -> Any:
     """A suspended run that goes on does not look at what the store has of it besides state."""
 
@@ -56,9 +56,9 @@ def store_forgotten(before: Any) -> Any:
 @mutation("ends-not-kept", "runtime.execution.waits.durable_wait:DurableWait._settle", waits=True)
 def ends_not_kept(before: Any) -> Any:
     """The end of a wait is kept nowhere, so that a replay waits once more."""
-    from flink_agents.runtime.journal.kept import KeptJournal
+    from flink_agents.runtime.journal.buffered import BufferedJournal
 
-    KeptJournal.keep_outcomes = lambda self, step, outcomes: None
+    BufferedJournal.keep_outcomes = lambda self, step, outcomes: None
     return before
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import Commits
-from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.commit import RunCommitter
+from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 from tests.random_programs.world import World
 
 LAG_SECONDS = 0.02
@@ -27,17 +27,20 @@ def lagging(lags: bool = True) -> Iterator[None]:
     if not lags:
         yield
         return
-    feed, harvest = Feeder.feed, Commits.harvest
+    feed, harvest = InputDispatcher.feed, RunCommitter.harvest
 
-    def feed_late(self: Feeder, actor: KeyActor, *others: Any) -> None:
+    def feed_late(self: InputDispatcher, actor: KeyActor, *others: Any) -> None:
         _wait_for(actor)
         feed(self, actor, *others)
 
-    def harvest_late(self: Commits, actor: KeyActor, *others: Any) -> Any:
+    def harvest_late(self: RunCommitter, actor: KeyActor, *others: Any) -> Any:
         _wait_for(actor)
         return harvest(self, actor, *others)
 
-    with patch.object(Feeder, "feed", feed_late), patch.object(Commits, "harvest", harvest_late):
+    with (
+        patch.object(InputDispatcher, "feed", feed_late),
+        patch.object(RunCommitter, "harvest", harvest_late),
+    ):
         yield
 
 

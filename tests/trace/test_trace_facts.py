@@ -16,7 +16,7 @@ from flink_agents.trace.reading import by_run
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.telling import tree, why
+from flink_agents.trace.rendering import tree, why
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
 from tests.trace.test_trace_records import PLAIN, records_in

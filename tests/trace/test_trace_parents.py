@@ -17,8 +17,8 @@ from flink_agents.testing import OperatorHarness
 from flink_agents.trace.operations import Operation, operation_of
 from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord, span_id
+from flink_agents.trace.rendering import tree
 from flink_agents.trace.sinks.otel import spans_of
-from flink_agents.trace.telling import tree
 from tests.suite.tables import each
 from tests.trace.test_trace_records import PLAIN, records_in
 

@@ -25,7 +25,7 @@ from flink_agents.api.events.approvals import (
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
 from flink_agents.connectors.kafka.requests.answers import Ended, answers_to, ended_by
-from flink_agents.connectors.kafka.requests.latest import Foreign, latest_values
+from flink_agents.connectors.kafka.requests.latest import UnexpectedRecord, latest_values
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.kafka_clients import close_producer
 from flink_agents.runtime.serde.keys import decode_key, encode_key
@@ -57,8 +57,8 @@ class KafkaApprovals:
         self._signals = signals
         self._requests = requests
         self._client = client
-        self._warned = set[Foreign]()
-        self.foreign: tuple[Foreign, ...] = ()
+        self._warned = set[UnexpectedRecord]()
+        self.foreign: tuple[UnexpectedRecord, ...] = ()
 
     @property
     def signals_topic(self) -> str | None:

@@ -41,7 +41,7 @@ _RESULTS = TypeAdapter(DeferredToolResults)
 
 
 @dataclass(frozen=True)
-class People:
+class HumanApproval:
     """Settings of approval requests to people.
 
     Attributes:
@@ -52,7 +52,7 @@ class People:
 
 
 @contextmanager
-def asking(agent: str, people: People | None) -> Iterator[None]:
+def asking(agent: str, people: HumanApproval | None) -> Iterator[None]:
     """Let the run of ``agent`` in this block ask policies, and people if ``people`` is set."""
     token = _deferred.set([])
     try:
@@ -82,7 +82,9 @@ def note_deferred(requests: DeferredToolRequests) -> None:
         deferred[:] = [*requests.approvals, *requests.calls]
 
 
-async def ask_people(agent: str, requests: DeferredToolRequests, people: People) -> DeferredToolResults:
+async def ask_people(
+    agent: str, requests: DeferredToolRequests, people: HumanApproval
+) -> DeferredToolResults:
     """Request approval of each call that needs one, concurrently, and return the answers."""
     context = current_context()
     assert context is not None
@@ -112,7 +114,7 @@ class _Asking(ExternalEventWaiter):
         people: Settings of requests to people; None if people are not asked.
     """
 
-    def __init__(self, agent: str, people: People | None) -> None:
+    def __init__(self, agent: str, people: HumanApproval | None) -> None:
         self._agent = agent
         self._people = people
 

@@ -56,7 +56,7 @@ from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
 from flink_agents.api.resources.provenance import READERS
 from flink_agents.api.resources.raised_notes import note_once
-from flink_agents.models.engine.approvals import People, ask_people, asking, named, note_deferred
+from flink_agents.models.engine.approvals import HumanApproval, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
 from flink_agents.models.engine.model_calls import (
@@ -187,10 +187,12 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         self._on_unknown = OnUnknownOutcome(on_unknown_outcome)
         self._on_name_taken = on_name_taken
         self._allow_urls = allow_urls
-        self._people: People | None = None
+        self._people: HumanApproval | None = None
         if approvals:
             is_duration = isinstance(approval_timeout, timedelta)
-            self._people = People(approval_timeout.total_seconds() if is_duration else approval_timeout)
+            self._people = HumanApproval(
+                approval_timeout.total_seconds() if is_duration else approval_timeout
+            )
 
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         """Return the capability of one agent."""

@@ -24,7 +24,13 @@ from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, UnknownOu
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.models.engine.server_failures import ServerFailedError, unavailable
-from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled, settled
+from flink_agents.models.tools.calls import (
+    OutcomeUnknown,
+    ToolOutcome,
+    ToolPolicy,
+    UnknownToolOutcome,
+    settled,
+)
 
 _UNKNOWN = "flink-agents/unknown-outcome"
 """Key of the record of a call whose outcome is unknown."""
@@ -105,7 +111,9 @@ async def call_tool(
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
             return payload
         reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]
-        unsettled = Unsettled(f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known))
+        unsettled = UnknownToolOutcome(
+            f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known)
+        )
         outcome = await settled(context, unsettled, ToolPolicy(on_unknown=on_unknown))
         # A person decided: either the call is not repeated, and the model is told so, or this is its result.
         return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))

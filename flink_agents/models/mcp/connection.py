@@ -16,7 +16,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import Failure, HTTPAnswers, Kind, failure_of
-from flink_agents.models.mcp.lifeline import Lifeline
+from flink_agents.models.mcp.process_guardian import ProcessGuardian
 from flink_agents.models.mcp.transports import transport_of
 from flink_agents.models.setup.secrets import Secrets
 
@@ -57,7 +57,7 @@ class Connection:
         self._end = asyncio.Event()
         self._uses = 0
         self._retired = False
-        self._lifeline: Lifeline | None = None
+        self._lifeline: ProcessGuardian | None = None
         self.http = HTTPAnswers()
         self.tools_changed = False
         """True if the server reported that its tools changed."""
@@ -114,7 +114,7 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 if self._spec.way == "stdio":
-                    self._lifeline = Lifeline(self._name, self._secrets.hide)
+                    self._lifeline = ProcessGuardian(self._name, self._secrets.hide)
                     stack.callback(self._lifeline.close)
                 toolset = await self._enter(stack)
                 if not self.opened.done():

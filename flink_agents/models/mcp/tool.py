@@ -17,7 +17,7 @@ from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.content import told
 from flink_agents.models.mcp.failures import Kind
 from flink_agents.models.mcp.requests import RequestFailedError
-from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy, Unsettled
+from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy, UnknownToolOutcome
 
 
 class MCPModelTool:
@@ -71,7 +71,7 @@ class MCPModelTool:
 
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
-    ) -> ToolOutcome | Unsettled:
+    ) -> ToolOutcome | UnknownToolOutcome:
         """Call the tool with a model's arguments, which the server checks.
 
         Raises:
@@ -87,7 +87,7 @@ class MCPModelTool:
 
     async def _call(
         self, given: dict[str, Any], policy: ToolPolicy, key: str | None
-    ) -> ToolOutcome | Unsettled:
+    ) -> ToolOutcome | UnknownToolOutcome:
         """Call the tool; ``key`` is the idempotency key of the call that this one repeats."""
         what, repeatable = f"call_tool:{self._tool.tool}", self._server.is_repeatable(self._tool)
 
@@ -119,4 +119,4 @@ class MCPModelTool:
         reason, known = content
         again = partial(self._call, given, policy, known)
         named = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
-        return Unsettled(named, self.name, reason, given, again, MCPOutcomeUnknownError)
+        return UnknownToolOutcome(named, self.name, reason, given, again, MCPOutcomeUnknownError)

@@ -10,14 +10,14 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.failures import HTTPAnswers
-from flink_agents.models.mcp.lifeline import Lifeline
+from flink_agents.models.mcp.process_guardian import ProcessGuardian
 from flink_agents.models.mcp.stdio import BoundedStdio
 from flink_agents.models.setup.bodies import BodyLimit
 from flink_agents.models.setup.secrets import Secrets
 
 
 def transport_of(
-    spec: MCPServerSpec, secrets: Secrets, lifeline: Lifeline | None, http: HTTPAnswers
+    spec: MCPServerSpec, secrets: Secrets, lifeline: ProcessGuardian | None, http: HTTPAnswers
 ) -> ClientTransport:
     """Return the transport of a description.
 

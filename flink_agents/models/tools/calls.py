@@ -39,7 +39,7 @@ class OutcomeUnknown(Exception):
 
 
 @dataclass(frozen=True)
-class Unsettled:
+class UnknownToolOutcome:
     """A call whose outcome is unknown.
 
     Attributes:
@@ -55,7 +55,7 @@ class Unsettled:
     name: str
     reason: str
     arguments: Mapping[str, Any]
-    again: Callable[[], Awaitable[ToolOutcome | Unsettled]]
+    again: Callable[[], Awaitable[ToolOutcome | UnknownToolOutcome]]
     error: type[ToolOutcomeUnknownError] = ToolOutcomeUnknownError
 
 
@@ -91,7 +91,7 @@ class ModelTool(Protocol):
 
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
-    ) -> ToolOutcome | Unsettled:
+    ) -> ToolOutcome | UnknownToolOutcome:
         """Call the tool, as a call that is recorded. :func:`settled` resolves an unsettled call.
 
         Raises:
@@ -126,7 +126,9 @@ class ToolSource(Protocol):
         ...
 
 
-async def settled(ctx: RunnerContext, outcome: ToolOutcome | Unsettled, policy: ToolPolicy) -> ToolOutcome:
+async def settled(
+    ctx: RunnerContext, outcome: ToolOutcome | UnknownToolOutcome, policy: ToolPolicy
+) -> ToolOutcome:
     """Return the outcome of a call. If it is unknown, end the conversation, or let a person decide.
 
     If the person approves, the call is repeated with its idempotency key. If the person denies, the
@@ -135,7 +137,7 @@ async def settled(ctx: RunnerContext, outcome: ToolOutcome | Unsettled, policy: 
     Raises:
         ToolOutcomeUnknownError: The outcome is unknown, and the policy is not to ask.
     """
-    while isinstance(outcome, Unsettled):
+    while isinstance(outcome, UnknownToolOutcome):
         if policy.on_unknown is OnUnknownOutcome.FAIL:
             raise outcome.error(
                 f"it is unknown whether a call of {outcome.what} took effect",

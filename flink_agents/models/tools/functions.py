@@ -29,7 +29,7 @@ from flink_agents.api.resources import Tool
 from flink_agents.api.resources.memory import MemoryObject, MemoryScope
 from flink_agents.api.resources.tools import with_key
 from flink_agents.models.setup.failures import text_of
-from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, Unsettled
+from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, UnknownToolOutcome
 from flink_agents.models.tools.results import told as told_result
 
 Described = dict[Literal["success", "retry", "failed", "unknown"], Any]
@@ -61,7 +61,7 @@ class FunctionTool:
 
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
-    ) -> ToolOutcome | Unsettled:
+    ) -> ToolOutcome | UnknownToolOutcome:
         """Call the function with a model's arguments.
 
         Raises:
@@ -81,7 +81,7 @@ class FunctionTool:
 
     async def _call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy, key: str | None
-    ) -> ToolOutcome | Unsettled:
+    ) -> ToolOutcome | UnknownToolOutcome:
         """Call the function; ``key`` is the idempotency key of the call that this one repeats."""
         try:
             if self._tool.given:
@@ -99,7 +99,7 @@ class FunctionTool:
             return ToolOutcome(kind, content)
         reason, known = content
         again = partial(self._call, ctx, arguments, policy, known)
-        return Unsettled(f"the tool {self.name!r}", self.name, reason, arguments, again)
+        return UnknownToolOutcome(f"the tool {self.name!r}", self.name, reason, arguments, again)
 
     async def _ask(self, ctx: RunnerContext, arguments: Mapping[str, Any]) -> ApprovalOutcome:
         timeout, check = self._asking.settings.approval_timeout, self._tool.check_arguments

@@ -36,7 +36,7 @@ from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.call_scope import durable_function, running
 from flink_agents.runtime.execution.phases import Wait
-from flink_agents.runtime.execution.retry import Trial, next_trial
+from flink_agents.runtime.execution.retry import RetryState, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.redacted import redacted
@@ -180,7 +180,7 @@ class CallAttempts(Wait):
         if self.step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
         reconciler = self._callable.reconciler if self._call.begun else None
-        trial: Trial | None = None
+        trial: RetryState | None = None
         while True:
             self.number += 1
             try:
@@ -237,7 +237,7 @@ class CallAttempts(Wait):
                 found[name] = (await timely).peek()
         return found
 
-    def _next(self, trial: Trial | None, error: BaseException) -> Trial | None:
+    def _next(self, trial: RetryState | None, error: BaseException) -> RetryState | None:
         delivery = self.step.delivery
         if self._bridge.over or (delivery is not None and delivery.failing):
             # Nothing begins any more.

@@ -43,14 +43,14 @@ from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, check_waits_awaited
 from flink_agents.runtime.execution.waits.part_delivery import PartDelivery
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import (
+    CallReplay,
     Mismatch,
     Number,
     Outcome,
-    StepCalls,
     told as told_outcome,
 )
-from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
 
@@ -164,7 +164,7 @@ class DurableCalls:
             seed = (run.identity, run.key_text, run.sequence_number, path)
             assert run.journal is not None
             records = run.journal.step(path)
-            given = StepCalls(records), seed, partial(_stuck, step), waits_of, self._bridge
+            given = CallReplay(records), seed, partial(_stuck, step), waits_of, self._bridge
             if run.waits is None:
                 step.delivery = Delivery(*given)
             else:
@@ -262,7 +262,7 @@ class DurableCalls:
     def begin(self, step: ActionRun) -> None:
         """Have an execution with recorded outcomes checked at its end, even if it makes no call."""
         journal = step.run.journal
-        if isinstance(journal, KeptJournal) or (
+        if isinstance(journal, BufferedJournal) or (
             journal is not None and journal.begun and journal.step(step.path).outcomes
         ):
             step.calls = self._delivery_of(step).calls
@@ -323,7 +323,7 @@ class DurableCalls:
     async def _store_end(
         self,
         step: ActionRun,
-        calls: StepCalls,
+        calls: CallReplay,
         outcomes: Mapping[Number, Outcome],
         append: Coroutine[Any, Any, None],
     ) -> None:
@@ -375,7 +375,7 @@ def _suspend(step: ActionRun, waits: RunWaits) -> None:
     step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
     step.put = len(step.sent), len(step.side or ())
     journal, calls = step.run.journal, delivery.calls
-    assert isinstance(journal, KeptJournal)
+    assert isinstance(journal, BufferedJournal)
     if calls.unrecorded:
         # A replay must come to the same place.
         outcomes = dict(calls.unrecorded)

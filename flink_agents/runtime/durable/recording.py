@@ -17,7 +17,7 @@ from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.durable.attempts import CallAttempts
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.calls import Call, Number, Outcome, StepCalls
+from flink_agents.runtime.journal.calls import Call, CallReplay, Number, Outcome
 from flink_agents.runtime.journal.run_journal import RunJournal
 
 _log = bounded_logger("flink_agents.durable")
@@ -64,7 +64,7 @@ class Recording:
     async def stored(
         self,
         append: Coroutine[Any, Any, None],
-        calls: StepCalls | None = None,
+        calls: CallReplay | None = None,
         outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
         late: bool = False,
     ) -> int:

@@ -15,12 +15,12 @@ from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
 from flink_agents.runtime.execution.delivery import Delivery
-from flink_agents.runtime.execution.limits import LeaveThread, Slot
-from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.limits import MoveToLoop, Slot
+from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.calls import StepCalls
+from flink_agents.runtime.journal.calls import CallReplay
 from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.reads import Read, note_read
@@ -92,8 +92,8 @@ class ActionRun:
         self.awaited: Any = None
         self.task: asyncio.Task[Any] | None = None
         self.tasks: list[Any] | None = None
-        self.trial: Trial | None = None
-        self.calls: StepCalls | None = None
+        self.trial: RetryState | None = None
+        self.calls: CallReplay | None = None
         self.delivery: Delivery | None = None
         self.mark = len(run.undo)
         self.context: RunnerContext | None = None
@@ -181,8 +181,8 @@ class ActionRun:
             LeaveThread: It has none, since it runs on Flink's thread.
         """
         if self.trial is None or self.trial.slot is None:
-            self.trial = Trial()
-            raise LeaveThread
+            self.trial = RetryState()
+            raise MoveToLoop
         return self.trial.slot
 
     def guard(self) -> None:

@@ -32,13 +32,13 @@ from flink_agents.api.resources.memory import MemoryObject, MemoryRef, MemorySco
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.routing import (
     given_client,
 )
 from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.execution.sub_agents.asked_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later

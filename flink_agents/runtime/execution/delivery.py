@@ -20,7 +20,7 @@ from typing import Any
 from zlib import crc32
 
 from flink_agents.runtime.concurrency.bridge import Bridge
-from flink_agents.runtime.journal.calls import Number, Outcome, StepCalls
+from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome
 
 current_delivery: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
 """That of the action whose code runs; what the action starts inherits it."""
@@ -143,7 +143,7 @@ class Delivery:
 
     def __init__(
         self,
-        calls: StepCalls,
+        calls: CallReplay,
         seed: tuple[Any, ...],
         stuck: Callable[[Number, Outcome], None],
         describe: Callable[[asyncio.Task[Any]], str],

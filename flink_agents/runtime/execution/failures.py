@@ -22,7 +22,13 @@ from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.retry import Trial, is_of_deployment, is_retryable, next_trial, record
+from flink_agents.runtime.execution.retry import (
+    RetryState,
+    is_of_deployment,
+    is_retryable,
+    next_trial,
+    record,
+)
 from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
@@ -186,7 +192,7 @@ class FailurePolicies:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: ActionRun, error: BaseException, trial: Trial) -> ActionRun:
+    def _again(self, step: ActionRun, error: BaseException, trial: RetryState) -> ActionRun:
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
         following.trial = trial

@@ -192,15 +192,15 @@ class Limiter:
             self._slots.give()
 
 
-class RuntimeSignal(BaseException):
+class ControlFlow(BaseException):
     """Something of the runtime's own that goes through code of actions: no policy decides about it."""
 
 
-class RunSuspended(RuntimeSignal):
+class RunSuspended(ControlFlow):
     """All that a run waits for outlasts its execution: nothing of it goes on before that."""
 
 
-class LeaveThread(RuntimeSignal):
+class MoveToLoop(ControlFlow):
     """A step needs what Flink's thread must not wait for: it is begun anew in the pool.
 
     No ``Exception``, so that the author's own ``except Exception`` lets it pass.
@@ -245,7 +245,7 @@ class Limits:
 
         Args:
             tool: The tool.
-            slot: Gives the slot of the step that calls; raises ``LeaveThread`` on Flink's thread.
+            slot: Gives the slot of the step that calls; raises ``MoveToLoop`` on Flink's thread.
         """
         settings = tool.settings
         if settings.max_concurrency is None and settings.rate_limit is None:

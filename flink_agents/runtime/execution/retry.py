@@ -65,7 +65,7 @@ MAX_MESSAGE = 1000
 
 
 @dataclass(slots=True)
-class Trial:
+class RetryState:
     """What is known of an attempt that is not the first, or not on Flink's thread.
 
     Attributes:
@@ -82,8 +82,8 @@ class Trial:
 
 
 def next_trial(
-    policy: RetryPolicy, trial: Trial | None, error: BaseException, seed: str, now: float | None = None
-) -> Trial | None:
+    policy: RetryPolicy, trial: RetryState | None, error: BaseException, seed: str, now: float | None = None
+) -> RetryState | None:
     """The attempt that follows one that raised; None where ``policy`` has none.
 
     Args:
@@ -102,10 +102,10 @@ def next_trial(
     delay = max(pause(policy, number, seed), retry_after(error) or 0.0)
     if policy.max_duration is not None and now + delay - since > policy.max_duration:
         return None
-    return Trial((*failed, record(number, error, delay)), since, delay)
+    return RetryState((*failed, record(number, error, delay)), since, delay)
 
 
-def kept_trial(trial: Trial | None) -> list[list[Any]]:
+def kept_trial(trial: RetryState | None) -> list[list[Any]]:
     """What state keeps of the attempts before one whose run is suspended; nothing where it is the first."""
     if trial is None or not trial.failed:
         return []
@@ -113,16 +113,16 @@ def kept_trial(trial: Trial | None) -> list[list[Any]]:
     return [[time.monotonic() - trial.since], *failed]
 
 
-def resumed_trial(kept: Sequence[Sequence[Any]]) -> Trial:
+def resumed_trial(kept: Sequence[Sequence[Any]]) -> RetryState:
     """The attempt that goes on, of which :func:`kept_trial` gave ``kept``."""
     if not kept:
-        return Trial()
+        return RetryState()
     (elapsed,), *failed = kept
     attempts = tuple(
         FailedAttempt(number=number, error_type=kind, error_message=message, delay=delay)
         for number, kind, message, delay in failed
     )
-    return Trial(attempts, time.monotonic() - elapsed)
+    return RetryState(attempts, time.monotonic() - elapsed)
 
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:

@@ -52,7 +52,7 @@ class Durable(Protocol):
         ...
 
 
-class Asking(Protocol):
+class SubAgentCaller(Protocol):
     """Lets actions ask other agents. Steps are ``action_run.ActionRun``."""
 
     def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
@@ -161,7 +161,7 @@ class RunEnvironment:
         waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
         self.may_wait = may_wait(agent) if waits is None else waits
         self.durable: Durable = NothingDurable()
-        self.asking: Asking | None = None
+        self.asking: SubAgentCaller | None = None
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)

@@ -21,7 +21,7 @@ from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.action_run import ActionRun, check_awaited
 from flink_agents.runtime.execution.context import context_type
 from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
-from flink_agents.runtime.execution.limits import LeaveThread, RuntimeSignal
+from flink_agents.runtime.execution.limits import ControlFlow, MoveToLoop
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import begin_event
@@ -33,7 +33,7 @@ from flink_agents.runtime.state.pending import UnreadableInput
 from flink_agents.runtime.state.reads import check_reads
 
 
-class HandOver(RuntimeSignal):
+class HandOver(ControlFlow):
     """A step cannot end on Flink's thread.
 
     Args:
@@ -149,7 +149,7 @@ class StepExecutor(FailurePolicies):
                 try:
                     if (awaitable := strategy.perform(attempt)) is not None:
                         await awaitable
-                except RuntimeSignal:
+                except ControlFlow:
                     raise
                 except FAILURES as error:
                     following = await strategy.failed(attempt, error)
@@ -319,7 +319,7 @@ class Inline:
         began = clock()
         try:
             self._call(step)
-        except LeaveThread:
+        except MoveToLoop:
             raise HandOver(self._steps.leave_thread(step)) from None
         if step.awaited is not None:
             raise HandOver(step)

@@ -31,7 +31,7 @@ from flink_agents.runtime.flink.fast.graph import restarting_sources_of
 from flink_agents.runtime.flink.following.console import is_terminal
 from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
 from flink_agents.runtime.flink.following.job_logs import new_log
-from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobStory, LocalJob
+from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, Outputs, Reader
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.launch import gateway
@@ -110,7 +110,7 @@ class Job:
         self._collecting: list[Collecting] = []
         self._lists: list[GivenList] = []
         self._checks: list[Callable[[], None]] = []
-        self._story = JobStory("agents")
+        self._story = JobHistory("agents")
         self._local: LocalJob | None = None
         self._listens = False
         self._start: LocalStart | None = None
@@ -303,7 +303,7 @@ class Job:
             self._attach_lists()
             self._keep_ends_open()
         job_name = job_name or " -> ".join(self._applied) or "agents"
-        self._story = JobStory(
+        self._story = JobHistory(
             job_name,
             untimed=[name for name, one in self._applied.items() if not one.event_time.holds],
             typed=[place for one in self._applied.values() for place in one.typed],
@@ -465,7 +465,7 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _explain(local: LocalJob | None, story: JobStory, error: Py4JJavaError) -> Exception:
+def _explain(local: LocalJob | None, story: JobHistory, error: Py4JJavaError) -> Exception:
     """Return this package's error for a Java error while the records of a job were read."""
     if local is not None:
         return local.explained(error)

@@ -184,7 +184,7 @@ _NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
 """Nobody puts anything into it."""
 
 
-class StepCalls:
+class CallReplay:
     """Numbers the outcomes of one execution, and matches them with those that were recorded.
 
     Args:

@@ -23,7 +23,7 @@ from flink_agents.api.errors import ContextMisuseError
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of
@@ -39,14 +39,14 @@ from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.suspended import Suspension
 
 
-class Unread(Enum):
+class ReplayStatus(Enum):
     """Stands for records that were not read yet."""
 
     UNREAD = "UNREAD"
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedInput:
     """An input that waits for its run, or a run that began on Flink's thread.
 
     Attributes:
@@ -103,7 +103,7 @@ class Waiting:
         return self.state
 
 
-class EndedPart(NamedTuple):
+class CommittedSegment(NamedTuple):
     """The part of a run that has ended, since the run is interleaved.
 
     Attributes:
@@ -238,10 +238,10 @@ class KeyActor:
         self.seq = self.next_seq = head.next_seq
         self.loaded, self.ahead = head.first_pending, head.ahead
         self.memory = memory
-        self.queue: deque[Waiting] = deque()
-        self.finished: deque[tuple[Run, Waiting, dict[str, bytes | None], float]] = deque()
+        self.queue: deque[QueuedInput] = deque()
+        self.finished: deque[tuple[Run, QueuedInput, dict[str, bytes | None], float]] = deque()
         self.lock = threading.Lock()
-        self.order: InputOrder | Unread | None = None
+        self.order: InputOrder | ReplayStatus | None = None
         self.cached: dict[int, bytes] = {}
         self.state: RunState | None = None
         self.overdue = False
@@ -251,12 +251,12 @@ class KeyActor:
         self.far = False
         self.unpruned, self.noted = 0, head.settled_through
         self.unrecorded = head.unrecorded
-        self.mail: LiveMail | None = None
-        self.resumes: Waiting | None = None
+        self.mail: ActiveMailbox | None = None
+        self.resumes: QueuedInput | None = None
         self.resumed: int | None = None
         self.suspended: tuple[Run, Suspension] | None = None
         self.overtakes: tuple[int, ...] = ()
-        self.part: EndedPart | None = None
+        self.part: CommittedSegment | None = None
         self.woken: set[int] = set()
 
     def go_on_from(self, begin: int) -> None:
@@ -290,7 +290,7 @@ class KeyActor:
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
-    def put(self, waiting: Waiting, observers: Observers) -> None:
+    def put(self, waiting: QueuedInput, observers: Observers) -> None:
         """Put an input into the queue of those that were chosen."""
         now = clock()
         if waiting.run is not None:
@@ -303,7 +303,7 @@ class KeyActor:
             self.mail.expect(1)
         self.queue.append(waiting)
 
-    def attach_journal(self, run: Run, waiting: Waiting, plan: str, codec: ValueCodec) -> None:
+    def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
         """Give a run its journal, and the time and memory that were recorded of it. Called by the loop.
 
         Args:
@@ -319,7 +319,7 @@ class KeyActor:
         header = partial(header_of, plan, run.started_at, run.short_term, waiting.packed, self.begin)
         run.journal = RunJournal(store, codec, journal, run.sequence_number, header, waiting.records, log)
 
-    def finish(self, run: Run, waiting: Waiting) -> None:
+    def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over what ``run`` changed. Called by the loop."""
         if run.journal is not None and run.journal.begun and waiting.settled:
             # Later runs of the key have their records behind those of this run.
@@ -338,7 +338,11 @@ class KeyActor:
         self.finished.append((run, waiting, changes, now))
 
     def suspend(
-        self, run: Run, suspension: Suspension, overtakes: tuple[int, ...], part: EndedPart | None = None
+        self,
+        run: Run,
+        suspension: Suspension,
+        overtakes: tuple[int, ...],
+        part: CommittedSegment | None = None,
     ) -> None:
         """Keep what is left of a run until Flink's thread has put it into state. Called by the loop."""
         run.state.suspend(clock(), suspension.waits)

@@ -26,22 +26,22 @@ from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
-from flink_agents.runtime.execution.asked.agents import AskedAgents
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
+from flink_agents.runtime.execution.sub_agents.agents import AskedAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
-from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, cancelled_itself
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, cancelled_itself
 from flink_agents.runtime.loop.attempts import Attempts
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.garbage import collect_garbage_less_often
 from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
-from flink_agents.runtime.loop.watch import Watch
+from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
 
 _log = bounded_logger("flink_agents.loop")
@@ -112,7 +112,7 @@ class AgentLoop:
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspensions = Suspensions(shared, self._bridge)
-        self._watch = Watch(shared, self._loop, self._tasks, current_step)
+        self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
 
@@ -138,7 +138,7 @@ class AgentLoop:
         state = actor.state
         return 0.0 if state is None else clock() - state.begun
 
-    def submit(self, actor: KeyActor, waiting: Waiting) -> None:
+    def submit(self, actor: KeyActor, waiting: QueuedInput) -> None:
         """Let ``actor`` run one more input."""
         self._submitted += 1
         actor.submitted += 1
@@ -305,7 +305,7 @@ class AgentLoop:
             self._woken = False
         while self._inbox:
             actor = self._inbox.popleft()
-            if not actor.running and (actor.queue or actor.order is Unread.UNREAD):
+            if not actor.running and (actor.queue or actor.order is ReplayStatus.UNREAD):
                 self._begin(actor)
         if self._woken:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
@@ -322,7 +322,7 @@ class AgentLoop:
         told, task = False, asyncio.current_task()
         assert task is not None
         try:
-            if actor.order is Unread.UNREAD:
+            if actor.order is ReplayStatus.UNREAD:
                 actor.state = self._reading(actor)
                 await self.replays.read(actor)
                 actor.state = None
@@ -363,7 +363,7 @@ class AgentLoop:
                 # The end of a run has not told Flink's thread, or did before the actor was idle.
                 self._notify(actor)
 
-    async def _execute(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
+    async def _execute(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
         """Execute a run to its end; one that the present code cannot continue ends as ``on_error`` says.
 
         Raises:
@@ -428,7 +428,7 @@ class AgentLoop:
             self._to_look_at.append(actor)
         self._bridge.notify()
 
-    def _new_run(self, actor: KeyActor, waiting: Waiting) -> Run:
+    def _new_run(self, actor: KeyActor, waiting: QueuedInput) -> Run:
         """A run of an input that has not begun; Flink's thread may have begun others."""
         return Run(
             self._shared,

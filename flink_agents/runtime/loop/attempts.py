@@ -15,7 +15,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
-from flink_agents.runtime.execution.retry import Trial, resumed_trial
+from flink_agents.runtime.execution.retry import RetryState, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, tell_sent
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
@@ -120,7 +120,7 @@ class Attempts:
         try:
             if not slot.take_now():
                 await slot.take()
-            step.trial = step.trial or Trial()
+            step.trial = step.trial or RetryState()
             step.trial.slot = slot
             begun = clock()
             if step.awaited is None:

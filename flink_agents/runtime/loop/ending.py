@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from flink_agents.api.errors.runs import RunEndedError
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.loop.actor import KeyActor, Waiting
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 
 
-def check_not_ended(actor: KeyActor, run: Run, waiting: Waiting) -> None:
+def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
     """Check that nobody wants a run to end that is to be executed.
 
     Raises:

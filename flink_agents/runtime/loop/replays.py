@@ -10,10 +10,10 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.live_mail import LiveMail, taken_signals
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, Waiting
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.pending import read_input
@@ -88,13 +88,13 @@ class Replays:
                 self._reserve(actor.mail, recorded)
             self.let_drained_go(actor, order)
 
-    def _reserve(self, mail: LiveMail, recorded: RecordedRuns) -> None:
+    def _reserve(self, mail: ActiveMailbox, recorded: RecordedRuns) -> None:
         """Keep the signals for recorded runs that those have taken: runs before them may be executed anew."""
         codec = self._shared.codec
         for records in recorded.runs:
             mail.reserve([one.identity for one in taken_signals(codec, records) if one.identity is not None])
 
-    def _resume(self, actor: KeyActor, waiting: Waiting, order: InputOrder) -> None:
+    def _resume(self, actor: KeyActor, waiting: QueuedInput, order: InputOrder) -> None:
         """Let a suspended run go on first, with what the store has of it besides."""
         journals = self._shared.journals
         assert journals is not None
@@ -141,7 +141,7 @@ class Replays:
 
     # -- for any thread, which has the lock of the actor ---------------------------------
 
-    def choose(self, actor: KeyActor, load: Callable[[int], bytes | None]) -> Waiting | None:
+    def choose(self, actor: KeyActor, load: Callable[[int], bytes | None]) -> QueuedInput | None:
         """The input that runs next; None where all have to wait, or it cannot be loaded here."""
         order, journals = actor.order, self._shared.journals
         if not isinstance(order, InputOrder):
@@ -160,7 +160,7 @@ class Replays:
         record, timestamp = read_input(self._shared.codec, packed)
         settled = not order.recorded
         self.let_drained_go(actor, order)
-        return Waiting(
+        return QueuedInput(
             record,
             timestamp,
             choice.number,

@@ -17,15 +17,15 @@ from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.live_mail import LiveMail, taken_signals
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
 from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
-from flink_agents.runtime.journal.kept import KeptJournal, ends_part
+from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
 from flink_agents.runtime.journal.reads import Read, recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import header_of
-from flink_agents.runtime.loop.actor import EndedPart, KeyActor, Waiting, restore_begin
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.loop.actor import CommittedSegment, KeyActor, QueuedInput, restore_begin
+from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import OpenWait, Suspension
 
 
@@ -45,11 +45,11 @@ class Suspensions:
         deadline: timedelta | None = shared.config.get(AgentOptions.RUN_DEADLINE)
         self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False
-        self._live: dict[LiveMail, None] = {}
+        self._live: dict[ActiveMailbox, None] = {}
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def offer(self, actor: KeyActor, mail: Mail) -> None:
+    def offer(self, actor: KeyActor, mail: StoredSignal) -> None:
         """Let the runs of an actor take a signal."""
         assert actor.mail is not None
         actor.mail.sent(mail)
@@ -63,7 +63,7 @@ class Suspensions:
 
     # -- for the loop's thread --------------------------------------------------------
 
-    def attach(self, actor: KeyActor, run: Run, waiting: Waiting) -> None:
+    def attach(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
         """Give a run its journal and its waits."""
         assert actor.mail is not None
         self._live[actor.mail] = None
@@ -85,13 +85,13 @@ class Suspensions:
         if waiting.records or suspension is not None:
             actor.mail.expect(-1)
 
-    async def suspend(self, actor: KeyActor, waiting: Waiting, suspended: RunSuspended) -> None:
+    async def suspend(self, actor: KeyActor, waiting: QueuedInput, suspended: RunSuspended) -> None:
         """Keep what is left of a run, and let Flink's thread put it into state."""
         step = suspended.args[0]
         run: Run = step.run
         waits: list[OpenWait] = step.suspended
         journal = run.journal
-        assert isinstance(journal, KeptJournal) and run.waits is not None
+        assert isinstance(journal, BufferedJournal) and run.waits is not None
         # Code that catches its cancellation may return something. What the wait leads to comes in its place.
         sent, side = step.put
         step.sent, step.side = step.sent[:sent], (step.side or [])[:side]
@@ -127,13 +127,13 @@ class Suspensions:
         waiting.run = waiting.step = None
         actor.suspend(run, suspension, waiting.overtakes, part)
 
-    def _end_part(self, run: Run, waiting: Waiting, journal: KeptJournal) -> EndedPart:
+    def _end_part(self, run: Run, waiting: QueuedInput, journal: BufferedJournal) -> CommittedSegment:
         """What has to be committed of the part of a run that has ended."""
         assert run.waits is not None
         before, changes = waiting.suspension, run.short_term.changes()
         known = len(before.records) if before is not None else 0
         counts = not waiting.was_interleaved or bool(waiting.records or changes or len(journal.kept) > known)
-        return EndedPart(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
+        return CommittedSegment(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
 
     def _parts(self, run: Run, suspension: Suspension | None) -> RunParts | None:
         """The parts of an interleaved run."""
@@ -150,22 +150,22 @@ class Suspensions:
         if actor.mail is not None:
             self._bridge.hand(self._live.pop, actor.mail, None)
 
-    def _journal(self, actor: KeyActor, run: Run, waiting: Waiting) -> KeptJournal:
+    def _journal(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> BufferedJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
         records, apart, seq = waiting.records, waiting.was_interleaved, run.sequence_number
         before = suspension.records if suspension is not None and not apart else ()
         began = suspension.started_at if suspension is not None else None
         log = restore_begin(codec, run, [*before, *records], began)
         if journals is None:
-            return KeptJournal(None, codec, None, seq, _no_header, records, suspension, log)
+            return BufferedJournal(None, codec, None, seq, _no_header, records, suspension, log)
         header = partial(
             header_of, journals.plan, run.started_at, run.short_term, waiting.packed, actor.begin, apart
         )
         journal = journals.key(run.journal_id, run.key_text)
         turn = waiting.seq
-        return KeptJournal(journals.store, codec, journal, seq, header, records, suspension, log, turn)
+        return BufferedJournal(journals.store, codec, journal, seq, header, records, suspension, log, turn)
 
-    def _take_recorded(self, waits: RunWaits, journal: KeptJournal, waiting: Waiting) -> None:
+    def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
         """Have signals removed that the run took, as only the store knows."""
         suspension = waiting.suspension
         before = len(suspension.records) if suspension is not None else 0

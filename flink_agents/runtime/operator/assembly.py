@@ -34,11 +34,11 @@ from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.forgetting import Forgetting
 from flink_agents.runtime.operator.heartbeat import Heartbeat
+from flink_agents.runtime.operator.idle_keys import IdleKeyExpiry
 from flink_agents.runtime.operator.key_timers import KeyTimers
+from flink_agents.runtime.operator.late_replays import LateReplays
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.operator.overtaken import Overtaken
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.event_time import EventTimeService
@@ -234,7 +234,7 @@ def _operator(
     beats = host.outlet is not None and host.keys is not None
     hooks, forgetting = Hooks(), None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
-        forgetting = Forgetting(shared, host.state, host.clock)
+        forgetting = IdleKeyExpiry(shared, host.state, host.clock)
     operator = AgentProcessor(
         shared,
         host.state,
@@ -264,7 +264,7 @@ def key_services(
     shared: RunEnvironment,
     job_id: str,
     low: LowWatermark | None,
-    forgetting: Forgetting | None,
+    forgetting: IdleKeyExpiry | None,
     beats: bool,
 ) -> list[KeyService]:
     """Return the services that the plan and the options use, in the order in which each hook calls them.
@@ -299,7 +299,7 @@ def key_services(
     services.append(SuspensionService(shared, state, suspended, interleaved, requests, HOOKS))
     services.append(Delays(shared, state, clock, low, keys if beats else None))
     if (journals := shared.journals) is not None:
-        services.append(Overtaken(shared, clock))
+        services.append(LateReplays(shared, clock))
     if forgetting is not None:
         services.append(forgetting)
     if beats and keys is not None and journals is not None and journals.pruner is not None:

@@ -66,7 +66,7 @@ class Ended:
     resumes: bool = False
 
 
-class Commits:
+class RunCommitter:
     """Commits runs of the current key. Only for Flink's thread.
 
     The caller lets the emission leave when a method has returned: that is the last step.

@@ -23,13 +23,13 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting, load_of
-from flink_agents.runtime.operator.commit import Commits
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, load_of
+from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
-from flink_agents.runtime.operator.feeding import Feeder
 from flink_agents.runtime.operator.heads import Heads, KeyCache
-from flink_agents.runtime.operator.loop_waits import LoopWaits
+from flink_agents.runtime.operator.input_dispatch import InputDispatcher
+from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
 from flink_agents.runtime.operator.schedule import Schedule
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
@@ -102,14 +102,14 @@ class AgentProcessor:
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.memory_expires)
         self._steps = StepExecutor(shared)
-        self._intake = Intake(shared, state, hooks)
-        self.feeder = Feeder(shared, state)
+        self._intake = InputQueueWriter(shared, state, hooks)
+        self.feeder = InputDispatcher(shared, state)
         self.to_look_at = to_look_at
-        self.waits = LoopWaits(
+        self.waits = LoopBackpressure(
             shared, self._steps, clock, self.feeder, check_cancelled, most_seconds, to_look_at
         )
         self.heads = Heads(shared, state, job_id, new_head)
-        self._commits = Commits(shared, state, hooks)
+        self._commits = RunCommitter(shared, state, hooks)
         shared.run_metrics.add_gauges("runs", self._load)
 
     def attach(self, schedule: Schedule) -> None:
@@ -325,7 +325,7 @@ class AgentProcessor:
         actor.loaded += 1
         actor.next_seq += 1
         self.waits.loop.submit(
-            actor, Waiting(record, run.timestamp, number, packed, run.sequence_number, run, step)
+            actor, QueuedInput(record, run.timestamp, number, packed, run.sequence_number, run, step)
         )
 
     def wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
@@ -345,7 +345,7 @@ class AgentProcessor:
         for hook in hooks.resuming:
             hook(actor)
         self.feeder.feed(actor, self.waits.loop)
-        if actor.order is Unread.UNREAD:
+        if actor.order is ReplayStatus.UNREAD:
             self.waits.loop.read(actor)
         return actor
 
@@ -367,7 +367,7 @@ class AgentProcessor:
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
         actor = KeyActor(key_text, head, known, pending, origins, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
-            actor.order = Unread.UNREAD
+            actor.order = ReplayStatus.UNREAD
             if not head.fresh:
                 self._commits.restored(actor)
         for hook in hooks.acting:
@@ -443,7 +443,7 @@ class AgentProcessor:
         return load_of(list(self.actors.values()))
 
 
-class Intake:
+class InputQueueWriter:
     """Puts inputs of the current key into state. Only for Flink's thread.
 
     Args:

@@ -25,7 +25,7 @@ MAX_FAILED = 100_000
 """How many journals that the store could not prune are tried again; others are pruned with a later commit."""
 
 
-class Watched:
+class PruneProgress:
     """Journals of which somebody wants to hear when they were pruned. Between Flink's thread and the loop.
 
     Attributes:
@@ -49,7 +49,7 @@ class PruneExecutor:
         watched: Is told of what was pruned.
     """
 
-    def __init__(self, store: ActionStateStore, metrics: RunMetrics, watched: Watched) -> None:
+    def __init__(self, store: ActionStateStore, metrics: RunMetrics, watched: PruneProgress) -> None:
         self._store = store
         self._metrics = metrics
         self._watched = watched

@@ -35,7 +35,7 @@ from flink_agents.runtime.retention.checkpoints import (
     poller_of,
     rest_addresses,
 )
-from flink_agents.runtime.retention.executor import PruneExecutor, Watched, add_note
+from flink_agents.runtime.retention.executor import PruneExecutor, PruneProgress, add_note
 from flink_agents.runtime.retention.remembered import Seen
 
 _log = bounded_logger("flink_agents.pruning")
@@ -60,7 +60,7 @@ RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retai
 
 
 @dataclass
-class Notes:
+class PendingCommits:
     """Commits that have come equally far.
 
     Attributes:
@@ -83,7 +83,7 @@ class Notes:
         """Note a commit."""
         add_note(self.journals, journal, through, runs)
 
-    def merge(self, others: Notes) -> None:
+    def merge(self, others: PendingCommits) -> None:
         """Add the notes of others that have come as far."""
         for journal, (through, runs) in others.journals.items():
             self.add(journal, through, runs)
@@ -152,8 +152,8 @@ class Pruner(Listener):
         # seems to be one of them is pruned later, with what Flink says or after the next restore.
         self._known = Seen()
         # For the thread that asks.
-        self.watched = Watched()
-        self._notes: list[Notes] = []
+        self.watched = PruneProgress()
+        self._notes: list[PendingCommits] = []
         self._highest = self._discarded = 0
         self._failures = self._disabled = 0
         self._last: CheckpointView | None = None
@@ -250,7 +250,7 @@ class Pruner(Listener):
     @override
     def asking(self) -> None:
         now = self._clock()
-        new = Notes(at=now)
+        new = PendingCommits(at=now)
         waiting = sum(len(notes.journals) for notes in self._notes)
         # Not until it is empty: what is noted from now on may come behind the question.
         for _ in range(len(self._noted)):
@@ -309,7 +309,7 @@ class Pruner(Listener):
 
     def _prune(self) -> None:
         """Have all pruned that is in each checkpoint that is kept."""
-        now, waiting, due = self._clock(), list[Notes](), list[Notes]()
+        now, waiting, due = self._clock(), list[PendingCommits](), list[PendingCommits]()
         for notes in self._notes:
             covered = notes.bound is not None and notes.bound <= self._discarded
             (due if covered and now - notes.at >= self._retention else waiting).append(notes)
@@ -388,9 +388,9 @@ def pruner_of(
     return Pruner(policy, retention.total_seconds(), metrics, poller, bool(flink) and retained <= {"1"})
 
 
-def _merged(groups: Iterable[Notes]) -> list[Notes]:
+def _merged(groups: Iterable[PendingCommits]) -> list[PendingCommits]:
     """Return the same notes, with those together that have come equally far."""
-    found: dict[Hashable, Notes] = {}
+    found: dict[Hashable, PendingCommits] = {}
     for notes in groups:
         if notes.stage in found:
             found[notes.stage].merge(notes)

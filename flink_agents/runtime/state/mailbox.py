@@ -41,7 +41,7 @@ def identity_of(signal: Signal, value: bytes) -> str:
     return f"value {hashlib.blake2b(said, digest_size=16).hexdigest()}"
 
 
-class Mail(NamedTuple):
+class StoredSignal(NamedTuple):
     """A signal that waits for a run.
 
     Attributes:
@@ -74,7 +74,7 @@ class Mailbox:
         owed: Identities of those that were taken before they came, each with the same.
     """
 
-    mail: list[Mail] = field(default_factory=list[Mail])
+    mail: list[StoredSignal] = field(default_factory=list[StoredSignal])
     seen: dict[str, int] = field(default_factory=dict[str, int])
     owed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
@@ -90,13 +90,13 @@ class Mailbox:
                 return True
         return False
 
-    def find(self, identity: str) -> Mail | None:
+    def find(self, identity: str) -> StoredSignal | None:
         """The first signal of that identity that waits for a run, or None."""
         return next((one for one in self.mail if one.identity == identity), None)
 
     def undecided(
         self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
-    ) -> list[tuple[Mail, int]]:
+    ) -> list[tuple[StoredSignal, int]]:
         """The undecided signals, each with how many of its name a run has taken that come behind it.
 
         Args:
@@ -107,7 +107,7 @@ class Mailbox:
             return []
         here, identities = {one.identity for one in self.mail}, set(taken)
         later = Counter(name for identity, name in recorded if identity not in here)
-        found: list[tuple[Mail, int]] = []
+        found: list[tuple[StoredSignal, int]] = []
         for place, mail in enumerate(self.mail):
             if mail.run == UNDECIDED:
                 behind = [one for one in self.mail[place + 1 :] if one.name == mail.name]
@@ -126,7 +126,7 @@ class Mailbox:
             if found.id is not None:
                 self.seen[found.id] = until
 
-    def expire(self, now: int, untaken: Iterable[Mail] | None = None) -> list[Mail]:
+    def expire(self, now: int, untaken: Iterable[StoredSignal] | None = None) -> list[StoredSignal]:
         """Forget what has expired; returns the signals that no run has taken.
 
         Args:
@@ -175,6 +175,8 @@ class Mailbox:
             )
         try:
             mail, seen, owed = msgpack.unpackb(data[1:])[:3]
-            return cls([Mail(*one) for one in mail], seen, [(identity, until) for identity, until in owed])
+            return cls(
+                [StoredSignal(*one) for one in mail], seen, [(identity, until) for identity, until in owed]
+            )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("the signals of a key cannot be read", found=str(error)) from error

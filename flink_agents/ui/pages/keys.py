@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.runtime.serde.keys import decode_key, encode_key
-from flink_agents.trace import telling
+from flink_agents.trace import rendering
 from flink_agents.trace.reading import RunTrace
 from flink_agents.ui import queries
 from flink_agents.ui.merging import shown_key, storable
@@ -78,7 +78,7 @@ def _as_written(canonical: str) -> str:
 
 def _why(traces: Sequence[RunTrace], canonical: str) -> list[str]:
     try:
-        return telling.why(traces, shown_key(canonical))
+        return rendering.why(traces, shown_key(canonical))
     except (ValueError, OverflowError, OSError, LookupError, TypeError, AttributeError) as error:
         # The trace may come from anywhere, and hold a wait of another form or a time that no calendar has.
         return [f"The records of this key cannot be told in words: {error}"]

@@ -13,35 +13,35 @@ patch(
 )
 patch(
     "order-of-last-again",
-    "calls:StepCalls.__init__",
+    "calls:CallReplay.__init__",
     "1 + max(",
     "max(",
     "The first new outcome has the place of the last recorded one.",
 )
 patch(
     "mismatch-unnoticed",
-    "calls:StepCalls.make",
+    "calls:CallReplay.make",
     "if known is not None and not known.same(identity):",
     "if False:",
     "A call gets the result of another call.",
 )
 patch(
     "intent-unmatched",
-    "calls:StepCalls.make",
+    "calls:CallReplay.make",
     "recorded.call if recorded is not None else intent",
     "recorded.call if recorded is not None else None",
     "A call whose begin was recorded as another one is made.",
 )
 patch(
     "intent-forgotten",
-    "calls:StepCalls.make",
+    "calls:CallReplay.make",
     "Call(number, identity, recorded, intent is not None, after)",
     "Call(number, identity, recorded, False, after)",
     "A call whose begin was recorded is made without asking the reconciler.",
 )
 patch(
     "unread-calls-unnoticed",
-    "calls:StepCalls.check_end",
+    "calls:CallReplay.check_end",
     "if self.mismatch is None:",
     "if False:",
     "An action may end without the calls that it recorded.",
@@ -55,14 +55,14 @@ patch(
 )
 patch(
     "attempt-calls-again",
-    "calls:StepCalls.keep",
+    "calls:CallReplay.keep",
     "self._records.outcomes.update(recorded)",
     "pass",
     "A further attempt of an action makes its recorded calls again.",
 )
 patch(
     "first-mismatch-lost",
-    "calls:StepCalls.refuse",
+    "calls:CallReplay.refuse",
     "self.mismatch = self.mismatch or mismatch",
     "self.mismatch = mismatch",
     "The last mismatch of an action is reported in place of the first.",
@@ -76,28 +76,28 @@ patch(
 )
 patch(
     "unstored-twice",
-    "kept:KeptJournal._append",
+    "buffered:BufferedJournal._append",
     "self._unstored.pop(one, None)",
     "pass",
     "What a suspended run has stored is stored again with each append.",
 )
 patch(
     "turn-ignored",
-    "kept:KeptJournal._append",
+    "buffered:BufferedJournal._append",
     "whole = [one._replace(seq=self._turn) for one in whole]",
     "pass",
     "The next part of a run that was set aside is recorded under its first number.",
 )
 patch(
     "part-as-known",
-    "kept:KeptJournal.__init__",
+    "buffered:BufferedJournal.__init__",
     "known: set[Record] = set() if apart else set(before)",
     "known: set[Record] = set(before)",
     "Records of a part that equal those of an earlier part are left out.",
 )
 patch(
     "reads-kept-again",
-    "kept:KeptJournal.keep_reads",
+    "buffered:BufferedJournal.keep_reads",
     "self._logged = len(self._log.reads)",
     "pass",
     "A suspended run keeps what it read twice.",

@@ -6,105 +6,105 @@ patch = Room("runtime.operator")
 
 patch(
     "commit-memory-inline",
-    "commit:Commits.inline",
+    "commit:RunCommitter.inline",
     "self._memory(run, changes := run.short_term.changes())",
     "changes = run.short_term.changes()",
     "A run of the inline path does not write its memory to state.",
 )
 patch(
     "commit-number-repeats",
-    "commit:Commits.harvest",
+    "commit:RunCommitter.harvest",
     "self._number(waiting.seq, head, actor)",
     "self._number(waiting.seq - 1, head, actor)",
     "The next run of a key gets the number of the last one.",
 )
 patch(
     "commit-input-stays",
-    "commit:Commits._input",
+    "commit:RunCommitter._input",
     "self._state.pending.remove(number)",
     "pass",
     "The input of a committed run stays in state.",
 )
 patch(
     "commit-last-first",
-    "commit:Commits.harvest",
+    "commit:RunCommitter.harvest",
     "actor.finished.popleft()",
     "actor.finished.pop()",
     "Finished runs of a key are committed in the reverse order.",
 )
 patch(
     "commit-head-unwritten",
-    "commit:Commits.harvest",
+    "commit:RunCommitter.harvest",
     "self._head(head, timers)",
     "pass",
     "A commit does not write the head.",
 )
 patch(
     "commit-unrecorded-forgotten",
-    "commit:Commits._records",
+    "commit:RunCommitter._records",
     "head.unrecorded = True",
     "pass",
     "The head does not say that a run recorded nothing.",
 )
 patch(
     "commit-number-goes-back",
-    "commit:Commits._number",
+    "commit:RunCommitter._number",
     "head.next_seq = max(head.next_seq, seq + 1)",
     "head.next_seq = seq + 1",
     "A recorded run that was overtaken takes the next number back.",
 )
 patch(
     "commit-begin-of-head",
-    "commit:Commits._number",
+    "commit:RunCommitter._number",
     "head.begin if actor is None else actor.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
 )
 patch(
     "commit-prunes-too-much",
-    "commit:Commits._prunable",
+    "commit:RunCommitter._prunable",
     "actor.noted, actor.unpruned)",
     "actor.noted + 1, actor.unpruned)",
     "Records of the run behind the last committed one may be pruned.",
 )
 patch(
     "commit-mark-of-now",
-    "commit:Commits._mark",
+    "commit:RunCommitter._mark",
     "hook(actor.head, actor.key_text, actor.unpruned, marker)",
     "hook(actor.head, actor.key_text, actor.unpruned, actor.head.marker)",
     "The mark of an unpruned key lies behind the records that are to be pruned.",
 )
 patch(
     "aside-memory-unwritten",
-    "commit:Commits._suspend",
+    "commit:RunCommitter._suspend",
     "self._memory(run, ended.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
 )
 patch(
     "commit-stays-forked",
-    "commit:Commits.harvest",
+    "commit:RunCommitter.harvest",
     "head.origins = ()",
     "pass",
     "A fork keeps asking its origin after it has taken its records over.",
 )
 patch(
     "feed-same-number",
-    "feeding:Feeder._submit",
+    "input_dispatch:InputDispatcher._submit",
     "actor.next_seq += 1",
     "pass",
     "Two inputs that wait get the same sequence number.",
 )
 patch(
     "feed-unknown",
-    "feeding:Feeder._choose",
+    "input_dispatch:InputDispatcher._choose",
     "order.look(None if packed is None else input_digest(packed))",
     "order.look(None)",
     "No input that waits is known again.",
 )
 patch(
     "feed-resumed-twice",
-    "feeding:Feeder.load",
+    "input_dispatch:InputDispatcher.load",
     "number == actor.resumed or number in actor.woken",
     "number in actor.woken",
     "The input of a suspended run that resumes runs once more as an input.",
@@ -132,42 +132,42 @@ patch(
 )
 patch(
     "forget-overtaken",
-    "forgetting:Forgetting.look_at",
+    "idle_keys:IdleKeyExpiry.look_at",
     "head.has_pending or head.overtaken or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
 patch(
     "forget-memory",
-    "forgetting:Forgetting.look_at",
+    "idle_keys:IdleKeyExpiry.look_at",
     "if any(True for _ in self._state.memory.items()):",
     "if False:",
     "A key is forgotten although it has memory.",
 )
 patch(
     "forget-same-numbers",
-    "forgetting:Forgetting.new_head",
+    "idle_keys:IdleKeyExpiry.new_head",
     "self._clock() // 1000 * RUNS_PER_SECOND",
     "0",
     "The incarnations of a key share their numbers.",
 )
 patch(
     "forget-records",
-    "forgetting:Forgetting.look_at",
+    "idle_keys:IdleKeyExpiry.look_at",
     "elif kept:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
 )
 patch(
     "overtaken-for-ever",
-    "overtaken:Overtaken.overtaking",
+    "late_replays:LateReplays.overtaking",
     "overtaken.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
 )
 patch(
     "overtaken-while-away",
-    "overtaken:Overtaken._is_late",
+    "late_replays:LateReplays._is_late",
     "max(overtaken[seq], self._began)",
     "overtaken[seq]",
     "The time in which no task ran counts against inputs that are late.",
@@ -182,7 +182,7 @@ patch(
 patch(
     "actor-unread",
     "processor:AgentProcessor._new_actor",
-    "actor.order = Unread.UNREAD",
+    "actor.order = ReplayStatus.UNREAD",
     "pass",
     "The records of a key are not read when it gets an actor.",
 )
@@ -272,28 +272,28 @@ patch(
 )
 patch(
     "signal-twice",
-    "waits.refusals:Refusals.reason",
+    "waits.signal_rejections:SignalRejections.reason",
     "if mail.id is not None and box.knows(mail.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
 patch(
     "signal-limit-by-one",
-    "waits.refusals:Refusals._overflow",
+    "waits.signal_rejections:SignalRejections._overflow",
     "return UnmatchedReason.OVERFLOW if waiting >= most else None",
     "return UnmatchedReason.OVERFLOW if waiting > most else None",
     "One signal more than allowed may wait.",
 )
 patch(
     "suspended-number-passed",
-    "commit:Commits._suspend",
+    "commit:RunCommitter._suspend",
     "ended.seq if ended.released else ended.seq - 1",
     "ended.seq",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:Commits._suspend",
+    "commit:RunCommitter._suspend",
     "self._records(run, head, None, True)",
     "pass",
     "The head does not say in which store a suspended run is recorded.",

@@ -27,28 +27,28 @@ patch(
 )
 patch(
     "missing-newest-unnoticed",
-    "begin:_check_newest",
+    "start_decision:_check_newest",
     "newest.number < seen",
     "False",
     "A start resumes from an older checkpoint after the newest one was deleted.",
 )
 patch(
     "gone-is-fresh",
-    "begin:_resume",
+    "start_decision:_resume",
     "if run.checkpointed or _seen(run, progress) is not None:",
     "if False:",
     "A start begins anew although there were checkpoints.",
 )
 patch(
     "transactions-unchecked",
-    "begin:_check_transactions",
+    "start_decision:_check_transactions",
     "if age is not None and age + min(RESTORE_SECONDS, timeout / 10) < timeout:",
     "if True:",
     "A job resumes though brokers have aborted its transactions.",
 )
 patch(
     "same-identity-again",
-    "begin:_identity",
+    "start_decision:_identity",
     'return base if generation == 1 else f"{base}@{generation}"',
     "return base",
     "A new job run has the idempotency keys of the one before.",
@@ -91,7 +91,7 @@ patch(
 )
 patch(
     "savepoint-counts-as-committed",
-    "begin:_check_transactions",
+    "start_decision:_check_transactions",
     "candidate.savepoint and candidate.start in committed",
     "candidate.savepoint",
     "A process dies between its savepoint and the commit, and nobody notices that transactions are gone.",
@@ -126,14 +126,14 @@ patch(
 )
 patch(
     "journal-of-a-deleted-folder-accepted",
-    "begin:_last",
+    "start_decision:_last",
     "if recorded is not None:",
     "if False:",
     "The folder was deleted, and recorded steps are replayed for other inputs.",
 )
 patch(
     "data-without-a-record-removed",
-    "begin:_last",
+    "start_decision:_last",
     "if left:",
     "if False:",
     "The record of a job run is gone, and its checkpoints are removed.",

@@ -6,31 +6,31 @@ patch = Room("runtime.retention")
 
 patch(
     "bound-by-two-changes",
-    "pruning:Notes.answered",
+    "pruning:PendingCommits.answered",
     "if self.changes >= CHANGES:",
     "if self.changes >= CHANGES - 1:",
     "An answer that was on its way counts as one that knows the commit.",
 )
 patch(
     "older-answer-counts",
-    "pruning:Notes.answered",
+    "pruning:PendingCommits.answered",
     "if self.connection != view.connection or is_older:",
     "if self.connection != view.connection:",
     "An answer of an old JobManager counts as news.",
 )
 patch(
     "other-connection-counts",
-    "pruning:Notes.answered",
+    "pruning:PendingCommits.answered",
     "if self.connection != view.connection or is_older:",
     "if is_older:",
     "Answers of two connections count as one history.",
 )
 patch(
     "merged-too-old",
-    "pruning:Notes.merge",
+    "pruning:PendingCommits.merge",
     "self.at = max(self.at, others.at)",
     "pass",
-    "Notes that are merged keep the older time.",
+    "PendingCommits that are merged keep the older time.",
 )
 patch(
     "pruned-at-the-highest",
@@ -79,7 +79,7 @@ patch(
     "pruning:Pruner._not_enabled",
     "self._noted.clear()",
     "pass",
-    "Notes pile up in a job that takes no checkpoints.",
+    "PendingCommits pile up in a job that takes no checkpoints.",
 )
 patch(
     "discarded-latest",

@@ -68,17 +68,17 @@ def delete_item(event: Any, ctx: Any) -> None:
             "OutputEvent(output=...)",
         ),
         (
-            lambda event, ctx: Placed("a", 1),
+            lambda event, ctx: Placed("a", 1),  # pyright: ignore[reportCallIssue]
             "a value was passed without",
             "write Placed(order=..., total=...)",
-        ),  # pyright: ignore[reportCallIssue]
+        ),
         (lambda event, ctx: Placed(ordr="a"), "Placed: order: Field required", "write Placed(order=...)"),  # pyright: ignore[reportCallIssue]
         (lambda event, ctx: Placed(order="a", totl=1), "totl: Extra inputs", "did you mean 'total'?"),  # pyright: ignore[reportCallIssue]
         (
-            lambda event, ctx: Placed(order="a", total="x"),
+            lambda event, ctx: Placed(order="a", total="x"),  # pyright: ignore[reportArgumentType]
             "total: Input should be",
             "a value of its type as 'total'",
-        ),  # pyright: ignore[reportArgumentType]
+        ),
         (
             lambda event, ctx: Order.model_validate({}),
             "Order: number: Field required",

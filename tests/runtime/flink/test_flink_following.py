@@ -15,7 +15,7 @@ import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.following.cluster_jobs import ClusterJob, last_failure, shown_state
-from flink_agents.runtime.flink.following.follower import JobFollower, News
+from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from tests.suite.tables import each
@@ -182,7 +182,7 @@ def test_a_failure_is_told_whenever_it_comes_and_whichever_answer_is_lost(
 ) -> None:
     flink = StaleFlink(fails_at, silent_at, monkeypatch)
     follower = JobFollower(flink, "j1", "orders", answers_age=3)
-    looks: list[News] = []
+    looks: list[JobUpdate] = []
     while not looks or not looks[-1].ended:
         with contextlib.suppress(ClusterUnavailableError):
             looks.append(follower.look())

@@ -11,8 +11,8 @@ import pytest
 
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.calls import CANCELLED, Mismatch, Number, Outcome, StepCalls, StepRecords
-from flink_agents.runtime.journal.kept import KeptJournal
+from flink_agents.runtime.journal.buffered import BufferedJournal
+from flink_agents.runtime.journal.calls import CANCELLED, CallReplay, Mismatch, Number, Outcome, StepRecords
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of, inherited
 from flink_agents.runtime.journal.reads import ReadLog, overlaid, recorded_reads
@@ -82,7 +82,7 @@ def test_an_object_that_was_read_has_no_other_fields_than_it_had() -> None:
 
 
 def test_the_first_mismatch_of_an_execution_stays() -> None:
-    calls = StepCalls(StepRecords())
+    calls = CallReplay(StepRecords())
     first, second = (Mismatch.__new__(Mismatch) for _ in range(2))
     assert calls.refuse(first) is first
     assert calls.refuse(second) is first and calls.mismatch is first
@@ -90,7 +90,7 @@ def test_the_first_mismatch_of_an_execution_stays() -> None:
 
 def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
     """The next attempt of the action stores them before it begins: the calls are not made again."""
-    calls = StepCalls(StepRecords())
+    calls = CallReplay(StepRecords())
     number = calls.number(RecordKind.CALL, "")
     calls.unsure[number] = call()
     assert calls.take_unsure() == {number: call()}
@@ -99,7 +99,7 @@ def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
 
 def test_what_a_run_has_read_is_kept_once() -> None:
     log = ReadLog()
-    journal = KeptJournal(None, CODEC, None, 0, first_header, log=log)
+    journal = BufferedJournal(None, CODEC, None, 0, first_header, log=log)
     log.node("count", CODEC.encode(1))
     journal.keep_reads()
     journal.keep_reads()
@@ -118,26 +118,26 @@ def test_the_order_of_outcomes() -> None:
     }
     records = StepRecords(outcomes=outcomes)
     assert [number.nth for number, _ in records.in_order()] == [2, 1]
-    calls = StepCalls(records)
+    calls = CallReplay(records)
     assert (calls.end(), calls.end()) == (3, 4)
 
 
 def test_a_call_whose_begin_was_recorded_as_another_one_is_not_made() -> None:
-    calls = StepCalls(StepRecords(intents={nth(0): CallIdentity("other", b"")}))
+    calls = CallReplay(StepRecords(intents={nth(0): CallIdentity("other", b"")}))
     with pytest.raises(Mismatch, match="other"):
         calls.make("", CallIdentity("effect", b""))
 
 
 def test_a_reconciler_is_asked_if_the_begin_of_a_call_was_recorded() -> None:
     identity = CallIdentity("effect", b"")
-    calls = StepCalls(StepRecords(intents={nth(0): identity}))
+    calls = CallReplay(StepRecords(intents={nth(0): identity}))
     assert [calls.make("", identity).begun for _ in range(2)] == [True, False]
 
 
 def test_what_a_run_has_kept_is_stored_once() -> None:
     """How waits ended goes to the store with the next record, and only with that one."""
     store = Appended()
-    journal = KeptJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
+    journal = BufferedJournal(store, CODEC, KEY, 0, first_header)  # pyright: ignore[reportArgumentType]
     journal.keep_outcomes("act", {nth(0): call(order=0)})
     assert journal.unstored == [0]
     done(journal.add_outcomes("act", {nth(1): call(order=1)}))
@@ -151,7 +151,7 @@ def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None
     equal = Record(RecordKind.CALL, 0, "act", 0, call().pack(CODEC))
     aside = Suspension(0, 0, 1, records=[equal], input=b"input")
     waiting = Suspension(0, 0, 1, records=[equal])
-    parts = [KeptJournal(None, CODEC, None, 0, first_header, [equal], one) for one in (aside, waiting)]
+    parts = [BufferedJournal(None, CODEC, None, 0, first_header, [equal], one) for one in (aside, waiting)]
     assert [part.kept for part in parts] == [[equal, equal], [equal]]
 
 

@@ -10,7 +10,7 @@ import pytest
 from watch_tools import BLOCKED, STUCK, Reports, harness_of, until, watchers
 
 from flink_agents import InputEvent
-from flink_agents.runtime.loop import watch
+from flink_agents.runtime.loop import watchdog
 
 pytestmark = pytest.mark.executes_once
 
@@ -52,14 +52,14 @@ def test_one_can_be_off(reports: Reports) -> None:
 
 
 def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[watch.Watch] = []
-    turn = watch.Watch._turn
+    asked: list[watchdog.Watchdog] = []
+    turn = watchdog.Watchdog._turn
 
-    def counted(self: watch.Watch) -> None:
+    def counted(self: watchdog.Watchdog) -> None:
         asked.append(self)
         turn(self)
 
-    monkeypatch.setattr(watch.Watch, "_turn", counted)
+    monkeypatch.setattr(watchdog.Watchdog, "_turn", counted)
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "never":
@@ -69,7 +69,7 @@ def test_loop_that_has_nothing_to_do_is_left_alone(reports: Reports, monkeypatch
         harness.push("quick")
         harness.run_until_idle()
         until(lambda: harness.run_metrics["loop_lag_ms"])
-        monkeypatch.setattr(watch, "WINDOW_SECONDS", 0.01)
+        monkeypatch.setattr(watchdog, "WINDOW_SECONDS", 0.01)
         until(lambda: not asked[0]._busy.is_set())
         # It sleeps, and has forgotten the lag; a run wakes it.
         until(lambda: not harness.run_metrics["loop_lag_ms"])

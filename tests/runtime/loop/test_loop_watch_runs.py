@@ -12,7 +12,7 @@ import pytest
 from watch_tools import STUCK, Reports, WithClient, harness_of, harness_with, until
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool
-from flink_agents.runtime.loop import watch
+from flink_agents.runtime.loop import watchdog
 
 pytestmark = pytest.mark.executes_once
 
@@ -378,7 +378,7 @@ def test_client_that_does_not_open_is_named(reports: Reports) -> None:
 
 def test_many_runs_are_told_in_short(reports: Reports) -> None:
     """They begin at once: the loop is held up until all are there."""
-    leave, count = threading.Event(), 10 * watch.MANY
+    leave, count = threading.Event(), 10 * watchdog.MANY
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input < 0:
@@ -393,4 +393,4 @@ def test_many_runs_are_told_in_short(reports: Reports) -> None:
     short = [text for text in texts if " more runs take longer than 0.05 s: keys " in text]
     assert short
     assert len(texts) - len(short) + sum(int(text.split()[2]) for text in short) == count + 1
-    assert len(short[0].split(": keys ")[1].split(", ")) <= watch.MANY + 1
+    assert len(short[0].split(": keys ")[1].split(", ")) <= watchdog.MANY + 1

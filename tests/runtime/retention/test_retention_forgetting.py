@@ -18,7 +18,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Host
-from flink_agents.runtime.operator.forgetting import ANSWER_MS, Forgetting
+from flink_agents.runtime.operator.idle_keys import ANSWER_MS, IdleKeyExpiry
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
@@ -109,7 +109,7 @@ class World:
         self.harness.advance_time(2 * AFTER)
         for subtask in self.harness._subtasks:
             services = subtask.processor.hooks.services
-            [forgetting] = [one for one in services if isinstance(one, Forgetting)]
+            [forgetting] = [one for one in services if isinstance(one, IdleKeyExpiry)]
             wait(forgetting._asked.values(), 30)
         self.harness.advance_time(ANSWER_MS)
 

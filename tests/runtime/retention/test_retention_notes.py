@@ -7,7 +7,7 @@ from pruning_tools import KEY, Pruned
 from flink_agents.api.action_state import JournalKey
 from flink_agents.runtime.retention.checkpoints import CheckpointView
 from flink_agents.runtime.retention.executor import add_note
-from flink_agents.runtime.retention.pruning import DISABLED_ANSWERS, Notes
+from flink_agents.runtime.retention.pruning import DISABLED_ANSWERS, PendingCommits
 
 JOURNAL, OTHER = JournalKey("job", "key"), JournalKey("job", "other")
 
@@ -20,9 +20,9 @@ def test_the_note_of_a_journal_does_not_go_back() -> None:
 
 
 def test_merged_notes_are_as_young_as_the_youngest() -> None:
-    notes = Notes({JOURNAL: (4, 1)}, at=10.0)
-    notes.merge(Notes({JOURNAL: (3, 2), OTHER: (9, 1)}, at=20.0))
-    notes.merge(Notes({OTHER: (8, 1)}, at=15.0))
+    notes = PendingCommits({JOURNAL: (4, 1)}, at=10.0)
+    notes.merge(PendingCommits({JOURNAL: (3, 2), OTHER: (9, 1)}, at=20.0))
+    notes.merge(PendingCommits({OTHER: (8, 1)}, at=15.0))
     assert (notes.journals, notes.at) == ({JOURNAL: (4, 3), OTHER: (9, 2)}, 20.0)
 
 

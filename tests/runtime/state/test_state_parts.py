@@ -9,7 +9,7 @@ from flink_agents.api.events.signals import Signal
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
+from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.memory import MemoryTree, ScopedTree, Undo
 from flink_agents.runtime.state.pending import PendingInputs
 
@@ -37,8 +37,8 @@ def test_a_key_that_leaves_its_store_looks_for_no_records() -> None:
 # -- signals ----------------------------------------------------------------------------
 
 
-def mail(name: str, id: str, until: int = 9, run: int | None = None) -> Mail:
-    return Mail(f"id {id}", name, b"", id, None, until, run)
+def mail(name: str, id: str, until: int = 9, run: int | None = None) -> StoredSignal:
+    return StoredSignal(f"id {id}", name, b"", id, None, until, run)
 
 
 def test_a_signal_that_was_taken_or_waits_is_known_when_it_comes_again() -> None:

@@ -11,7 +11,7 @@ from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
 from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
 from tests.suite.tables import each
@@ -41,7 +41,7 @@ ASIDE_2 = bytes.fromhex(
     "6be881a36e617092010281a36e61709291cb3fe00000000000009401aa56616c75654572726f72a26e6fc09192a36e61"
     "7001c402696ea36a6f62"
 )
-MAILBOX = Mailbox([Mail("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
+MAILBOX = Mailbox([StoredSignal("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
 MAILBOX_1 = bytes.fromhex("01939196a469642061a2676fc40176a161c00581a162069192a46964206307")
 MEANT = Mailbox([MAILBOX.mail[0], MAILBOX.mail[0]._replace(run=7)], MAILBOX.seen, MAILBOX.owed)
 MEANT_2 = bytes.fromhex(

@@ -33,7 +33,7 @@ LOOK_SECONDS = 5.0
 """Timeout of a look in the background; an append that needs a look waits longer."""
 
 
-class Standing(NamedTuple):
+class OwnerStatus(NamedTuple):
     """The position of an owner after a look at the claims.
 
     Attributes:
@@ -86,7 +86,7 @@ class Lease:
         self._token = token
         self._seconds = seconds
         self._clock = clock
-        self._standing: Standing | None = None
+        self._standing: OwnerStatus | None = None
         self._until = -math.inf
         self._look_again_at = -math.inf
         # Claims are not thread-safe.
@@ -111,7 +111,7 @@ class Lease:
         """Return True if everything acknowledged before this call is done."""
         return self._clock() < self._until
 
-    def look(self, seconds: float) -> Standing:
+    def look(self, seconds: float) -> OwnerStatus:
         """Look at all claims that were acknowledged before this call.
 
         Args:
@@ -126,7 +126,7 @@ class Lease:
             self._look_again_at = began + self._seconds / LOOKS_PER_LEASE
             self._claims.refresh(seconds)
             void = dict(self._claims.void_from(self._token))
-            standing = Standing(void, self._claims.undecided(self._token), self._claims.lost(self._token))
+            standing = OwnerStatus(void, self._claims.undecided(self._token), self._claims.lost(self._token))
             if standing.is_free:
                 self._until = began + self._seconds
             elif not standing.undecided:
@@ -134,7 +134,7 @@ class Lease:
             self._standing = standing
             return standing
 
-    def last_look(self, seconds: float) -> Standing:
+    def last_look(self, seconds: float) -> OwnerStatus:
         """Return the last look that is not older than the lease; a new one if there is none.
 
         Args:

@@ -22,7 +22,7 @@ REQUESTS = "the topic that approvals_to_kafka writes, or kafka_signals reads"
 
 
 @dataclass(frozen=True)
-class Foreign:
+class UnexpectedRecord:
     """A record that does not belong into a topic.
 
     Attributes:
@@ -118,7 +118,7 @@ def records_until_now(consumer: Any, partitions: Sequence[Any]) -> Iterator[Any]
 
 def latest_values(
     topic: str, client: Mapping[str, Any], read: Callable[[bytes], T]
-) -> tuple[list[T], tuple[Foreign, ...]]:
+) -> tuple[list[T], tuple[UnexpectedRecord, ...]]:
     """Return the last value of each key of a topic, and the invalid records.
 
     An invalid record does not replace a valid one.
@@ -132,7 +132,7 @@ def latest_values(
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
     """
     found: dict[tuple[int, bytes | None], T] = {}
-    foreign: list[Foreign] = []
+    foreign: list[UnexpectedRecord] = []
     with reader_of(topic, client) as (consumer, partitions):
         consumer.seek_to_beginning(*partitions)
         for record in records_until_now(consumer, partitions):
@@ -144,5 +144,5 @@ def latest_values(
                 found[place] = read(record.value)
             except KafkaValueError as error:
                 problem = " ".join((error.found or error.message).split())[:200]
-                foreign.append(Foreign(topic, record.partition, record.offset, problem))
+                foreign.append(UnexpectedRecord(topic, record.partition, record.offset, problem))
     return list(found.values()), tuple(foreign)

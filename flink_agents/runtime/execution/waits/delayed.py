@@ -14,10 +14,10 @@ from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.asked.asked_run import root_of
 from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.sub_agents.asked_run import root_of
 from flink_agents.runtime.state.delayed import DelayedInput
 
 

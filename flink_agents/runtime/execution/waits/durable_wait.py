@@ -21,8 +21,8 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
-from flink_agents.runtime.journal.kept import KeptJournal
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
 from flink_agents.runtime.state.suspended import OpenWait, wait_id
@@ -272,7 +272,7 @@ class DurableWait(Pending, SignalWait[Any]):
     def _keep(self, outcome: Outcome) -> None:
         """Record how the wait ended, with failures of calls that the action saw before."""
         calls, journal = self._delivery.calls, self._step.run.journal
-        assert isinstance(journal, KeptJournal)
+        assert isinstance(journal, BufferedJournal)
         outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
         journal.keep_outcomes(self._step.path, outcomes)
         calls.keep(outcomes)

@@ -18,7 +18,7 @@ from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.declared_types import adapter_of
 from flink_agents.runtime.serde.tracebacks import text_of
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import OpenPause, OpenSignalWait, OpenWait
 
 Fit = Callable[[Any], Any]
@@ -80,7 +80,7 @@ class WaitForSignal(DurableWait):
         super().__init__(step, delivery, seconds)
         self.name = name
         self._fit = fit
-        self._picked: Mail | None = None
+        self._picked: StoredSignal | None = None
 
     @property
     def what(self) -> str:
@@ -162,7 +162,7 @@ class WaitForSignal(DurableWait):
         if mail is not None:
             self._waits.mail.not_taken(mail)
 
-    def _wrong(self, mail: Mail) -> str | None:
+    def _wrong(self, mail: StoredSignal) -> str | None:
         """Return what is wrong with a signal that came for this wait; None if nothing is."""
         return self._misfit(mail.value) if mail.name == self.name else f"the wait is for {self.name!r}"
 

@@ -10,11 +10,11 @@ from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import OpenWait
 
 _LETTER = "\x00"
@@ -62,7 +62,7 @@ class RunWaits:
 
     def __init__(
         self,
-        mail: LiveMail,
+        mail: ActiveMailbox,
         open: Iterable[OpenWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
@@ -80,9 +80,9 @@ class RunWaits:
         self.put: dict[str, tuple[int, int]] = {}
         self._final: dict[str, tuple[int, int]] = {}
         self.taken: list[str] = []
-        self.returned: list[Mail] = []
+        self.returned: list[StoredSignal] = []
         self.recorded: list[tuple[str, str | None]] = []
-        self.refused: list[tuple[Mail, str]] = []
+        self.refused: list[tuple[StoredSignal, str]] = []
         self.unawaited: dict[object, Delivery] = {}
 
     @property

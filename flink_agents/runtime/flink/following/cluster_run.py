@@ -18,7 +18,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.flink.following.cluster_jobs import last_checkpoint
 from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
-from flink_agents.runtime.flink.following.follower import JobFollower, News
+from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.following.submission import JobRequest, Submission
@@ -129,7 +129,7 @@ class _Following:
                     return self._end(name, news)
             time.sleep(LOOK_SECONDS)
 
-    def _tell(self, name: str, news: News) -> None:
+    def _tell(self, name: str, news: JobUpdate) -> None:
         for restart in news.restarts:
             if isinstance(restart.failure, ModuleNotOnWorkersError) and restart.number == 1:
                 # No restart brings the module, and a cluster may restart forever.
@@ -140,7 +140,7 @@ class _Following:
         if news.changed:
             self.say(f"job {name!r}: {news.state}")
 
-    def _end(self, name: str, news: News) -> str:
+    def _end(self, name: str, news: JobUpdate) -> str:
         if news.state == "FAILED":
             raise news.failure or JobFailedError(f"job {name!r} failed, and Flink reports no reason")
         return news.state
@@ -169,7 +169,7 @@ class _Following:
             return str(self.rest.get(f"/jobs/{self.job_id}/config")["name"])
         return self.job_id
 
-    def _tell_of_slots(self, news: News) -> None:
+    def _tell_of_slots(self, news: JobUpdate) -> None:
         """Report once that the job waits for slots, if there are none for it."""
         if self.warned_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
             return
@@ -181,7 +181,7 @@ class _Following:
             if tasks["scheduled"] and not tasks["running"] and not tasks["initializing"] and not free:
                 self.say("the job waits for slots, and none is free: start a TaskManager, or stop a job")
 
-    def _tell_of_letters(self, name: str, news: News) -> None:
+    def _tell_of_letters(self, name: str, news: JobUpdate) -> None:
         """Report the number of dead letters if it is new, some seconds after the last time."""
         if news.ended or time.monotonic() < self.letters_due:
             return

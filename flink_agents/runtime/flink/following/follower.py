@@ -46,7 +46,7 @@ class Restart:
 
 
 @dataclass(frozen=True)
-class News:
+class JobUpdate:
     """The result of a look.
 
     Attributes:
@@ -101,7 +101,7 @@ class JobFollower:
         self._state = ""
         self._lost: str | None = None
 
-    def look(self) -> News:
+    def look(self) -> JobUpdate:
         """Return the news since the last look.
 
         Raises:
@@ -125,7 +125,7 @@ class JobFollower:
         if state != FAILING:
             self._untold = []
         changed, self._state = state != self._state, state
-        return News(state, changed, [self._restart(failure) for failure in failures], last)
+        return JobUpdate(state, changed, [self._restart(failure) for failure in failures], last)
 
     def state(self) -> str:
         """Return the present state of the job; Flink reports failures some seconds later.

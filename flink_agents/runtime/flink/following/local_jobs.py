@@ -48,7 +48,7 @@ _LOG_END_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class JobStory:
+class JobHistory:
     """Facts about a job that are known before it runs.
 
     Attributes:
@@ -100,7 +100,7 @@ class LocalJob:
         story: The facts about it.
     """
 
-    def __init__(self, client: Any, story: JobStory, may_restart: Callable[[], bool] | None = None) -> None:
+    def __init__(self, client: Any, story: JobHistory, may_restart: Callable[[], bool] | None = None) -> None:
         self._client = client
         self._story = story
         self._may_restart = may_restart

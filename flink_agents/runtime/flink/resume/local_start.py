@@ -19,10 +19,10 @@ from flink_agents.runtime.flink.following import console, list_files
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume import java
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
-from flink_agents.runtime.flink.resume.begin import Beginning
 from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, directory_of
 from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
+from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.stopping import StopSignals
 from flink_agents.runtime.flink.resume.watch import Watcher, read_progress, remove
 
@@ -54,7 +54,7 @@ class LocalStart:
         journal: The file of the journal; None for another store.
     """
 
-    beginning: Beginning
+    beginning: StartDecision
     config: Configuration
     journal: Path | None
     _client: Any = None
@@ -283,7 +283,7 @@ class LocalStart:
         return [one for one in found if one.savepoint and one.start == number]
 
 
-def say_beginning(beginning: Beginning, chosen: Chosen | None) -> None:
+def say_beginning(beginning: StartDecision, chosen: Chosen | None) -> None:
     """Print the folder of the job's data, and the point from which it resumes."""
     name, run = beginning.run.name, beginning.run
     console.say(f"job {name!r}: data in {beginning.shown}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flink_agents.api.agents.observers import WAITS, Phase
-from flink_agents.runtime.loop.actor import KeyActor, Unread
+from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
@@ -91,7 +91,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
     """Return what the loop does for a key."""
     found: dict[str, Any] = {"chosen": len(actor.queue), "ended": len(actor.finished)}
     if actor.order is not None:
-        unread = isinstance(actor.order, Unread)
+        unread = isinstance(actor.order, ReplayStatus)
         found["replays"] = "its records are being read" if unread else "recorded runs"
     state = actor.state
     if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):

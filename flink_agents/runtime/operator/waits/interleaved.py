@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.loop.actor import Waiting
+from flink_agents.runtime.loop.actor import QueuedInput
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -122,7 +122,7 @@ class InterleavedRuns:
         ):
             timers.register_processing_time_timer(max(now, fired) + 1)
 
-    def waiting(self, head: Head, number: int, packed: bytes, seq: int) -> Waiting | None:
+    def waiting(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
         """The run that goes on by wake-up ``number``; None where that is an input."""
         found = next((one for one in head.interleaved if one.woken == number), None)
         if found is None:
@@ -130,7 +130,7 @@ class InterleavedRuns:
         suspension = self.suspension(found)
         assert suspension.input is not None
         record, timestamp = read_input(self._codec, suspension.input)
-        return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
+        return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
 
     def suspension(self, run: InterleavedRun) -> Suspension:
         """The entry of a run."""

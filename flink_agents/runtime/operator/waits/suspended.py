@@ -20,15 +20,20 @@ from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.live_mail import LiveMail
-from flink_agents.runtime.loop.actor import KeyActor, Waiting
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
-from flink_agents.runtime.operator.waits.refusals import Refusals, ended_waits, runs_going_on, unanswered
+from flink_agents.runtime.operator.waits.signal_rejections import (
+    SignalRejections,
+    ended_waits,
+    runs_going_on,
+    unanswered,
+)
 from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-from flink_agents.runtime.state.mailbox import UNDECIDED, Mail, Mailbox, identity_of
+from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.pending import read_input
 from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of
 
@@ -58,7 +63,7 @@ class SuspendedRuns:
         self._clock = clock
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._refusals = Refusals(
+        self._refusals = SignalRejections(
             interleaved, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY)
         )
 
@@ -131,7 +136,7 @@ class SuspendedRuns:
             left = self._suspension(number)
             self._shared.run_metrics.open_waits.suspended(key_text, seq, left.waits, left.started_at / 1000)
 
-    def resume(self, head: Head) -> Waiting:
+    def resume(self, head: Head) -> QueuedInput:
         """The suspended run of the current key, for its actor."""
         assert head.suspended is not None
         number, seq, _ = head.suspended
@@ -139,7 +144,7 @@ class SuspendedRuns:
         packed = self._state.pending.get(number)
         assert packed is not None
         record, timestamp = read_input(self._codec, packed)
-        return Waiting(record, timestamp, number, packed, seq, suspension=suspension)
+        return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
         """Have somebody look again at a suspended run whose timer came before its time, by this clock."""
@@ -159,14 +164,14 @@ class SuspendedRuns:
 
     # -- signals ----------------------------------------------------------------------
 
-    def mail(self, head: Head) -> LiveMail:
+    def mail(self, head: Head) -> ActiveMailbox:
         """The signals of the current key that wait, for a new actor."""
         mail = [] if head.mail_expires is None else list(self._mailbox().mail)
-        return LiveMail(self._clock, mail, self._ttl, head.suspended is not None)
+        return ActiveMailbox(self._clock, mail, self._ttl, head.suspended is not None)
 
     def receive(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
-    ) -> Mail | None:
+    ) -> StoredSignal | None:
         """Keep a signal of the current key; returns it, unless it is unmatched or was taken before.
 
         Args:
@@ -190,8 +195,10 @@ class SuspendedRuns:
         now = self._clock()
         box = self._mailbox()
         self._expire(box, now, out, head, actor, key_text)
-        mail = Mail(identity_of(signal, value), signal.name, value, signal.id, signal.wait, now + self._ttl)
-        kept: Mail | None = None
+        mail = StoredSignal(
+            identity_of(signal, value), signal.name, value, signal.id, signal.wait, now + self._ttl
+        )
+        kept: StoredSignal | None = None
         if box.absorb(mail.identity):
             if signal.id is not None:
                 box.seen[signal.id] = mail.until
@@ -225,7 +232,7 @@ class SuspendedRuns:
 
     def _decide(
         self,
-        undecided: list[tuple[Mail, int]],
+        undecided: list[tuple[StoredSignal, int]],
         run: Run,
         box: Mailbox,
         head: Head,
@@ -255,7 +262,9 @@ class SuspendedRuns:
             else:
                 box.mail[place] = self._for_aside(mail._replace(run=None), run.key_text, head, box, None)
 
-    def _for_aside(self, mail: Mail, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None) -> Mail:
+    def _for_aside(
+        self, mail: StoredSignal, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None
+    ) -> StoredSignal:
         """Wake the interleaved run that a signal is for; returns the signal, meant for that run."""
         if not head.interleaved:
             return mail
@@ -416,7 +425,7 @@ class SuspendedRuns:
         self, box: Mailbox, now: int, out: Emission, head: Head, actor: KeyActor | None, key_text: str
     ) -> None:
         """Let go of what has expired, but for signals that a run has taken, or will, as its records say."""
-        untaken: list[Mail] | None = None
+        untaken: list[StoredSignal] | None = None
         if actor is not None and actor.mail is not None:
             untaken = actor.mail.expire(now) if actor.order is None else []
         elif actor is None and head.has_pending:
@@ -425,7 +434,9 @@ class SuspendedRuns:
         for mail in box.expire(now, untaken):
             self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
 
-    def _expire_behind(self, live: LiveMail, box: Mailbox, now: int, key_text: str, out: Emission) -> None:
+    def _expire_behind(
+        self, live: ActiveMailbox, box: Mailbox, now: int, key_text: str, out: Emission
+    ) -> None:
         """Let go of what has expired when a run is parked. What recorded runs have taken gets more time."""
         for mail in box.expire(now, live.free(box.mail)):
             self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
@@ -446,7 +457,7 @@ class SuspendedRuns:
         return journals.may_have(head.journal_id, key_text, head.marker, True)
 
 
-def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
+def _is_for(mail: StoredSignal, key_text: str, suspension: Suspension) -> bool:
     """Whether a wait of a suspended run can take a signal; a pause never does."""
     waits = [one for one in suspension.waits if isinstance(one, OpenSignalWait)]
     if mail.wait is not None:
@@ -454,7 +465,9 @@ def _is_for(mail: Mail, key_text: str, suspension: Suspension) -> bool:
     return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)
 
 
-def _meant(mail: Mail, suspension: Suspension, key_text: str, others: Iterable[Mail]) -> Mail:
+def _meant(
+    mail: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
+) -> StoredSignal:
     """A signal for one of a run's waits as one that other runs leave to it.
 
     One for a wait that has its signal already stays as it is: another wait may take it.

@@ -6,7 +6,7 @@ from flink_agents.api.events.key_requests import ERASE, PREFIX
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.loop.actor import KeyActor, Unread
+from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
 from flink_agents.runtime.operator.commit import Ended
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
@@ -108,7 +108,7 @@ class SuspensionService(KeyService):
         waiting = self._suspended.resume(actor.head)
         actor.resumed = waiting.number
         self._open_waits.resumed(actor.key_text, waiting.run_seq)
-        if actor.order is Unread.UNREAD:
+        if actor.order is ReplayStatus.UNREAD:
             actor.resumes = waiting
             return
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)

@@ -9,7 +9,7 @@ from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, Unmat
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.runtime.state.mailbox import Mail
+from flink_agents.runtime.state.mailbox import StoredSignal
 
 
 class UnmatchedSignals:
@@ -24,7 +24,7 @@ class UnmatchedSignals:
 
     def leave(
         self,
-        what: Signal | Mail,
+        what: Signal | StoredSignal,
         reason: UnmatchedReason,
         key_text: str,
         out: Emission,
@@ -39,7 +39,7 @@ class UnmatchedSignals:
             out: Takes it.
             detail: What is wrong with it, where something is.
         """
-        if isinstance(what, Mail):
+        if isinstance(what, StoredSignal):
             value = None
             try:
                 value = self._shared.codec.decode(what.value)

@@ -23,14 +23,14 @@ from flink_agents.api.errors import (
     OutputsExpiredError,
 )
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.resume import begin as module
-from flink_agents.runtime.flink.resume.begin import Beginning, Request, begin
+from flink_agents.runtime.flink.resume import start_decision as module
 from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
 from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord, Start, now
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
 from flink_agents.runtime.flink.resume.watch import Progress, Watcher, read_progress
 from tests.suite.tables import each
 
@@ -98,12 +98,12 @@ class World:
         seen = Progress(len(self.run.starts), checkpoint, 0, journal, digests)
         self.folder.progress.write_text(seen.to_json())
 
-    def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> Beginning:
+    def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> StartDecision:
         """Begin the next start."""
         return begin(self.folder, request, FreeLock(), read, script)
 
 
-def chosen(beginning: Beginning) -> int | None:
+def chosen(beginning: StartDecision) -> int | None:
     """The number of the checkpoint that a start resumes from."""
     return None if beginning.chosen is None else beginning.chosen.content.number
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import JobFolderError, JobFolderInUseError
-from flink_agents.runtime.flink.resume import begin as module
-from flink_agents.runtime.flink.resume.begin import Request, begin
+from flink_agents.runtime.flink.resume import start_decision as module
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.script import Ended, ScriptStart
+from flink_agents.runtime.flink.resume.start_decision import Request, begin
 from tests.runtime.flink.resume.test_resume_begin import FreeLock, read
 from tests.suite.tables import each
 

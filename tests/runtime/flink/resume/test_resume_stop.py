@@ -11,10 +11,10 @@ import pytest
 
 from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.flink.resume import java, local_start as module
-from flink_agents.runtime.flink.resume.begin import Beginning
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
 from flink_agents.runtime.flink.resume.local_start import LocalStart
+from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from tests.suite.tables import each
 
 
@@ -85,7 +85,7 @@ def test_a_stop_is_tried_until_it_succeeds_and_is_never_taken_for_the_end(
     folder.make()
     begun = Start(1, "a" * 32, now(), 1, 1)
     run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
-    start = LocalStart(Beginning(folder, run, "orders", {}, Free()), Configuration(), None)
+    start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), Configuration(), None)
     start._start, start._run, start._client = begun, run, object()
     start._signals.code = signal.SIGTERM + 128
     # What the last attempt says comes when the job is over.
@@ -118,7 +118,7 @@ def test_a_stop_that_takes_too_long_cancels_the_job_and_says_why(
     begun = Start(1, "a" * 32, now(), 1, 1)
     run = RunRecord(folder).write(JobRun("orders", identifier="orders", starts=(begun,)))
     config = Configuration({"local.stop-timeout": "100 ms"})
-    start = LocalStart(Beginning(folder, run, "orders", {}, Free()), config, None)
+    start = LocalStart(StartDecision(folder, run, "orders", {}, Free()), config, None)
     start._start, start._run, start._client = begun, run, object()
     flink = Flink([NOTHING])
     with pytest.MonkeyPatch.context() as patch:
@@ -146,5 +146,5 @@ def test_a_start_says_whether_durable_steps_are_made_again(
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.console, "say", lines.append)
-        module.say_beginning(Beginning(folder, run, "orders", {}, Free()), None)
+        module.say_beginning(StartDecision(folder, run, "orders", {}, Free()), None)
     assert [line.startswith(says) for line in lines[1:]] == ([True] if says else [])

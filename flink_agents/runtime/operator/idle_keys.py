@@ -35,7 +35,7 @@ ANSWER_MS = 1000
 """When to look for the answer of the store."""
 
 
-class Forgetting(KeyService):
+class IdleKeyExpiry(KeyService):
     """Removes heads of keys that have nothing left to do. Only Flink's thread uses it.
 
     Args:

@@ -15,7 +15,7 @@ from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, Unread, Waiting
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns, woken_of
 from flink_agents.runtime.serde.keys import decode_key
@@ -23,7 +23,7 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
 
 
-class Feeder:
+class InputDispatcher:
     """Hands inputs from state to actors, as far as the loop has room.
 
     Args:
@@ -46,9 +46,9 @@ class Feeder:
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Hand inputs of the current key to its actor."""
-        if actor.order is Unread.UNREAD:
+        if actor.order is ReplayStatus.UNREAD:
             with actor.lock:
-                if actor.order is Unread.UNREAD:
+                if actor.order is ReplayStatus.UNREAD:
                     self._cache(actor, loop)
                     return
         while actor.order is not None:
@@ -111,11 +111,11 @@ class Feeder:
         waiting = self._woken(actor, number, packed, actor.next_seq)
         if waiting is None:
             record, timestamp = read_input(self._codec, packed)
-            waiting = Waiting(record, timestamp, number, packed, actor.next_seq)
+            waiting = QueuedInput(record, timestamp, number, packed, actor.next_seq)
         loop.submit(actor, waiting)
         actor.next_seq += 1
 
-    def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> Waiting | None:
+    def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
         """The run that goes on by a wake-up; None for an input."""
         if not actor.head.interleaved or self.released is None:
             return None

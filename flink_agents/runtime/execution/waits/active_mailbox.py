@@ -11,7 +11,7 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.mailbox import OF_ID, Mail
+from flink_agents.runtime.state.mailbox import OF_ID, StoredSignal
 from flink_agents.runtime.state.suspended import OpenWait
 
 
@@ -46,7 +46,7 @@ class LiveWait(Protocol):
         ...
 
 
-class LiveMail:
+class ActiveMailbox:
     """The signals of a key that has work, and the waits that are open.
 
     The agent loop uses it. Flink's thread hands signals to it, lets them expire, and asks how many there are:
@@ -67,7 +67,9 @@ class LiveMail:
         skips: Whether pauses end with the input.
     """
 
-    def __init__(self, clock: Callable[[], int], mail: list[Mail], ttl: int, resuming: bool = False) -> None:
+    def __init__(
+        self, clock: Callable[[], int], mail: list[StoredSignal], ttl: int, resuming: bool = False
+    ) -> None:
         self.clock = clock
         self.resuming = resuming
         self.open: dict[LiveWait, None] = {}
@@ -79,7 +81,7 @@ class LiveMail:
         self._owed: list[str] = []
         self._reserved: list[str] = []
         self._forgotten: list[str] = []
-        self._picked: list[Mail] = []
+        self._picked: list[StoredSignal] = []
         self._lock = threading.Lock()
         # Each is written by one thread only.
         self._sent = self._offered = 0
@@ -87,11 +89,11 @@ class LiveMail:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def sent(self, mail: Mail) -> None:
+    def sent(self, mail: StoredSignal) -> None:
         """Note that a signal is under way to :meth:`offer`."""
         self._sent += mail.wait is None
 
-    def expire(self, now: int) -> list[Mail]:
+    def expire(self, now: int) -> list[StoredSignal]:
         """Remove and return the signals that no wait took before they expired.
 
         There are none as long as runs are ahead that may have taken some, as their records say.
@@ -104,12 +106,12 @@ class LiveMail:
                 self._mail[:] = [one for one in self._mail if not any(one is other for other in expired)]
         return expired
 
-    def free(self, mail: Iterable[Mail]) -> list[Mail]:
+    def free(self, mail: Iterable[StoredSignal]) -> list[StoredSignal]:
         """Return the signals of ``mail`` that are not reserved for recorded runs."""
         with self._lock:
             return self._free(mail)
 
-    def is_reserved(self, mail: Mail) -> bool:
+    def is_reserved(self, mail: StoredSignal) -> bool:
         """Whether a recorded run has taken such a signal that is not committed yet."""
         with self._lock:
             return mail.identity in self._reserved or mail.identity in self._forgotten
@@ -148,7 +150,7 @@ class LiveMail:
 
     # -- for the agent loop -----------------------------------------------------------
 
-    def offer(self, mail: Mail) -> None:
+    def offer(self, mail: StoredSignal) -> None:
         """Let a wait that is open take a signal, or keep it for a later one."""
         self._offered += mail.wait is None
         if mail.identity in self._owed:
@@ -165,7 +167,7 @@ class LiveMail:
             self._over.add(run)
             self._mail[:] = [one._replace(run=None) if one.run == run else one for one in self._mail]
 
-    def pick(self, name: str, wait: str, run: int) -> Mail | None:
+    def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
         """Return the first signal for a wait of that name and id, of a run; or None. No other wait finds it.
 
         :meth:`taken` removes it when the action learns of it; :meth:`not_taken` lets other waits have it.
@@ -180,20 +182,20 @@ class LiveMail:
                     return mail
         return None
 
-    def taken(self, mail: Mail) -> None:
+    def taken(self, mail: StoredSignal) -> None:
         """Remove a signal that was picked."""
         with self._lock:
             self._unpick(mail)
             place = next(at for at, one in enumerate(self._mail) if one is mail)
             del self._mail[place]
 
-    def not_taken(self, mail: Mail) -> None:
+    def not_taken(self, mail: StoredSignal) -> None:
         """Let other waits have a signal that was picked for one which the action has cancelled."""
         with self._lock:
             self._unpick(mail)
         self._let_take()
 
-    def _unpick(self, mail: Mail) -> None:
+    def _unpick(self, mail: StoredSignal) -> None:
         self._picked = [one for one in self._picked if one is not mail]
 
     def end_input(self, skips: bool) -> None:
@@ -224,7 +226,7 @@ class LiveMail:
             else:
                 self._owed.append(identity)
 
-    def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[Mail]:
+    def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[StoredSignal]:
         """Let waits take signals again, before all others, whose taking is void; returns these."""
         until = self.clock() + self._ttl
         back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
@@ -246,10 +248,10 @@ class LiveMail:
             if wait.take():
                 return
 
-    def _free(self, mail: Iterable[Mail]) -> list[Mail]:
+    def _free(self, mail: Iterable[StoredSignal]) -> list[StoredSignal]:
         if not (self._reserved or self._picked):
             return list(mail)
-        reserved, free = list(self._reserved), list[Mail]()
+        reserved, free = list(self._reserved), list[StoredSignal]()
         for one in mail:
             if any(one is picked for picked in self._picked):
                 continue
@@ -280,8 +282,8 @@ def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitReco
     return list(found.values())
 
 
-def _mail_of(taken: WaitRecord, until: int) -> Mail:
+def _mail_of(taken: WaitRecord, until: int) -> StoredSignal:
     """The signal that a wait took, as its record tells."""
     assert taken.identity is not None and taken.value is not None
     id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
-    return Mail(taken.identity, taken.name or "", taken.value, id, taken.wait, until)
+    return StoredSignal(taken.identity, taken.name or "", taken.value, id, taken.wait, until)

@@ -27,7 +27,7 @@ MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of a record where there is no store."""
 
 
-class KeptJournal(RunJournal):
+class BufferedJournal(RunJournal):
     """Keeps the records of one run. Only the thread of the agent loop uses it.
 
     Args:

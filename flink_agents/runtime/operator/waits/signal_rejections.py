@@ -16,19 +16,19 @@ from collections.abc import Callable, Collection, Iterable
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events.signals import UnmatchedReason
-from flink_agents.runtime.execution.waits.live_mail import LiveMail
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.runtime.state.mailbox import Mail, Mailbox
+from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
 """So many times ``signals.max-per-key`` is the limit of signals that answer a run, or may have been taken."""
 
 
-class Refusals:
+class SignalRejections:
     """Tells why a signal is unmatched. Only for Flink's thread.
 
     Args:
@@ -45,7 +45,13 @@ class Refusals:
         self._most = most
 
     def reason(
-        self, mail: Mail, box: Mailbox, key_text: str, head: Head, actor: KeyActor | None, unread: bool
+        self,
+        mail: StoredSignal,
+        box: Mailbox,
+        key_text: str,
+        head: Head,
+        actor: KeyActor | None,
+        unread: bool,
     ) -> UnmatchedReason | None:
         """Return why no wait takes a signal of the current key, or None if one does.
 
@@ -71,7 +77,7 @@ class Refusals:
 
     def _of_named(
         self,
-        mail: Mail,
+        mail: StoredSignal,
         wait: str,
         box: Mailbox,
         key_text: str,
@@ -111,10 +117,10 @@ class Refusals:
     def free_for(
         self,
         name: str,
-        mail: Collection[Mail],
+        mail: Collection[StoredSignal],
         key_text: str,
         head: Head,
-        own: Suspension | LiveMail | None,
+        own: Suspension | ActiveMailbox | None,
         going_on: Collection[int],
     ) -> int:
         """How many waits for a name are open that no signal is for.
@@ -129,7 +135,7 @@ class Refusals:
         """
         if own is None:
             found = 0
-        elif isinstance(own, LiveMail):
+        elif isinstance(own, ActiveMailbox):
             found = own.unanswered_for(name, {one.wait for one in mail if one.wait is not None})
         else:
             found = sum(wait.name == name for wait in unanswered(own, key_text, mail))
@@ -145,7 +151,7 @@ class Refusals:
                 found += one.names.count(name)
         return found
 
-    def _own(self, head: Head, actor: KeyActor | None) -> Suspension | LiveMail | None:
+    def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:
         """The waits of the run that a key is busy with, or that holds it up."""
         if actor is not None and actor.suspended is not None:
             return actor.suspended[1]
@@ -154,7 +160,7 @@ class Refusals:
         return None if head.suspended is None else self._suspension(head.suspended[0])
 
 
-def unanswered(suspension: Suspension, key_text: str, mail: Iterable[Mail]) -> list[OpenSignalWait]:
+def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSignal]) -> list[OpenSignalWait]:
     """Return the waits for signals of a suspended run that no signal of ``mail`` is for."""
     named, meant = set[str](), Counter[str]()
     for one in mail:
@@ -192,6 +198,6 @@ def runs_going_on(actor: KeyActor | None) -> Collection[int]:
     return actor.mail.runs if actor is not None and actor.mail is not None else ()
 
 
-def _is_open(mail: Mail) -> bool:
+def _is_open(mail: StoredSignal) -> bool:
     """Whether any wait for its name may take a signal."""
     return mail.wait is None and mail.run is None

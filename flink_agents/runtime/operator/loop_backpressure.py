@@ -20,12 +20,12 @@ from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock
-from flink_agents.runtime.operator.feeding import Feeder
+from flink_agents.runtime.operator.input_dispatch import InputDispatcher
 
 T = TypeVar("T")
 
 
-class LoopWaits:
+class LoopBackpressure:
     """Makes the agent loop, and waits for it.
 
     Only Flink's thread uses it, but for :attr:`made` and :meth:`close`.
@@ -48,7 +48,7 @@ class LoopWaits:
         shared: RunEnvironment,
         steps: StepExecutor,
         clock: Callable[[], int],
-        feeder: Feeder,
+        feeder: InputDispatcher,
         check_cancelled: Callable[[], None],
         most_seconds: float,
         to_look_at: deque[KeyActor] | None,

@@ -36,7 +36,7 @@ _CHARACTERS = 500
 """Number of characters of a line that are logged and kept."""
 
 
-class Lifeline:
+class ProcessGuardian:
     """The pipes of one server process. Create it on the loop that uses it.
 
     Args:

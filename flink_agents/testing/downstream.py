@@ -5,7 +5,7 @@ from __future__ import annotations
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 
 
-class Behind:
+class DownstreamView:
     """Accepts rows like downstream tables: a row first, then the watermark in it.
 
     Args:

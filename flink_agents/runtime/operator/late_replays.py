@@ -24,7 +24,7 @@ MAX_OVERTAKEN = 1000
 """How many runs of a key may wait for their inputs, after others have overtaken them."""
 
 
-class Overtaken(KeyService):
+class LateReplays(KeyService):
     """Knows the recorded runs whose inputs did not come in time, and gives them up at last.
 
     Args:

@@ -16,13 +16,13 @@ from flink_agents.api.events import Event
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.asked.asked_run import AskedRun, root_of
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
-from flink_agents.runtime.execution.retry import Trial
+from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, StepStrategy
+from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, root_of
 
 
 class AskedExecutor(StepExecutor):
@@ -38,7 +38,7 @@ class AskedExecutor(StepExecutor):
         super().__init__(shared)
         self._way: StepStrategy = _WithinAction(self, shared)
 
-    async def answer(self, run: AskedRun, event: Event) -> list[Any]:
+    async def answer(self, run: SubAgentRun, event: Event) -> list[Any]:
         """Execute a run to its end; returns what the agent put out."""
         run.queue.append(event)
         run.steps = self._walk(run)
@@ -53,7 +53,7 @@ class AskedExecutor(StepExecutor):
     @override
     def succeed(self, step: ActionRun) -> None:
         run = step.run
-        if isinstance(run, AskedRun) and run.transcript is not None:
+        if isinstance(run, SubAgentRun) and run.transcript is not None:
             for event in step.sent:
                 content = {name: getattr(event, name) for name in type(event).model_fields}
                 run.note(step, "event", event.event_type, content)
@@ -124,7 +124,7 @@ class _WithinAction(StepStrategy):
         root.guard()
         if step.action.off_thread:
             raise _needs_thread(step)
-        step.trial = step.trial or Trial()
+        step.trial = step.trial or RetryState()
         step.trial.slot = root.slot()
         step.delivery = root.delivery
         return self._perform(step)

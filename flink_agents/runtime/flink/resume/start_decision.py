@@ -97,7 +97,7 @@ class Request:
 
 
 @dataclass
-class Beginning:
+class StartDecision:
     """The decision about a start.
 
     Attributes:
@@ -148,7 +148,7 @@ class Beginning:
 
 def begin(
     folder: JobFolder, request: Request, lock: Lock, read: ReadCheckpoint, script: ScriptStart | None
-) -> Beginning:
+) -> StartDecision:
     """Lock the folder of a job, and decide what the start resumes from.
 
     Raises:
@@ -171,7 +171,7 @@ def _begin(
     lock: Lock,
     read: ReadCheckpoint,
     script: ScriptStart | None,
-) -> Beginning:
+) -> StartDecision:
     fresh = request.fresh
     run = None if fresh else _last(folder, record, request)
     continued = False
@@ -180,7 +180,7 @@ def _begin(
         fresh = script.begins_anew(run.script)
     if run is None or fresh:
         run = _fresh(folder, record, request)
-    beginning = Beginning(folder, run, request.identifier or request.name, request.plans, lock, script)
+    beginning = StartDecision(folder, run, request.identifier or request.name, request.plans, lock, script)
     if run.finished is not None:
         if continued:
             beginning.skipped = True
@@ -204,7 +204,7 @@ def _begin(
 
 
 def _begin_run(
-    beginning: Beginning, run: JobRun, record: RunRecord, request: Request, read: ReadCheckpoint
+    beginning: StartDecision, run: JobRun, record: RunRecord, request: Request, read: ReadCheckpoint
 ) -> None:
     """Start a job run, and remove the data of the previous one."""
     folder, script = beginning.folder, beginning.script
@@ -336,7 +336,7 @@ def _taken_over(savepoint: str, read: ReadCheckpoint) -> Chosen:
     return chosen
 
 
-def _resume(beginning: Beginning, request: Request, read: ReadCheckpoint) -> None:
+def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) -> None:
     """Choose the checkpoint, and check that everything else matches it."""
     folder, run = beginning.folder, beginning.run
     check_lists(run, request.inputs)
@@ -429,7 +429,7 @@ def _check_agents(run: JobRun, request: Request) -> None:
 
 
 def _check_transactions(
-    beginning: Beginning, chosen: Chosen, request: Request, progress: Progress | None
+    beginning: StartDecision, chosen: Chosen, request: Request, progress: Progress | None
 ) -> None:
     """Check that brokers still hold the transactions that the checkpoint commits."""
     timeout, candidate = request.transaction_timeout, chosen.candidate

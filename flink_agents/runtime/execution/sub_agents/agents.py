@@ -23,10 +23,10 @@ from flink_agents.plan import AgentCode, AgentPlan, bind
 from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.asked.asked_run import AskedRun, agents_of, root_of
-from flink_agents.runtime.execution.asked.executor import AskedExecutor
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, agents_of, root_of
+from flink_agents.runtime.execution.sub_agents.executor import AskedExecutor
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class AskedAgents:
         asker.asks = asker.asks or {}
         number = asker.asks.get(task, 0)
         asker.asks[task] = number + 1
-        run = AskedRun(asked.shared, asker, traced)
+        run = SubAgentRun(asked.shared, asker, traced)
         return _answer(asked, run, run.take(event, task, number))
 
     async def close(self) -> None:
@@ -150,7 +150,7 @@ class AskedAgents:
             )
 
 
-async def _answer(asked: AskedAgent, run: AskedRun, event: Event) -> Answer:
+async def _answer(asked: AskedAgent, run: SubAgentRun, event: Event) -> Answer:
     root = run.root
     observers = root.shared.observers
     if observers.agent_called is None or observers.agent_answered is None:

@@ -62,7 +62,7 @@ _NEVER = float("inf")
 _RUN: Any = getattr(asyncio.Handle, "_run", None)
 
 
-class Watch:
+class Watchdog:
     """Watches one agent loop, from a thread of its own.
 
     Args:

@@ -14,7 +14,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.state.memory import ScopedTree
 
 
-class AskedRun(Run):
+class SubAgentRun(Run):
     """One ask. Nothing of it reaches the run of who asks before :meth:`hand_over`.
 
     Args:
@@ -51,7 +51,7 @@ class AskedRun(Run):
         self.asker = asker
         self.root: ActionRun = root_of(asker)
         self.agents: tuple[str, ...] = (*agents_of(asker), shared.agent_name)
-        self._around = outer.transcript if isinstance(outer, AskedRun) else None
+        self._around = outer.transcript if isinstance(outer, SubAgentRun) else None
         self.transcript: list[TranscriptEntry] | None = None
         if traced or self._around is not None:
             self.transcript = []
@@ -109,12 +109,12 @@ class AskedRun(Run):
 
 def root_of(step: ActionRun) -> ActionRun:
     """The action run of the job's agent that ``step`` belongs to: itself, where no agent was asked."""
-    return step.run.root if isinstance(step.run, AskedRun) else step
+    return step.run.root if isinstance(step.run, SubAgentRun) else step
 
 
 def agents_of(step: ActionRun) -> tuple[str, ...]:
     """Names of the agents that wait for what ``step`` does, the job's agent first."""
-    return step.run.agents if isinstance(step.run, AskedRun) else (step.shared.agent_name,)
+    return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.agent_name,)
 
 
 def _field(name: str) -> str:
