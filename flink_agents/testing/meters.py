@@ -34,7 +34,7 @@ class MetricSums:
 
 
 class MetricValues:
-    """Values of metrics.
+    """Values of metrics by name, summed over subtasks.
 
     Args:
         agent: Metrics of the agent.

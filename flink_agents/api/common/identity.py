@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class IdentityCache(Generic[Value]):
-    """Values by object identity: an equal object is a different one.
+    """A weak cache whose keys are compared by identity, not by equality.
 
     Code objects of two files are equal if their instructions are, and classes can define equality, so facts
     about one object do not apply to an equal one. The cache keeps no object alive.

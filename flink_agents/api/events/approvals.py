@@ -205,7 +205,7 @@ def _opened(value: Any) -> Any:
 
 
 def writable(value: Any) -> Any:
-    """Return JSON that bytes can hold: without lone surrogates, and without invalid numbers.
+    """Return JSON that UTF-8 can hold: lone surrogates are escaped, and NaN and infinities become strings.
 
     It is not part of :func:`plain`: ids of requests in savepoints derive from the results of that.
     """

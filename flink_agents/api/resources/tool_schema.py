@@ -27,7 +27,7 @@ _SPHINX = re.compile(r"^:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$")
 
 
 def given_parameters(func: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters that the conversation passes to a tool, with their annotations."""
+    """Return the parameters that the runtime fills in, with annotations. The model does not see them."""
     try:
         parameters = inspect.signature(func, eval_str=True).parameters.values()
     except (NameError, TypeError, ValueError):

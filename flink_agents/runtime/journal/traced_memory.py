@@ -45,7 +45,7 @@ class TracedTree(MemoryTree):
         return data
 
     def below(self, path: str) -> list[str]:
-        """Paths of all nodes inside the object at ``path``; those before the run are noted."""
+        """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
         found = super().below(path)
         prefix = path + "." if path else ""
         known = self._known.items()

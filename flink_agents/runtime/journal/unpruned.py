@@ -62,13 +62,13 @@ class UnprunedKeys:
         self._touched: set[str] = set()
 
     def open(self) -> Any:
-        """Find the keys of the restored state that have marks; returns the first of them, or None."""
+        """Find the restored keys whose records are not all pruned. Return the first, or None."""
         self._found.extend(self._keys.unpruned())
         return self._found[0] if self._found else None
 
     @property
     def is_looking(self) -> bool:
-        """Whether some of the restored keys were not looked at yet."""
+        """True if some of the restored keys were not reported to the pruner yet."""
         return bool(self._found)
 
     def touch(self, key_text: str) -> None:
@@ -103,7 +103,7 @@ class UnprunedKeys:
             most -= 1
             key = self._found.popleft()
             self._keys.switch(key)
-            self._look_at(key, self._keys.text())
+            self._report(key, self._keys.text())
         if not self._found:
             self._touched.clear()
 
@@ -120,8 +120,8 @@ class UnprunedKeys:
                 del self._marked[journal.key]
                 self._watched.journals.discard(journal)
 
-    def _look_at(self, key: Any, key_text: str) -> None:
-        """Note the current key, which may have come since the restore."""
+    def _report(self, key: Any, key_text: str) -> None:
+        """Report the current restored key to the pruner. It may have had inputs since the restore."""
         packed, data = self._state.unpruned.value(), self._state.head.value()
         if packed is None or packed[:1] != _VERSION:
             return
@@ -131,11 +131,11 @@ class UnprunedKeys:
             return
         head = Head.unpack(data)
         if key_text in self._marked:
-            # Its commits are noted. What it had recorded before them lies before what was read of it.
+            # A commit since the restore has reported it. Its older records begin at the marker.
             if marker is not None:
                 self._watched.markers[self._journal_of(head.journal_id, key_text)] = marker
         elif head.journal_id == self._job_id and not head.fresh:
-            # The numbers of a fresh head are those of an incarnation that may have begun elsewhere.
+            # The numbers of a fresh head belong to a generation whose journal may be another one.
             journal = self._mark(key, head, key_text)
             self._pruner.found(journal, head.settled_through, marker, key_text not in self._touched)
 

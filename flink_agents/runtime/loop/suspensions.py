@@ -1,7 +1,7 @@
-"""Suspends runs and lets them go on: what the loop's thread has to do with it.
+"""Suspends and resumes runs, on the thread of the agent loop.
 
-A suspended run has neither a coroutine nor an actor. Flink's thread puts what is left of it into state
-(``runtime.operator.waits.suspended``), and makes an actor for it again when its time has come, or a signal.
+A suspended run has neither a coroutine nor an actor. Flink's thread stores it in state
+(``runtime.operator.waits.suspended``), and makes an actor for it when its timer fires or a signal comes.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Blueprint:
 
 
 def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
-    """Tags of the side outputs of an agent in a job; each is a stream of its own.
+    """Return the tags of the side outputs of an agent in a job. Each is a stream of its own.
 
     Args:
         agent: The agent.
@@ -108,9 +108,9 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
 
 
 def emitted_tags(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
-    """Tags of all that an agent's operator can emit beside its outputs: the side outputs, and dead letters.
+    """Return the tags of all side outputs of an operator, dead letters included.
 
-    A run that somebody ends is a dead letter, whatever the policies are.
+    A run that is ended on request always becomes a dead letter, whatever the policies are.
     """
     tags = side_streams(agent, config, event_time)
     if UNMATCHED_SIGNALS_TAG in tags and DEAD_LETTER_TAG not in tags:

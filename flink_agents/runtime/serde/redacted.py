@@ -58,7 +58,7 @@ def redacted(error: BaseException) -> BaseException:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception and all its causes, contexts and members, each once."""
+    """Return an exception with its causes, contexts and members, each once, at most ``MOST`` of them."""
     found: dict[int, BaseException] = {}
     ahead = [error]
     while ahead and len(found) < MOST:

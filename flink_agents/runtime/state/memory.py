@@ -124,7 +124,7 @@ class MemoryTree:
         written[path] = data
 
     def below(self, path: str) -> list[str]:
-        """Paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
+        """Return the paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
         prefix = path + "." if path else ""
         nodes = self._known | self._written

@@ -79,12 +79,12 @@ def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | 
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
-    """The text that names a wait: key, run, execution of an action, and the place of the wait in that."""
+    """Return the id of a wait: key, sequence number, execution of an action, task, and number of the wait."""
     return f"{key_text}|{seq}|{step}|{task}|{nth}"
 
 
 def run_of(wait: str, key_text: str) -> int | None:
-    """The sequence number of the run that a wait belongs to; None for a text that names none of the key."""
+    """Return the sequence number of the run of a wait, or None if the id is of another key."""
     parts = wait.rsplit("|", 4)
     if len(parts) != 5 or parts[0] != key_text or not _NUMBER.fullmatch(parts[1]):
         return None

@@ -30,8 +30,8 @@ class CalledAgent:
     Attributes:
         name: Its name.
         path: The path of its span.
-        parent: That of the span which it belongs to.
-        before: How many calls of the run were executed, and replayed, when it was called.
+        parent: The path of the parent span.
+        before: Executed and replayed calls of the run when this agent was called.
     """
 
     name: str

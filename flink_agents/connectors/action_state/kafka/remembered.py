@@ -55,7 +55,7 @@ class Remembered:
         return count > self._left.get(partition, self._own) + self._own // OWN_SLACK + self._latest // SLACK
 
     def looked(self, partition: int, count: int) -> None:
-        """Record the number of removals after a look: some are still needed, and others are the sample."""
+        """Record how many tombstones of a partition a clean-up left: those still needed, and the sample."""
         self._left[partition] = max(count, self._own)
 
     def surplus(self, found: Iterable[Dated]) -> list[JournalKey]:

@@ -195,11 +195,11 @@ class KeyService:
         raise NotImplementedError
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
-        """Let what waits of all keys begin, or note it; ``first`` is True at the first of the two timers."""
+        """Start what waits for the end of the input; ``first`` is True at the first of the two timers."""
         raise NotImplementedError
 
     def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Do so for the current key; return True if the end of the input waits for it."""
+        """Start what waits of the current key. Return True if the end of the input waits for this key."""
         raise NotImplementedError
 
     def awaits_keys(self) -> bool:

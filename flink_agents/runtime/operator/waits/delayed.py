@@ -209,10 +209,10 @@ class Delays(KeyService):
         return head is not None and head.delayed_due is not None and not self._skips
 
     def _come_in_at_end(self, key_text: str, timers: Timers) -> int | None:
-        """Let delayed events of the current key come in as the end of a bounded input has it.
+        """Deliver due events of the current key at the end of a bounded input; all, if they are skipped.
 
         Returns:
-            When the next event is due that is waited for; None where there is none.
+            The time of the next event that the end waits for, or None.
         """
         head = self.operator.head_of(key_text)
         if head is None or head.delayed_due is None:
