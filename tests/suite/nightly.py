@@ -36,6 +36,13 @@ TABLE = re.compile(r"(<!-- nightly -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = ("flink_agents", "tests", "benchmarks", "examples", "requirements", "pyproject.toml")
 """What a result depends on."""
 
+SHOWN = (
+    *("seed", "events", "runs", "kills", "outputs", "clean", "resumed", "called_again"),
+    *("lost", "duplicated", "out_of_order", "repeated_after_record", "wrong"),
+    *("given", "written", "dropped", "most_bytes"),
+)
+"""Values of a report that the table has."""
+
 LONGEST = 3600.0
 """Seconds that a part may take."""
 
@@ -85,7 +92,7 @@ def _figures(found: dict[str, Any]) -> list[str]:
             f"{one['part']} {one['figure']} {one['measured']:.4g} ({_limit(one)})" for one in found["targets"]
         ]
     plain = {name: value for name, value in found.items() if isinstance(value, int | float | str)}
-    return [f"{name} {value}" for name, value in plain.items()]
+    return [f"{name} {value}" for name, value in plain.items() if name in SHOWN]
 
 
 def _limit(target: dict[str, Any]) -> str:
