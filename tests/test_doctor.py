@@ -323,7 +323,7 @@ def test_the_kafka_connector_is_named_or_said_to_be_fetched(
     monkeypatch.delenv("FLINK_AGENTS_KAFKA_JAR", raising=False)
     result = doctor.check_kafka_connector()
     assert (result.status, result.fix) == ("ok", "")
-    assert "5.0.0-2.2 will be fetched" in result.found
+    assert "5.0.0-2.2 will be downloaded" in result.found
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     result = doctor.check_kafka_connector()
     assert result.status == "ok" and "flink-agents-python[kafka]" in result.fix

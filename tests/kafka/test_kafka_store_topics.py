@@ -143,7 +143,7 @@ def test_more_replicas_than_brokers(settings: KafkaSettings, monkeypatch: pytest
 def test_who_only_looks_makes_no_topic(settings: KafkaSettings) -> None:
     for _ in range(2):
         with pytest.raises(
-            StoreUnavailableError, match=f"(?s)no topic '{settings.topic}.*action-state.kafka"
+            StoreUnavailableError, match=f"(?s)topic '{settings.topic}.*does not exist.*action-state.kafka"
         ):
             run(KafkaStore(settings).open(None))
 

@@ -217,6 +217,6 @@ def test_a_job_whose_taskmanager_is_lost_ends(agents_environment: MakeEnvironmen
 
     thread = threading.Thread(target=lose)
     thread.start()
-    with pytest.raises(TaskManagerLostError, match=r"log says why: .*\.log"):
+    with pytest.raises(TaskManagerLostError, match=r"log has the reason: .*\.log"):
         env.execute("lost")
     thread.join()

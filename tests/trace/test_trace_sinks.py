@@ -225,7 +225,7 @@ def test_a_broker_that_is_down_is_an_error_in_bounded_time() -> None:
 
 
 def test_an_unknown_sink_is_an_error() -> None:
-    with pytest.raises(UnknownTraceSinkError, match="no trace sink 'nowhere'"):
+    with pytest.raises(UnknownTraceSinkError, match="unknown trace sink 'nowhere'"):
         TRACE_SINKS.find("nowhere")
 
 

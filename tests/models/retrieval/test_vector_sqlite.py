@@ -225,7 +225,7 @@ def test_a_database_of_something_else_is_refused(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
-    with pytest.raises(VectorStoreFormatError, match="something else"):
+    with pytest.raises(VectorStoreFormatError, match="another program"):
         store_of(path).count("c")
 
 

@@ -150,7 +150,7 @@ def test_what_a_reconciler_changes_reaches_nobody(act: Any, reconciler: str, fun
         faults = Faults(at_record(RecordKind.CALL, Fault.REFUSED))
         with OperatorHarness(one_action(act), store=faults.store) as harness:
             before = harness.snapshot()
-            with pytest.raises(Exception, match="refused"):
+            with pytest.raises(Exception, match="rejects this append"):
                 harness.push(((function, reconciler), name))
             harness.restore(before)
             # A reconciler that raises is asked again, as a function is called again.

@@ -295,7 +295,7 @@ def test_the_context_is_refused_inside_a_reconciler(act: Any) -> None:
     agent = Agent(name="a").add_action("act", [InputEvent], act)
     with OperatorHarness(agent, store=faults.store) as harness:
         before = harness.snapshot()
-        with pytest.raises(Exception, match="refused"):
+        with pytest.raises(Exception, match="rejects this append"):
             harness.push(1)
         harness.restore(before)
         with pytest.raises(ActionFailedError, match="inside the durable function '.*ask'"):

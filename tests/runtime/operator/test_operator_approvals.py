@@ -347,7 +347,7 @@ def test_an_action_that_needs_approval_is_async_def() -> None:
 
     with pytest.raises(AgentDefinitionError, match="has to be async def"):
         compile_agent(Wrong)
-    with pytest.raises(AgentDefinitionError, match="wrong needs_approval"):
+    with pytest.raises(AgentDefinitionError, match="invalid needs_approval"):
         action(InputEvent, needs_approval=3)(pay)  # pyright: ignore[reportArgumentType]
 
 
