@@ -28,12 +28,12 @@ def ask(model: Any) -> str:
 def test_a_script_has_to_be_used_up() -> None:
     model = ScriptedModel(["one", Reply("two"), lambda messages: f"{len(messages)} messages", OSError("no")])
     assert [ask(model) for _ in range(3)] == ["one", "two", "1 messages"]
-    with pytest.raises(AssertionError, match="asked 3 times, and 1 lines"):
+    with pytest.raises(AssertionError, match="got 3 requests, and 1 lines"):
         model.assert_complete()
     with pytest.raises(OSError, match="no"):
         ask(model)
     model.assert_complete()
-    with pytest.raises(AssertionError, match="4 lines, and no more"):
+    with pytest.raises(AssertionError, match="4 lines, so request 5 has none"):
         ask(model)
 
 

@@ -94,9 +94,9 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
     }
     with harness_of(Sleeper(), beats=False, **config) as harness:
         names = [type(one).__name__ for one in hooks_of(harness).services]
-        assert names == ["PendingWork", "SuspensionService", "Delays", "Overtaken", "Forgetting"]
+        assert names == ["PendingWork", "SuspensionService", "Delays", "LateReplays", "IdleKeyExpiry"]
         # A run that is resumed comes before a delayed event of that time, and an idle key goes last.
-        assert called(hooks_of(harness))["fired"] == ["SuspensionService", "Delays", "Forgetting"]
+        assert called(hooks_of(harness))["fired"] == ["SuspensionService", "Delays", "IdleKeyExpiry"]
         assert called(hooks_of(harness))["committing"] == ["SuspensionService"]
 
 
