@@ -177,7 +177,7 @@ def test_a_producer_with_unsent_records_ends_its_thread(paused: KafkaBroker, sec
 
 
 def test_an_append_does_not_wait_for_ever(settings: KafkaSettings, paused: KafkaBroker) -> None:
-    impatient = replace(settings, append_seconds=1.0)
+    impatient = replace(settings, append_seconds=3.0)
     journals = [journal_in(settings, partition) for partition in range(settings.partitions)]
 
     async def body() -> None:

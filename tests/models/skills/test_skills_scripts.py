@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -181,7 +182,9 @@ def test_no_process_is_left(tmp_path: Path, temporary: Path, hangs: bool) -> Non
     assert not list(temporary.iterdir())
 
 
-def test_a_script_ends_with_the_call_that_is_cancelled(tmp_path: Path, temporary: Path) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_script_ends_with_the_call_that_is_cancelled(tmp_path: Path, temporary: Path, times: int) -> None:
+    """A loop that ends cancels a call again. No transport of the process is left open then."""
     seen = tmp_path / "pids"
     folder = write(tmp_path / "s", skill("do", children=CHILDREN))
 
@@ -190,11 +193,14 @@ def test_a_script_ends_with_the_call_that_is_cancelled(tmp_path: Path, temporary
         call = asyncio.create_task(skills.run_script("do", "scripts/children.py", ["hang"]))
         while len(pids(seen)) < 3:
             await asyncio.sleep(0.01)
-        call.cancel()
+        for _ in range(times):
+            call.cancel()
+            await asyncio.sleep(0)
         await call
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
+    gc.collect()
     wait_for(lambda: ended(seen))
     assert not list(temporary.iterdir())
 

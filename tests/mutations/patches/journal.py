@@ -307,7 +307,7 @@ patch(
 )
 patch(
     "touched-as-restored",
-    "unpruned:UnprunedKeys._look_at",
+    "unpruned:UnprunedKeys._report",
     "key_text not in self._touched",
     "True",
     "A key that came since the restore counts as one of the restored checkpoint.",
