@@ -202,7 +202,13 @@ class KafkaBroker:
 
     def pause(self) -> None:
         """Pause it (SIGSTOP): it keeps its connections and answers nothing."""
-        self._alive().send_signal(signal.SIGSTOP)
+        import psutil
+
+        process = self._alive()
+        process.send_signal(signal.SIGSTOP)
+        # One thread takes the signal when it is scheduled. On a loaded machine, the others answer until then.
+        while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Resume it after a pause."""
