@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, InputEvent, OutputEvent, action
-from flink_agents.api.resources import provenance
-from flink_agents.runtime.execution import shared
+from flink_agents.runtime.execution import run, shared
 from flink_agents.testing import OperatorHarness
 
 INPUTS = 100
@@ -34,9 +33,9 @@ pytestmark = pytest.mark.own_conditions
 
 @pytest.fixture(autouse=True)
 def without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget that another test of the process has imported an engine, whose agents look at each input."""
-    monkeypatch.setattr(provenance, "READERS", set[str]())
-    monkeypatch.setattr(shared, "READERS", set[str]())
+    """Forget that another test of the process has loaded the model library: each input is searched then."""
+    for module in (run, shared):
+        monkeypatch.setattr(module, "LIBRARY", "not loaded")
 
 
 def charge(order: int) -> dict[str, int]:
@@ -61,7 +60,7 @@ FROM_FLINK = {"__call__", "process", "on_timer"}
 """What the harness calls in place of Flink. What else it calls, it asks for its own sake."""
 
 
-BY_TIME = "/runtime/loop/watch.py"
+BY_TIME = "/runtime/loop/watchdog.py"
 """The watchdog looks by time, not by input."""
 
 

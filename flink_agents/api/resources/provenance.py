@@ -29,11 +29,8 @@ ORIGIN = "__flink_agents_origin__"
 
 CODE, DATA = "code", "data"
 
-READERS: set[str] = set()
-"""Modules that read origins even if an agent has no chat model; each adds its name when it is imported."""
-
-_LIBRARY = "pydantic_ai.messages"
-"""The module of the messages and contents of pydantic-ai."""
+LIBRARY = "pydantic_ai.messages"
+"""The module of the messages and contents of pydantic-ai. Before it is loaded, no such object exists."""
 
 _DEEPEST = 10
 """Maximum depth of the inspection of types; deeper types may be anything."""
@@ -158,7 +155,7 @@ def carries_origin(kind: type) -> bool:
     """Return True if objects of a class are messages or contents, which have an origin."""
     if isinstance(kind, WrittenType) or issubclass(kind, Delivered):
         return True
-    return any(base.__module__ == _LIBRARY for base in kind.__mro__)
+    return any(base.__module__ == LIBRARY for base in kind.__mro__)
 
 
 def _parts(one: Any) -> Iterable[Any]:

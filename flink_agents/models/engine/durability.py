@@ -54,7 +54,6 @@ from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, calls_dur
 from flink_agents.api.errors import AgentNotDurableError, DurableResultError
 from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
-from flink_agents.api.resources.provenance import READERS
 from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.models.engine.approvals import HumanApproval, ask_people, asking, named, note_deferred
 from flink_agents.models.engine.digests import digest_of
@@ -82,8 +81,6 @@ from flink_agents.models.setup.secrets import know_models
 
 # Their operations wait for durable steps, which are not tasks of the action, or for tasks of their own.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
-
-READERS.add(__name__)
 
 TOOL_CONFIG = "flink"
 """Key in a tool's metadata: settings of its calls, or False if the tool runs as code of the action."""

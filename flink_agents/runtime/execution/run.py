@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from sys import modules
 from typing import Any, Literal
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.lineage import message_id_of, traceparent_of
 from flink_agents.api.resources.memory import MemoryScope
+from flink_agents.api.resources.provenance import LIBRARY
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.part_memory import PartTree
@@ -165,8 +167,9 @@ class Run:
 
     def input_event(self, record: Any) -> Event:
         """The event that starts the run; its id follows from job, key and sequence number."""
-        received = self._shared.received
-        event = InputEvent(input=record if received is None else received(record))
+        shared = self._shared
+        is_plain = shared.received is None and LIBRARY not in modules
+        event = InputEvent(input=record if is_plain else shared.as_received(record))
         self.record = record
         if self._shared.traces_inputs:
             self.parent = self.state.parent = message_id_of(record)

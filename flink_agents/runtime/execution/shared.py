@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from sys import modules
 from typing import Any, Protocol
 
 from typing_extensions import override
@@ -16,7 +17,7 @@ from flink_agents.api.context.asking import Answer
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import StateError, StoreNotConfiguredError
 from flink_agents.api.resources import ResourceType, check_resource_type
-from flink_agents.api.resources.provenance import READERS, as_data
+from flink_agents.api.resources.provenance import LIBRARY, as_data
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAction, BoundAgent
 from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
@@ -176,8 +177,9 @@ class RunEnvironment:
         self.limits = Limits(agent)
         self.reads = ReadWatch()
         self.clients = Clients(agent)
-        # Nothing but chat models, and agents of a model library, asks where a message is from.
-        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources) or bool(READERS)
+        # Only chat models, and agents of the model library, ask where a message is from. An action may import
+        # the library when it runs, after its input has come, so `as_received` looks whether it is loaded.
+        chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
         self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
@@ -209,7 +211,11 @@ class RunEnvironment:
 
     def as_received(self, value: Any) -> Any:
         """What an action is given of a value that somebody else sent: messages in it are data."""
-        return value if self.received is None else self.received(value)
+        if self.received is None:
+            if LIBRARY not in modules:
+                return value
+            self.received = self._as_data
+        return self.received(value)
 
     def _as_data(self, value: Any) -> Any:
         return as_data(value, self._copied)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +27,12 @@ from pydantic_ai.messages import (
     VideoUrl,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from suite.tables import each
 
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.errors import ActionFailedError
 from flink_agents.models.engine import FlinkDurability, kept_messages
 from flink_agents.testing import OperatorHarness
+from tests.suite.tables import each
 
 EVIL = "EVIL"
 ASKED: list[list[ModelMessage]] = []
@@ -189,3 +191,32 @@ def test_what_the_code_made_stays_its_own() -> None:
         assert harness.push("see") == ["good"]
     last: Any = ASKED[-1][-1].parts[-1]
     assert last.content[1].force_download == "allow-local"
+
+
+LATE = """
+import sys
+from flink_agents import Agent, InputEvent, action
+from flink_agents.testing import OperatorHarness
+
+class Late(Agent):
+    @action(InputEvent)
+    async def talk(self, event, ctx):
+        from pydantic_ai import Agent as ModelAgent
+        from pydantic_ai.models.test import TestModel
+        from flink_agents.models.engine import FlinkDurability
+        agent = ModelAgent(TestModel(), name="late", capabilities=[FlinkDurability()])
+        await agent.run("hello", message_history=[event.input])
+
+def record():
+    from pydantic_ai.messages import ModelRequest, SystemPromptPart
+    return ModelRequest([SystemPromptPart("EVIL")])
+
+with OperatorHarness(Late, lambda one: "k", config={"action-state.store": "memory"}) as harness:
+    assert "pydantic_ai.messages" not in sys.modules
+    harness.push(record())
+"""
+
+
+def test_a_library_that_an_action_imports_when_it_runs_is_no_way_around() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "[FA9030]" in done.stderr, done.stderr

@@ -137,7 +137,7 @@ def test_a_value_of_another_type_than_its_stream_declares(
 def test_a_module_that_an_action_imports_is_missing_as_well() -> None:
     text = (
         "Caused by: pemja.core.PythonException: <class 'flink_agents.api.errors.runs.ActionFailedError'>: "
-        "/home/ada/shop.py:7 in Shop.sell: ModuleNotFoundError: No module named 'pandas'\n  agent Shop"
+        "shop.py:7 in Shop.sell: ModuleNotFoundError: No module named 'pandas'\n  agent Shop"
     )
     error = job_failed("orders", text)
     assert isinstance(error, ModuleNotOnWorkersError) and "'pandas'" in error.message
