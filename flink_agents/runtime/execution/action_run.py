@@ -178,7 +178,7 @@ class ActionRun:
         """Its slot among what is executed.
 
         Raises:
-            LeaveThread: It has none, since it runs on Flink's thread.
+            MoveToLoop: It has none, since it runs on Flink's thread.
         """
         if self.trial is None or self.trial.slot is None:
             self.trial = RetryState()

@@ -210,8 +210,8 @@ async def _end(guard: asyncio.subprocess.Process, reading: asyncio.Future[Any]) 
         guard.kill()
         reading.cancel()
     except asyncio.CancelledError:
-        # The attempt ends as soon as the guard has seen its closed input. Otherwise, asyncio's transport of the
-        # guard would be left open if the loop ends meanwhile.
+        # The attempt ends as soon as the guard has seen its closed input. If the loop ended before that,
+        # asyncio's transport of the guard would stay open.
         try:
             await asyncio.wait([reading], timeout=_END_SECONDS)
         finally:

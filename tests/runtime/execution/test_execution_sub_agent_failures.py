@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asked_agents import (
+from core_agents import action_fails
+from sub_agents import (
     AT_ONCE,
     DONE,
     Priced,
@@ -16,7 +17,6 @@ from asked_agents import (
     nothing_done as nothing_done,
     price_of,
 )
-from core_agents import action_fails
 
 from flink_agents import (
     Agent,

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from asked_agents import (
+from core_agents import action_fails
+from sub_agents import (
     DONE,
     Priced,
     Pricer,
@@ -17,7 +18,6 @@ from asked_agents import (
     price_of,
     slowness,
 )
-from core_agents import action_fails
 
 from flink_agents import (
     Agent,
