@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.cli import main
-from flink_agents.cli.cluster_checks import cluster_checks
+from flink_agents.cli.checks.cluster import cluster_checks
 
 JAR = "/opt/flink/lib/flink-python-2.3.0.jar"
 PATTERNS = "pemja.;py4j."

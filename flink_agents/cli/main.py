@@ -10,17 +10,17 @@ from typing import Annotated
 import typer
 
 from flink_agents.api.errors import SetupError
-from flink_agents.cli.approvals import approvals_app, signal
 from flink_agents.cli.cluster import Directory, address_of, cancel, cluster_app, run, stop
 from flink_agents.cli.erase import erase
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.explain import explain
-from flink_agents.cli.journal_commands import journal_app
-from flink_agents.cli.kafka import kafka_app
-from flink_agents.cli.top import top as top_command
-from flink_agents.cli.traces import runs_app, trace
+from flink_agents.cli.journals.commands import journal_app
+from flink_agents.cli.kafka.approvals import approvals_app, signal
+from flink_agents.cli.kafka.commands import kafka_app
+from flink_agents.cli.runs.commands import runs_app, trace
+from flink_agents.cli.runs.top import top as top_command
+from flink_agents.cli.runs.why import why
 from flink_agents.cli.ui import ui
-from flink_agents.cli.why import why
 
 app = typer.Typer(
     name="flink-agents",
@@ -91,14 +91,14 @@ def doctor(
 
     Each problem comes with its fix. The exit code is 1 if a check has failed.
     """
-    from flink_agents.cli.doctor import render_json, render_table, run_checks
+    from flink_agents.cli.checks.machine import render_json, render_table, run_checks
 
     if data is not None:
         cluster = address_of(data, cluster)
     if cluster is None:
         results = run_checks()
     else:
-        from flink_agents.cli.cluster_checks import cluster_checks
+        from flink_agents.cli.checks.cluster import cluster_checks
 
         results = cluster_checks(cluster)
     typer.echo(render_json(results) if as_json else render_table(results))
@@ -114,7 +114,7 @@ def new(
     ],
 ) -> None:
     """Create a project: an agent, its tests, a job and a README."""
-    from flink_agents.cli.new_project import write_project
+    from flink_agents.cli.project.new import write_project
 
     for path in write_project(directory):
         typer.echo(f"wrote {path}")

@@ -165,13 +165,13 @@ def _listen(access: Access) -> socket.socket:
 def _trace(path: Path | None, topic: str | None) -> Path | None:
     if path is not None or topic is not None:
         return path
-    from flink_agents.cli.trace_places import configured
+    from flink_agents.cli.runs.places import configured
 
     return configured()
 
 
 def _client(client: str | None) -> dict[str, Any]:
-    from flink_agents.cli.kafka_topics import client_options
+    from flink_agents.cli.kafka.topics import client_options
 
     return client_options(client)
 
@@ -189,7 +189,7 @@ def _plans(targets: Sequence[str]) -> tuple[AgentPlan, ...]:
 def _journals(store: str | None, journal: str | None) -> JournalReader | None:
     """Return a reader of journals; None if no store is named or found."""
     from flink_agents.api.errors import OptionError
-    from flink_agents.cli.journals import Place, show_key
+    from flink_agents.cli.journals.operations import Place, show_key
 
     place = Place(store, {} if journal is None else {"path": journal})
     try:

@@ -113,7 +113,7 @@ def test_list_says_that_there_is_more(file: Path, cli: Cli) -> None:
 
 
 def test_all_pages_of_journals_are_read(file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flink_agents.cli.journals.PAGE", 2)
+    monkeypatch.setattr("flink_agents.cli.journals.operations.PAGE", 2)
     write(file, *[("orders", key, [header(0)]) for key in range(5)])
     assert len(loaded(cli("list", "--json"))) == 5
     assert loaded(cli("show", "4", "--json"))[0]["raw"] == "i4"

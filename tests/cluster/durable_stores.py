@@ -15,7 +15,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, RecordKind
-from flink_agents.cli.journals import PAGE, Place, list_journals, show_key
+from flink_agents.cli.journals.operations import PAGE, Place, list_journals, show_key
 from flink_agents.cli.main import app
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, RecordKind
-from flink_agents.cli.journals import Place, list_journals
+from flink_agents.cli.journals.operations import Place, list_journals
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing.kafka import KafkaBroker

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.action_state import ActionStateStore, JournalInfo
-from flink_agents.cli.journals import PAGE, Place
+from flink_agents.cli.journals.operations import PAGE, Place
 from tests.cluster.counting_check import CommittedOutput
 from tests.cluster.durable_check import Workload, judge
 from tests.cluster.durable_run import OPTIONS, SCRIPT

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flink_agents import AgentsExecutionEnvironment
-from flink_agents.cli.cluster_checks import cluster_checks
+from flink_agents.cli.checks.cluster import cluster_checks
 from tests.cluster import session_job
 from tests.cluster.flink_cluster import FlinkCluster
 from tests.cluster.flink_rest import ClusterJob

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flink_agents.cli.cluster_checks import cluster_checks
+from flink_agents.cli.checks.cluster import cluster_checks
 from flink_agents.cli.main import app
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.metrics.table import HISTOGRAM, METER, METRICS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.cli.journal_copy import copy_journals
-from flink_agents.cli.journals import Place
+from flink_agents.cli.journals.copying import copy_journals
+from flink_agents.cli.journals.operations import Place
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from tests.cli_state.copied_jobs import continues_with_a_copy

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from flink_agents import Agent, ApprovalRequest, ApprovalResponse, InputEvent, OutputEvent, Signal, action
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.api.events.approvals import plain
-from flink_agents.cli import approvals
+from flink_agents.cli.kafka import approvals
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import read_request, read_signal, request_json, signal_json

@@ -12,9 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
-from flink_agents.cli.job_metrics import AgentMetrics
-from flink_agents.cli.key_requests import NO_ANSWER, report
 from flink_agents.cli.main import app
+from flink_agents.cli.runs.metrics import AgentMetrics
+from flink_agents.cli.runs.requests import NO_ANSWER, report
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.answers import inspected, watched

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -74,7 +74,7 @@ Said = tuple[bool, list[str]]
 
 def _traced(place: TracePlace, key: str, others: bool) -> Said:
     from flink_agents.api.errors.trace import TraceNotFoundError
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace import rendering
     from flink_agents.trace.reading import by_run
 
@@ -93,8 +93,8 @@ def _traced(place: TracePlace, key: str, others: bool) -> Said:
 def _approvals(topic: str | None, client: str | None, key: str) -> Said:
     if topic is None:
         return False, []
-    from flink_agents.cli.kafka_topics import client_options
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.kafka.topics import client_options
+    from flink_agents.cli.runs.commands import forms
     from flink_agents.connectors.kafka.desk import KafkaApprovals
     from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
@@ -111,13 +111,13 @@ def _approvals(topic: str | None, client: str | None, key: str) -> Said:
 def _recorded(store: str | None, journal: str | None, key: str) -> Said:
     if store is None and journal is None:
         return False, []
-    from flink_agents.cli import journals
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.journals import operations
+    from flink_agents.cli.runs.commands import forms
 
-    place = journals.Place(store, {} if journal is None else {"path": journal})
+    place = operations.Place(store, {} if journal is None else {"path": journal})
     said = list[str]()
     for text in sorted(forms(key)):
-        found = place.ask(partial(journals.show_key, text=text, job=None, run=None))
+        found = place.ask(partial(operations.show_key, text=text, job=None, run=None))
         for one in found:
             said += list(_journal(one))
     return bool(said), said
@@ -136,7 +136,7 @@ def _journal(found: dict[str, Any]) -> Iterator[str]:
 
 def _logged(rest: ClusterRest, key: str) -> Said:
     from flink_agents.api.events.key_requests import WATCH_MARK
-    from flink_agents.cli.traces import forms
+    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.answers import watched
     from flink_agents.trace.log_lines import marked
 
@@ -189,7 +189,7 @@ def _answered(
     if rest is None:
         raise typer.BadParameter("--signals needs --cluster, where the job answers", param_hint="--signals")
     from flink_agents.api.events.key_requests import inspect_request
-    from flink_agents.cli.key_requests import key_value, requests_to
+    from flink_agents.cli.runs.requests import key_value, requests_to
     from flink_agents.trace.answers import inspected
 
     answers = requests_to(topic, client, rest).ask(inspect_request(key_value(key)), seconds)

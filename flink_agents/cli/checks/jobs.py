@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from flink_agents.cli.doctor import CheckResult
+from flink_agents.cli.checks.machine import CheckResult
 
 Ask = Callable[[str], Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.kafka_topics import client_options, topic_app
+from flink_agents.cli.kafka.topics import client_options, topic_app
 
 if TYPE_CHECKING:
     from flink_agents.testing.kafka import KafkaBroker

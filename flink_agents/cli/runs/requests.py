@@ -10,7 +10,7 @@ import typer
 
 from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -34,7 +34,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 
 def requests_to(topic: str, client: str | None, rest: ClusterRest | None) -> KeyRequests:
     """Return a sender of requests to the brokers in ``--client``."""
-    from flink_agents.cli.kafka_topics import client_options
+    from flink_agents.cli.kafka.topics import client_options
     from flink_agents.ui.key_requests import KeyRequests
 
     return KeyRequests(topic, client_options(client), rest)

@@ -67,7 +67,7 @@ class TracePlace:
             yield from read_files(self.path or configured())
 
     def _topic(self, topic: str) -> Iterator[TraceRecord]:
-        from flink_agents.cli.kafka_topics import client_options
+        from flink_agents.cli.kafka.topics import client_options
         from flink_agents.connectors.kafka.client import reaching
         from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 

@@ -14,7 +14,7 @@ import typer
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 
 if TYPE_CHECKING:
-    from flink_agents.cli.journals import Place
+    from flink_agents.cli.journals.operations import Place
 
 CELL = 60
 """Maximum number of characters of a request or outcome in a table; JSON has all."""
@@ -55,10 +55,10 @@ def state_list(
 ) -> None:
     """List journals: one for each key of each job."""
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
 
     # One more shows if there are more.
-    found = place.ask(lambda opened: journals.list_journals(opened, job, limit + 1))
+    found = place.ask(lambda opened: operations.list_journals(opened, job, limit + 1))
     if as_json:
         return _print_json(found[:limit])
     columns = ["job", "key", "runs", "records", "bytes", "first", "last", "pruned"]
@@ -86,17 +86,17 @@ def state_show(
     Values of classes are shown as data; only the modules in --module are imported.
     """
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
 
     _import_modules(module or ())
-    text = journals.key_text(key, raw)
-    found = place.ask(lambda opened: journals.show_key(opened, text, job, run, bool(module)))
+    text = operations.key_text(key, raw)
+    found = place.ask(lambda opened: operations.show_key(opened, text, job, run, bool(module)))
     if as_json:
         _print_json(found)
     else:
         for number, journal in enumerate(found):
             _print_journal(journal, first=number == 0)
-    _require(found, journals.shown_key(text))
+    _require(found, operations.shown_key(text))
 
 
 @journal_app.command("replay")
@@ -121,13 +121,13 @@ def state_replay(
     """
     sys.path.insert(0, str(Path.cwd()))
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
     from flink_agents.plan.files.targets import load_agent
     from flink_agents.testing.run_replay import replay_run
 
-    text = journals.key_text(key, raw)
-    found = place.ask(lambda opened: journals.records_of(opened, text, job, run))
-    _require([found] if found else [], journals.shown_key(text))
+    text = operations.key_text(key, raw)
+    found = place.ask(lambda opened: operations.records_of(opened, text, job, run))
+    _require([found] if found else [], operations.shown_key(text))
     assert found is not None
     replay = replay_run(load_agent(agent), *found, until_call)
     calls = [(action, index, name, request[:CELL]) for action, index, name, request in replay.calls]
@@ -154,10 +154,10 @@ def state_prune(
 ) -> None:
     """Remove the records of a key's first runs. Then older checkpoints cannot be restored."""
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
 
-    text = journals.key_text(key, raw)
-    found = place.ask(lambda opened: journals.prune_key(opened, text, job, through))
+    text = operations.key_text(key, raw)
+    found = place.ask(lambda opened: operations.prune_key(opened, text, job, through))
     if as_json:
         _print_json(found)
     else:
@@ -165,7 +165,7 @@ def state_prune(
             typer.echo(
                 _plain(f"{_name(one)}: {one['removed']} records removed, pruned through {one['pruned']}")
             )
-    _require(found, journals.shown_key(text))
+    _require(found, operations.shown_key(text))
 
 
 @journal_app.command("reset")
@@ -188,11 +188,11 @@ def state_reset(
     import asyncio
 
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
 
-    found = place.ask(lambda opened: journals.journals_of_job(opened, job))
+    found = place.ask(lambda opened: operations.journals_of_job(opened, job))
     if yes and found:
-        asyncio.run(journals.forget_jobs(place, [one["job"] for one in found]))
+        asyncio.run(operations.forget_jobs(place, [one["job"] for one in found]))
     if as_json:
         _print_json(found)
     else:
@@ -228,7 +228,7 @@ def state_copy(
     from dataclasses import asdict
 
     source, target = _place(store, path, option), _place(to, None, to_option)
-    from flink_agents.cli.journal_copy import copy_journals
+    from flink_agents.cli.journals.copying import copy_journals
 
     done = asyncio.run(copy_journals(source, target))
     if as_json:
@@ -245,9 +245,9 @@ def state_stats(
 ) -> None:
     """Show totals of a store, and which subtasks can append to it."""
     place = _place(store, path, option)
-    from flink_agents.cli import journals
+    from flink_agents.cli.journals import operations
 
-    found = place.ask(journals.totals)
+    found = place.ask(operations.totals)
     if as_json:
         return _print_json(found)
     owners = found.pop("owners")
@@ -260,7 +260,7 @@ def state_stats(
 
 
 def _place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
-    from flink_agents.cli.journals import Place
+    from flink_agents.cli.journals.operations import Place
 
     given: dict[str, str] = {}
     for option in options or ():

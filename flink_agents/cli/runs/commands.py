@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.key_requests import runs_end
-from flink_agents.cli.trace_places import Client, Cluster, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
+from flink_agents.cli.runs.requests import runs_end
 
 if TYPE_CHECKING:
     from flink_agents.trace.reading import RunTrace

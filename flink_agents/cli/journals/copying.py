@@ -22,7 +22,7 @@ from flink_agents.api.action_state import (
     RecordKind,
 )
 from flink_agents.api.errors import OptionError
-from flink_agents.cli.journals import Place, list_all
+from flink_agents.cli.journals.operations import Place, list_all
 
 PORTION_BYTES = 512 * 1024
 """Size of one append in bytes, unless a single record is larger."""

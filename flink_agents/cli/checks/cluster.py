@@ -15,8 +15,8 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
-from flink_agents.cli.doctor import CheckResult
-from flink_agents.cli.job_checks import job_checks
+from flink_agents.cli.checks.jobs import job_checks
+from flink_agents.cli.checks.machine import CheckResult
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.trace_places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
-    from flink_agents.cli.job_metrics import AgentMetrics
+    from flink_agents.cli.runs.metrics import AgentMetrics
     from flink_agents.trace.reading import RunTrace
 
 MOST_RUNS = 8
@@ -54,7 +54,7 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from flink_agents.cli.job_metrics import read_metrics
+    from flink_agents.cli.runs.metrics import read_metrics
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)
@@ -79,7 +79,7 @@ def top(
 def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
     """Return the metrics, or the reason why there are none: the table survives a restart of the cluster."""
     from flink_agents.api.errors import AgentsError
-    from flink_agents.cli.job_metrics import read_metrics
+    from flink_agents.cli.runs.metrics import read_metrics
 
     try:
         return list(read_metrics(rest)), ""

@@ -119,7 +119,7 @@ def _texts(names: ProjectNames) -> dict[str, str]:
         "distribution": DISTRIBUTION,
         "version": metadata.version(DISTRIBUTION),
     }
-    folder = resources.files("flink_agents.cli") / "project"
+    folder = resources.files("flink_agents.cli.project")
     return {
         path: Template((folder / template).read_text(encoding="utf-8")).substitute(values)
         for path, template in templates.items()

@@ -1,0 +1,1 @@
+"""Checks of this machine, of a cluster and of its jobs, for ``flink-agents doctor``."""

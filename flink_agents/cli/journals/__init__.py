@@ -1,0 +1,1 @@
+"""The records of durable steps: how commands show, copy and remove them."""

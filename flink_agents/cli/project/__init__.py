@@ -1,0 +1,1 @@
+"""A new project, and the templates of its files."""

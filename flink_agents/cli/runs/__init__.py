@@ -1,0 +1,1 @@
+"""The runs of a job: their records, their metrics, and requests about their keys."""
