@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flink_agents import redaction
-from flink_agents.testing.forced import TIMERS, forced_conditions
+from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
 
 pytest_plugins = [
     "pytester",

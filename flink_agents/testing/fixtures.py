@@ -54,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _conditions() -> frozenset[str]:
     from flink_agents.api.errors import OptionError
-    from flink_agents.testing.forced import forced_conditions
+    from flink_agents.testing.recovery.forced import forced_conditions
 
     try:
         return forced_conditions()

@@ -29,19 +29,19 @@ from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.crash_points import crash_points
-from flink_agents.testing.crashes import Crashes
-from flink_agents.testing.driver import START as START, Clock, Subtask
-from flink_agents.testing.fake_flink import FakeFlink
-from flink_agents.testing.fake_state import KeyState
-from flink_agents.testing.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
-from flink_agents.testing.given import check_open, given_selector, milliseconds
-from flink_agents.testing.meters import MetricSums
-from flink_agents.testing.pauses import Pauses
-from flink_agents.testing.reordering import Reorder, reordered
-from flink_agents.testing.restarts import Restarts
-from flink_agents.testing.signals import KeyedSignal, unkeyed
-from flink_agents.testing.snapshots import Snapshot as Snapshot
+from flink_agents.testing.fakes.checkpoints import FakeFlink
+from flink_agents.testing.fakes.pauses import Pauses
+from flink_agents.testing.fakes.signals import KeyedSignal, unkeyed
+from flink_agents.testing.fakes.snapshots import Snapshot as Snapshot
+from flink_agents.testing.fakes.state import KeyState
+from flink_agents.testing.recovery.everywhere import Crashes
+from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
+from flink_agents.testing.recovery.reordering import Reorder, reordered
+from flink_agents.testing.recovery.restarts import Restarts
+from flink_agents.testing.subtasks.crash_points import crash_points
+from flink_agents.testing.subtasks.driver import START as START, Clock, Subtask
+from flink_agents.testing.subtasks.given import check_open, given_selector, milliseconds
+from flink_agents.testing.subtasks.meters import MetricSums
 
 LAST_WATERMARK = 2**63 - 1
 

@@ -17,9 +17,9 @@ from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
-from flink_agents.testing.building import Builder
-from flink_agents.testing.fake_flink import FakeFlink
-from flink_agents.testing.snapshots import Snapshot
+from flink_agents.testing.fakes.checkpoints import FakeFlink
+from flink_agents.testing.fakes.snapshots import Snapshot
+from flink_agents.testing.subtasks.building import Builder
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.delayed import DelayedInput
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import pack_input
-from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.fakes.state import FakeBackend, KeyState
 from flink_agents.testing.harness import OperatorHarness
 
 

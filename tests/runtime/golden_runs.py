@@ -26,7 +26,7 @@ from flink_agents import Agent, Event, InputEvent, OutputEvent, RetryPolicy
 from flink_agents.api.durable import NOT_DONE
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.testing import OperatorHarness, Snapshot
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 from flink_agents.testing.faults import Fault, Faults
 
 

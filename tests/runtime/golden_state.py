@@ -14,7 +14,7 @@ from typing import Any, cast
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness, Snapshot
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 
 FILE = Path(__file__).with_name("golden_state.json")
 FILE_2 = Path(__file__).with_name("golden_state_2.json")

@@ -13,7 +13,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller, CheckpointView, RestError
 from flink_agents.runtime.retention.pruning import FAILURES, Pruner
-from flink_agents.testing.forced import TIMERS, forced_conditions
+from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
 
 JOB = "0123456789abcdef0123456789abcdef"
 KEY = JournalKey("job/agent", "skey")

@@ -15,7 +15,7 @@ from flink_agents import InputEvent, OutputEvent
 from flink_agents.runtime.loop import replays
 from flink_agents.runtime.operator import input_dispatch
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fake_state import _Entries
+from flink_agents.testing.fakes.state import _Entries
 from tests.suite.factors import factors
 
 pytestmark = pytest.mark.executes_once

@@ -27,7 +27,7 @@ from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.outside import Answer, Outside
+from flink_agents.testing.fakes.outside import Answer, Outside
 
 COUNT = itertools.count()
 """A global that code of an action must not use."""

@@ -13,7 +13,7 @@ from flink_agents.runtime.operator import heads
 from flink_agents.runtime.operator.heads import KEY_BYTES, MOST_NODES, NODE_BYTES, KeyCache
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fake_state import FakeBackend
+from flink_agents.testing.fakes.state import FakeBackend
 from tests.suite.factors import factors
 
 UNFORCED: Any = {"forced_replay": False, "forced_restart": False, "crash": None}

@@ -11,7 +11,7 @@ import pytest
 
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
-from flink_agents.testing.forced import TIMERS, forced_conditions
+from flink_agents.testing.recovery.forced import TIMERS, forced_conditions
 from tests.random_programs import calls, oracle, programs, running
 from tests.random_programs.agents import agent
 from tests.random_programs.command import run_in_processes

@@ -28,7 +28,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 from tests.suite.tables import each
 
 CODEC = ValueCodec()

@@ -21,7 +21,7 @@ from flink_agents.runtime.serde import typenames
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.pending import unpack_input
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 from tests.suite.tables import each
 
 CODEC = ValueCodec()

@@ -14,7 +14,7 @@ from flink_agents import MemoryScope
 from flink_agents.api.errors import MemoryPathError
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree, TreeObject, write_nodes
-from flink_agents.testing import fake_state
+from flink_agents.testing.fakes import state as fake_state
 from tests.suite.tables import each
 
 

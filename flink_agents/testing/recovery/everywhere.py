@@ -23,11 +23,11 @@ from flink_agents.api.errors import (
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.crash_points import Crash, CrashPoints, Died, Moment, progress_of
+from flink_agents.testing.fakes.outside import MadeCall
 from flink_agents.testing.faults import Fault, Faults
-from flink_agents.testing.outcomes import Outcome, difference
-from flink_agents.testing.outside import MadeCall
-from flink_agents.testing.restarts import Restarts
+from flink_agents.testing.recovery.outcomes import Outcome, difference
+from flink_agents.testing.recovery.restarts import Restarts
+from flink_agents.testing.subtasks.crash_points import Crash, CrashPoints, Died, Moment, progress_of
 
 FIX = (
     "usual causes: code of the action outside of durable calls that has an effect or depends on the clock, "

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flink_agents.api.events import Event
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.state.delayed import DelayedEvents, DelayedInput
-from flink_agents.testing.fake_state import FakeBackend, KeyState
+from flink_agents.testing.fakes.state import FakeBackend, KeyState
 
 
 @dataclass(frozen=True)

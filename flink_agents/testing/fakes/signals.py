@@ -9,7 +9,7 @@ from typing import Any
 from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.state.pending import PendingKind
 from flink_agents.runtime.state.suspended import OpenWait, Suspension
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flink_agents.api.common.metrics import Gauge
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.testing.fake_state import KeyState
+from flink_agents.testing.fakes.state import KeyState
 
 
 @dataclass(frozen=True)

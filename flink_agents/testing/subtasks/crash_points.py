@@ -12,9 +12,9 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.testing.fakes.outside import Outside
+from flink_agents.testing.fakes.snapshots import Snapshot
 from flink_agents.testing.faults import Fault, Faults
-from flink_agents.testing.outside import Outside
-from flink_agents.testing.snapshots import Snapshot
 
 EVERYWHERE = "everywhere"
 

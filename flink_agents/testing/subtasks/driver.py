@@ -22,12 +22,12 @@ from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.crash_points import CrashPoints
-from flink_agents.testing.downstream import DownstreamView
-from flink_agents.testing.due_timers import DueTimers
-from flink_agents.testing.fake_state import FakeBackend
-from flink_agents.testing.given import check_open, check_tag
-from flink_agents.testing.pauses import Pauses
+from flink_agents.testing.fakes.downstream import DownstreamView
+from flink_agents.testing.fakes.pauses import Pauses
+from flink_agents.testing.fakes.state import FakeBackend
+from flink_agents.testing.subtasks.crash_points import CrashPoints
+from flink_agents.testing.subtasks.due_timers import DueTimers
+from flink_agents.testing.subtasks.given import check_open, check_tag
 
 START = 1_700_000_000_000
 """Wall-clock time at which a harness starts, in milliseconds."""

@@ -20,12 +20,12 @@ from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
 from flink_agents.runtime.retention.pruning import Pruner
-from flink_agents.testing.driver import Clock, Driver, Subtask, leaving
-from flink_agents.testing.due_timers import DueTimers
-from flink_agents.testing.fake_flink import FakeFlink
-from flink_agents.testing.fake_state import FakeBackend, KeyState
-from flink_agents.testing.outside import OutsideCalls
-from flink_agents.testing.pauses import Pauses
+from flink_agents.testing.fakes.checkpoints import FakeFlink
+from flink_agents.testing.fakes.outside import OutsideCalls
+from flink_agents.testing.fakes.pauses import Pauses
+from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.subtasks.driver import Clock, Driver, Subtask, leaving
+from flink_agents.testing.subtasks.due_timers import DueTimers
 
 Shipped = TypeVar("Shipped")
 

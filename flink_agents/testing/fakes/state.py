@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.keyed_state import KeyedState
-from flink_agents.testing.downstream import DownstreamView
+from flink_agents.testing.fakes.downstream import DownstreamView
 
 K = TypeVar("K")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.testing.driver import Subtask
-from flink_agents.testing.snapshots import gauges_of, sum_of
+from flink_agents.testing.fakes.snapshots import gauges_of, sum_of
+from flink_agents.testing.subtasks.driver import Subtask
 
 Values = Mapping[str, int | float]
 """Values of metrics by dotted name."""

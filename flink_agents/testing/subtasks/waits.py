@@ -9,11 +9,11 @@ from typing import Any
 from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
 from flink_agents.runtime.serde.keys import encode_key
-from flink_agents.testing.building import Builder
-from flink_agents.testing.delayed import PendingDelayed, shown
-from flink_agents.testing.fake_state import KeyState
-from flink_agents.testing.given import given_request
-from flink_agents.testing.signals import PendingWait, waits_in, waits_of
+from flink_agents.testing.fakes.delayed import PendingDelayed, shown
+from flink_agents.testing.fakes.signals import PendingWait, waits_in, waits_of
+from flink_agents.testing.fakes.state import KeyState
+from flink_agents.testing.subtasks.building import Builder
+from flink_agents.testing.subtasks.given import given_request
 
 
 class WaitsShown(Builder):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.testing.driver import Subtask
-from flink_agents.testing.meters import MetricSums
+from flink_agents.testing.fakes.snapshots import Snapshot
 from flink_agents.testing.records import Records
-from flink_agents.testing.shown_waits import WaitsShown
-from flink_agents.testing.snapshots import Snapshot
+from flink_agents.testing.subtasks.driver import Subtask
+from flink_agents.testing.subtasks.meters import MetricSums
+from flink_agents.testing.subtasks.waits import WaitsShown
 
 
 class Restarts(WaitsShown, Records):

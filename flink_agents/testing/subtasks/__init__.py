@@ -1,0 +1,1 @@
+"""The subtasks of an operator in a test: how they are built, driven and inspected."""
