@@ -1,1 +1,1 @@
-"""What stands in for Flink, and for the world outside of an operator, in a test."""
+"""Fakes of Flink, and of the world outside of an operator, for tests."""
