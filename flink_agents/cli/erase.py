@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.places import Client, Topic
+from flink_agents.cli.runs.places import AnswersTopic, Client, Topic
 from flink_agents.cli.runs.requests import NO_ANSWER, REJECTED_CODE, Yes, key_value, requests_to
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def erase(
     cluster: Annotated[
         str | None, typer.Option(metavar="URL", help="REST address of the job's cluster.")
     ] = None,
+    answers: AnswersTopic = None,
     client: Client = None,
     path: Annotated[Path | None, typer.Option("--path", help="Directory or file of trace records.")] = None,
     trace_topic: Topic = None,
@@ -55,7 +56,7 @@ def erase(
     rest = None if cluster is None else ClusterRest(cluster)
     code = 0
     if signals is not None:
-        code = _in_state(key, requests_to(signals, client, rest), timeout)
+        code = _in_state(key, requests_to(signals, client, rest, answers), timeout)
     for line in (
         *(_in_journal(key, store, journal) if code == 0 and (store or journal) else ()),
         *(_in_files(key, path) if path is not None else ()),
@@ -74,8 +75,8 @@ def _in_state(key: str, requests: KeyRequests, seconds: float) -> int:
     from flink_agents.api.events.key_requests import ERASED, erase_request
 
     answers = requests.ask(erase_request(key_value(key)), seconds)
-    if requests.rest is None:
-        typer.echo("state: the request is sent; with --cluster, the job's answer is shown")
+    if not requests.answered:
+        typer.echo("state: the request is sent; with --answers or --cluster, the job's answer is shown")
         return 0
     if not answers:
         typer.echo(f"state: the job has not answered within {seconds:g} s", err=True)

@@ -17,6 +17,7 @@ import typer
 
 from flink_agents.api.settings.options import CONSOLE_TOKEN_VARIABLE
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.runs.places import AnswersTopic
 
 if TYPE_CHECKING:
     from flink_agents.plan.model import AgentPlan
@@ -36,6 +37,7 @@ def ui(
     ] = None,
     requests: Annotated[str | None, typer.Option(help="The topic of requests for approvals.")] = None,
     signals: Annotated[str | None, typer.Option(help="The topic that the job reads signals from.")] = None,
+    answers: AnswersTopic = None,
     dead_letters: Annotated[
         list[str] | None, typer.Option(help="A topic of dead letters; any number of them.")
     ] = None,
@@ -73,6 +75,7 @@ def ui(
         client=_client(client) if needs_client or client else {},
         requests=requests,
         signals=signals,
+        answers=answers,
         dead_letters=tuple(dead_letters or ()),
         cluster=cluster,
         plans=_plans(plan or ()),

@@ -1,15 +1,38 @@
-"""Tells people what a job answers about a key, and what its watchdog has logged."""
+"""A job's answers about a key, as lines of JSON and in words; and the lines of its watchdog in words."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flink_agents.trace.rendering import took, wait_text, when
 
+_LONG = ("memory", "signals", "aside", "delayed", "waits")
+"""Parts of an answer that are left out if it is too long, in this order."""
 
-def inspected(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Say what a job has of a key, by its answer to a request."""
+
+def answer_line(answer: Mapping[str, Any], most: int) -> str:
+    """Return an answer as a line of JSON. Parts are left out if it has more than ``most`` characters."""
+    line = json.dumps(answer, separators=(",", ":"), default=str)
+    for name in _LONG:
+        if len(line) <= most:
+            break
+        if answer.get(name):
+            answer = {**answer, name: f"{len(answer[name])}, left out"}
+            line = json.dumps(answer, separators=(",", ":"), default=str)
+    return line
+
+
+def inspected(answer: Mapping[str, Any]) -> list[str]:
+    """Explain the state of a key, as in a job's answer. The topic may hold an answer of another form."""
+    try:
+        return list(_inspected(answer))
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
+        return [f"An answer has a form that this version cannot explain: {error!r}"]
+
+
+def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
     if not answer.get("known", True):
         yield f"The job has nothing of this key in agent {answer.get('agent')}."
         return

@@ -5,12 +5,25 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.target import TraceSink
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class QueuedSink:
+class Sink(Protocol[T_contra]):
+    """Takes batches of items. Its methods are called by one thread, and may block and raise."""
+
+    def write(self, records: Sequence[T_contra]) -> None:
+        """Write a batch."""
+        ...
+
+    def close(self) -> None:
+        """Write the rest and release all resources."""
+        ...
+
+
+class QueuedSink(Generic[T]):
     """A sink that takes records at once, and writes them later.
 
     Args:
@@ -21,19 +34,19 @@ class QueuedSink:
     """
 
     def __init__(
-        self, name: str, sink: TraceSink, most: int, on_error: Callable[[int, BaseException], None]
+        self, name: str, sink: Sink[T], most: int, on_error: Callable[[int, BaseException], None]
     ) -> None:
         self._name = name
         self._sink = sink
         self._most = most
         self._on_error = on_error
         self._changed = threading.Condition()
-        self._batches: deque[Sequence[TraceRecord]] = deque()
+        self._batches: deque[Sequence[T]] = deque()
         self._waiting = 0
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def write(self, records: Sequence[TraceRecord]) -> None:
+    def write(self, records: Sequence[T]) -> None:
         """Queue ``records``.
 
         Raises:
@@ -84,7 +97,7 @@ class QueuedSink:
         except Exception as error:
             self._on_error(0, error)
 
-    def _next(self) -> Sequence[TraceRecord]:
+    def _next(self) -> Sequence[T]:
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closing)
             return self._batches.popleft() if self._batches else ()

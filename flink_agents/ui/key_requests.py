@@ -1,69 +1,146 @@
-"""Sends requests about keys to a running job, and reads its answers in the logs of its cluster."""
+"""Sends requests about keys to a running job, and reads its answers from a topic or the logs."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.api.events.key_requests import REPLY_MARK
 from flink_agents.api.events.signals import Signal
+from flink_agents.connectors.kafka.client import reaching
 from flink_agents.connectors.kafka.desk import KafkaApprovals
+from flink_agents.connectors.kafka.requests.latest import reader_of
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.trace.log_lines import marked
 
 PAUSE_SECONDS = 0.5
 
 GRACE_SECONDS = 2.0
-"""How long further answers are waited for: each agent that reads the topic gives one."""
+"""Time to wait for further answers: each agent that reads the topic gives one."""
+
+ANSWERS = "the topic that the job's option answers.kafka.topic names"
+
+Read = Callable[[], list[dict[str, Any]]]
+"""Waits for a short time, and returns all answers since it was made."""
 
 
 @dataclass(frozen=True)
 class KeyRequests:
-    """Sends requests by a topic of signals.
+    """Sends requests through a topic of signals.
 
     Attributes:
         topic: The topic.
-        client: How its brokers are reached: options of kafka-python.
-        rest: The cluster whose logs have the answers; None to send only.
+        client: Options of kafka-python for the connection.
+        rest: The cluster whose logs have the answers.
+        answers: The topic of answers, which is read instead of the logs. If neither is set, requests are
+            sent, and no answer is read.
     """
 
     topic: str
     client: Mapping[str, Any]
-    rest: ClusterRest | None
+    rest: ClusterRest | None = None
+    answers: str | None = None
+
+    @property
+    def answered(self) -> bool:
+        """True if answers can be read."""
+        return self.rest is not None or self.answers is not None
 
     def ask(self, request: Signal, seconds: float, ends: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Send a request, and return the last answer of each agent that gave one in time.
+        """Send a request, and return the last answer of each agent that answers in time.
 
         Args:
             request: The request.
-            seconds: How long to wait.
-            ends: Outcomes to wait for, the best one first: any agent that has that ends the wait. By default,
-                all will do.
+            seconds: Time limit.
+            ends: Outcomes to wait for, the best one first. An agent with the best outcome ends the wait. By
+                default, any outcome is good.
 
         Raises:
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
             ClusterUnavailableError: The cluster does not answer.
         """
-        KafkaApprovals(self.topic, **self.client).send([request])
-        if self.rest is None:
-            return []
-        until, settled = time.monotonic() + seconds, 0.0
-        while True:
-            found, now = self._answers(self.rest, request.id), time.monotonic()
-            outcomes = {str(one.get("outcome")) for one in found}
-            if (ends and ends[0] in outcomes) or now >= until:
-                return found
-            if found and (ends is None or outcomes <= set(ends)):
-                settled = settled or now
-                if now - settled >= GRACE_SECONDS:
-                    return found
-            time.sleep(PAUSE_SECONDS)
+        # A topic is read from its end, so it is opened before the request is sent.
+        with self._reader() as read:
+            KafkaApprovals(self.topic, **self.client).send([request])
+            return [] if read is None else _wait(read, request.id, seconds, ends)
 
-    def _answers(self, rest: ClusterRest, request: str | None) -> list[dict[str, Any]]:
-        found = [one for log in rest.task_logs() for one in marked(log, REPLY_MARK)]
-        own = sorted(
-            (one for one in found if one.get("request") == request), key=lambda one: one.get("time") or 0
-        )
-        return list({one.get("agent"): one for one in own}.values())
+    @contextmanager
+    def _reader(self) -> Iterator[Read | None]:
+        if self.answers is not None:
+            with reaching(), _topic_reader(self.answers, self.client) as read:
+                yield read
+        elif self.rest is not None:
+            yield log_reader(self.rest)
+        else:
+            yield None
+
+
+def _wait(
+    read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    until, settled = time.monotonic() + seconds, 0.0
+    while True:
+        found, now = last_answers(read(), request), time.monotonic()
+        outcomes = {str(one.get("outcome")) for one in found}
+        if (ends and ends[0] in outcomes) or now >= until:
+            return found
+        if found and (ends is None or outcomes <= set(ends)):
+            settled = settled or now
+            if now - settled >= GRACE_SECONDS:
+                return found
+
+
+def last_answers(answers: list[dict[str, Any]], request: str | None) -> list[dict[str, Any]]:
+    """Return the last answer of each agent to a request."""
+    own = [one for one in answers if one.get("request") == request]
+    own.sort(key=lambda one: _number(one.get("time")))
+    return list({str(one.get("agent")): one for one in own}.values())
+
+
+def _number(value: Any) -> float:
+    """Return the time of an answer, which may have none."""
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def log_reader(rest: ClusterRest) -> Read:
+    """Return a reader of the answers in the logs of TaskManagers."""
+    looked = False
+
+    def read() -> list[dict[str, Any]]:
+        nonlocal looked
+        if looked:
+            time.sleep(PAUSE_SECONDS)
+        looked = True
+        return [one for log in rest.task_logs() for one in marked(log, REPLY_MARK)]
+
+    return read
+
+
+@contextmanager
+def _topic_reader(topic: str, client: Mapping[str, Any]) -> Iterator[Read]:
+    with reader_of(topic, client, ANSWERS) as (consumer, partitions):
+        consumer.seek_to_end(*partitions)
+        for one in partitions:
+            # The seek is lazy: without this, it could be after the answer.
+            consumer.position(one)
+        found: list[dict[str, Any]] = []
+
+        def read() -> list[dict[str, Any]]:
+            for records in consumer.poll(timeout_ms=int(PAUSE_SECONDS * 1000)).values():
+                found.extend(one for record in records if (one := _parsed(record.value)) is not None)
+            return list(found)
+
+        yield read
+
+
+def _parsed(value: bytes | None) -> dict[str, Any] | None:
+    """Return a record of the topic as an answer; None if another producer wrote something else."""
+    try:
+        parsed = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None

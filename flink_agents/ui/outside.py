@@ -176,14 +176,15 @@ class Outside:
         """Ask the job what there is of a key, and return its answer in words.
 
         Raises:
-            RejectedAnswerError: No topic of signals or no cluster is named.
+            RejectedAnswerError: No topic of signals is named, or neither a topic of answers nor a cluster.
             KafkaStreamError: The brokers cannot be reached.
             ClusterUnavailableError: The cluster does not answer.
         """
-        if self._settings.signals is None or self._settings.cluster is None:
-            raise _not_set_up("requests", "--signals TOPIC and --cluster URL")
-        rest = ClusterRest(self._settings.cluster)
-        requests = KeyRequests(self._settings.signals, self._settings.client, rest)
+        settings = self._settings
+        if settings.signals is None or not settings.can_ask:
+            raise _not_set_up("requests", "--signals TOPIC, and --answers TOPIC or --cluster URL")
+        rest = None if settings.cluster is None else ClusterRest(settings.cluster)
+        requests = KeyRequests(settings.signals, settings.client, rest, settings.answers)
         answers = requests.ask(inspect_request(key), seconds)
         if not answers:
             return [f"The job has not answered within {seconds:g} s."]

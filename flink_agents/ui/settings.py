@@ -26,6 +26,7 @@ class ConsoleSettings:
         client: How the brokers are reached: options of kafka-python.
         requests: Topic of requests for approvals.
         signals: Topic that the job reads signals from.
+        answers: Topic of the job's answers to requests.
         dead_letters: Topics of dead letters.
         cluster: Address of Flink's REST interface.
         plans: Plans of agents, for the graph.
@@ -37,10 +38,16 @@ class ConsoleSettings:
     client: Mapping[str, Any] = field(default_factory=dict[str, Any])
     requests: str | None = None
     signals: str | None = None
+    answers: str | None = None
     dead_letters: tuple[str, ...] = ()
     cluster: str | None = None
     plans: tuple[AgentPlan, ...] = ()
     journals: JournalReader | None = None
+
+    @property
+    def can_ask(self) -> bool:
+        """True if a job can be asked about a key, and its answer can be read."""
+        return self.signals is not None and (self.answers is not None or self.cluster is not None)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,10 @@ DEFAULTS = {
     "trace.total-size-mb": 256,
     "trace.kafka.bootstrap-servers": None,
     "trace.kafka.topic": "flink-agents-trace",
+    "trace.kafka.client": None,
+    "answers.kafka.topic": None,
+    "answers.kafka.bootstrap-servers": None,
+    "answers.kafka.client": None,
     "trace.otlp-endpoint": None,
 }
 

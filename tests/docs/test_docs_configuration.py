@@ -21,7 +21,7 @@ GROUPS = {
     "Local jobs": ("local.",),
     "Journals": ("action-state.",),
     "Stores": ("action-state.memory.", "action-state.sqlite.", "action-state.kafka."),
-    "Trace": ("trace.",),
+    "Trace": ("trace.", "answers."),
 }
 """Headings of the list, with the beginnings of their options; the longest beginning counts."""
 

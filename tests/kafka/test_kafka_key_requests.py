@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
 from typer.testing import CliRunner
 
 from flink_agents import Signal
+from flink_agents.api.errors.trace import TraceOptionError
+from flink_agents.api.events.key_requests import INSPECT, inspect_request
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
 from flink_agents.connectors.kafka.desk import read_signal
+from flink_agents.kafka_clients import close_producer
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.target import TraceTarget
+from flink_agents.ui.key_requests import KeyRequests
 from flink_agents.ui.settings import ConsoleSettings
 from tests.runtime.operator.test_operator_requests import acting
 from tests.trace.clusters import cluster
@@ -83,18 +89,24 @@ def topic_of(broker: KafkaBroker, name: str) -> str:
     return topic
 
 
-def test_a_job_answers_ends_a_run_and_erases_a_key(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["the logs", "a topic"])
+def test_a_job_answers_ends_a_run_and_erases_a_key(
+    kafka_broker: KafkaBroker, tmp_path: Path, way: str
+) -> None:
     client = kafka_broker.client_options
     topic, brokers = topic_of(kafka_broker, "signals"), json.dumps(client)
     options = {"trace.level": "runs", "trace.directory": str(tmp_path)}
+    by_topic, answers = way == "a topic", topic_of(kafka_broker, "answers")
+    options |= answering_to(answers, client) if by_topic else {}
     with OperatorHarness(acting(), lambda value: "k", config=options, **PLAIN) as harness:
         harness.push("wait")
         with job(harness, topic, client) as address:
-            sent = ("--signals", topic, "--client", brokers, "--cluster", address)
-            told = run("why", "k", *sent)
+            read = ("--answers", answers) if by_topic else ("--cluster", address)
+            sent = ("--signals", topic, "--client", brokers, *read)
+            told = run("why", "k", "--path", str(tmp_path), *sent)
             assert told.exit_code == 0, told.output
             assert "The job says:" in told.output and "the signal 'paid'" in told.output
-            name = told.output.split("Run ")[1].split()[0]
+            name = told.output.split("The job says:")[1].split("Run ")[1].split()[0]
             busy = run("erase", "k", "--yes", *sent)
             assert busy.exit_code == 1 and "unfinished" in busy.output
             # The trace has the key of the run.
@@ -107,11 +119,78 @@ def test_a_job_answers_ends_a_run_and_erases_a_key(kafka_broker: KafkaBroker, tm
                 erased = run("erase", "k", "--yes", "--path", str(tmp_path), *sent)
                 assert erased.exit_code == 0 and f"erased {values}" in erased.output, erased.output
             assert f"topic {topic}: records of the key stay" in erased.output
-            settings = ConsoleSettings(client=client, signals=topic, cluster=address)
+            settings = ConsoleSettings(client=client, signals=topic)
+            settings = replace(settings, answers=answers) if by_topic else replace(settings, cluster=address)
             with console(settings) as (browser, _, _):
                 said = browser.submit("/keys/inspect?raw=sk", {"key": "sk"}, "/keys?key=k")
                 assert "The job says: Nothing of the key is unfinished" in said
-        assert [one.record for one in harness.dead_letters] == ["wait"]
+    assert [one.record for one in harness.dead_letters] == ["wait"]
+
+
+def answering_to(topic: str, client: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a job that answers to a topic, with the client's options as strings."""
+    more = {f"answers.kafka.client.{name}": str(value) for name, value in CLIENT.items()}
+    servers = client["bootstrap_servers"]
+    return {"answers.kafka.topic": topic, "answers.kafka.bootstrap-servers": servers} | more
+
+
+CLIENT = {"retries": 3, "linger-ms": 0, "client_id": "answers"}
+
+
+def test_a_topic_of_answers_is_checked_and_holds_whole_answers(kafka_broker: KafkaBroker) -> None:
+    client = kafka_broker.client_options
+    topic, answers = topic_of(kafka_broker, "signals"), topic_of(kafka_broker, "answers")
+    brokers = json.dumps(client)
+    absent = run("why", "k", "--signals", topic, "--client", brokers, "--answers", "no-such-topic")
+    assert absent.exit_code == 2 and "answers.kafka.topic" in absent.output, absent.output
+    # What another producer writes is no answer, and an old answer is none to a new request.
+    harmless = [b"no JSON", b"7", b"[]", None, b'{"request": 7}', b"[" * 100_000]
+    for value in harmless:
+        produce(client, answers, value)
+    with OperatorHarness(
+        acting(), lambda value: "k", config=answering_to(answers, client), **PLAIN
+    ) as harness:
+        for _ in range(60):
+            harness.push("plain")
+        with job(harness, topic, client):
+            requests = KeyRequests(topic, client, answers=answers)
+            for _ in range(2):
+                request = inspect_request("k")
+                (found,) = requests.ask(request, 60.0)
+                assert found["request"] == request.id and found["sequence"] == 60 and found["memory"]
+            silent = run(
+                "why", "k", "--signals", topic, "--client", brokers, "--answers", topic, "--timeout", "0.5"
+            )
+            assert silent.exit_code == 1 and "has not answered" in silent.output
+
+
+def produce(client: dict[str, Any], topic: str, value: bytes | None) -> None:
+    producer: Any = KafkaProducer(**client)
+    producer.send(topic, key=b"k", value=value)
+    close_producer(producer, 30.0)
+
+
+def test_brokers_that_are_away_do_not_hold_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # Nobody accepts connections there.
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = answering_to("answers", {"bootstrap_servers": servers}) | {
+            "answers.kafka.client.max_block_ms": "200",
+            "answers.kafka.client.bootstrap_timeout_ms": "200",
+        }
+        with OperatorHarness(acting(), lambda value: "k", config=options, **PLAIN) as harness:
+            for _ in range(3):
+                harness.signal("k", INSPECT, id="i")
+                assert harness.push("plain")
+    assert any("did not reach their topic" in one.getMessage() for one in caplog.records)
+
+
+def test_a_topic_of_answers_needs_brokers() -> None:
+    with (
+        pytest.raises(TraceOptionError, match=r"answers\.kafka\.bootstrap-servers"),
+        OperatorHarness(acting(), lambda value: "k", config={"answers.kafka.topic": "a"}, **PLAIN),
+    ):
+        pass
 
 
 def test_runs_are_read_from_a_topic(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.log_lines import marked
 from flink_agents.trace.reading import read_files
 from flink_agents.trace.sinks.log import MARK
-from flink_agents.ui.key_requests import KeyRequests
+from flink_agents.ui.key_requests import last_answers, log_reader
 from tests.suite.tables import each
 from tests.trace.clusters import cluster
 from tests.trace.test_trace_records import PLAIN, paying
@@ -262,6 +262,5 @@ def test_each_agent_has_its_last_answer() -> None:
     ]
     log = "\n".join(f"INFO {REPLY_MARK}{json.dumps(line)}" for line in lines).encode()
     with cluster(lambda: log) as address:
-        requests = KeyRequests("topic", {}, ClusterRest(address))
-        found = requests._answers(ClusterRest(address), "r")  # pyright: ignore[reportPrivateUsage]
+        found = last_answers(log_reader(ClusterRest(address))(), "r")
     assert {one["agent"]: one["outcome"] for one in found} == {"a": "ended", "b": "rejected"}

@@ -1,7 +1,8 @@
 """Requests about a key to a running job: inspect it, end one of its runs, erase it.
 
-They travel as signals with reserved names, and no run receives them. The operator answers from its state. The
-answer is a line in the TaskManager's log, which starts with :data:`REPLY_MARK`; observers get it, too.
+They travel as signals with reserved names, and no run receives them. The operator answers from its state.
+An answer is a line in the TaskManager's log, which starts with :data:`REPLY_MARK`. Observers receive it, too,
+and so does the topic ``answers.kafka.topic``, if the job has one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from flink_agents.api.settings.tracing import TraceLevel
 
 
 class TraceOptions:
-    """Amount and destination of the trace records of runs."""
+    """Amount and destination of the trace records of runs, and the topic of answers to requests."""
 
     TRACE_LEVEL = option("trace.level", TraceLevel, TraceLevel.OFF)(
         "Amount of records. runs: begin, end, waits. calls: also actions and durable steps. content: "
@@ -43,6 +43,16 @@ class TraceOptions:
     )
     TRACE_KAFKA_SERVERS = option("trace.kafka.bootstrap-servers", str)("Brokers of the sink kafka.")
     TRACE_KAFKA_TOPIC = option("trace.kafka.topic", str, "flink-agents-trace")("Topic of the sink kafka.")
+    TRACE_KAFKA_CLIENT = option("trace.kafka.client", cast("type[dict[str, Any]]", dict))(
+        "Options of kafka-python for it."
+    )
+    ANSWERS_TOPIC = option("answers.kafka.topic", str)(
+        "Topic for answers to `why`, `runs end` and `erase`. Default: only the log."
+    )
+    ANSWERS_SERVERS = option("answers.kafka.bootstrap-servers", str)("Brokers of that topic.")
+    ANSWERS_CLIENT = option("answers.kafka.client", cast("type[dict[str, Any]]", dict))(
+        "Options of kafka-python for it."
+    )
     TRACE_OTLP_ENDPOINT = option("trace.otlp-endpoint", str)(
         "Address of the sink otel, such as http://localhost:4318/v1/traces. Default: "
         "OTEL_EXPORTER_OTLP_ENDPOINT."

@@ -33,6 +33,14 @@ Cluster = Annotated[
 ]
 
 
+AnswersTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--answers", help="The topic that the option answers.kafka.topic of the job names. Default: the logs."
+    ),
+]
+
+
 @dataclass(frozen=True)
 class TracePlace:
     """The places of trace records.

@@ -10,7 +10,7 @@ import typer
 
 from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -26,18 +26,18 @@ Signals = Annotated[str, typer.Option("--signals", help="The topic that the job 
 Address = Annotated[
     str | None,
     typer.Option(
-        "--cluster", metavar="URL", help="REST address of the cluster, where the job's answer is read."
+        "--cluster", metavar="URL", help="REST address of the cluster, whose logs have the job's answer."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
-def requests_to(topic: str, client: str | None, rest: ClusterRest | None) -> KeyRequests:
+def requests_to(topic: str, client: str | None, rest: ClusterRest | None, answers: str | None) -> KeyRequests:
     """Return a sender of requests to the brokers in ``--client``."""
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.ui.key_requests import KeyRequests
 
-    return KeyRequests(topic, client_options(client), rest)
+    return KeyRequests(topic, client_options(client), rest, answers)
 
 
 def key_value(text: str) -> Any:
@@ -59,6 +59,7 @@ def runs_end(
     trace_topic: Topic = None,
     client: Client = None,
     cluster: Address = None,
+    answers: AnswersTopic = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end.")] = 60.0,
     yes: Yes = False,
 ) -> None:
@@ -75,11 +76,11 @@ def runs_end(
     if not yes:
         typer.confirm(f"End run {run} of key {value!r} as a dead letter?", abort=True)
     rest = None if cluster is None else ClusterRest(cluster)
-    requests = requests_to(signals, client, rest)
-    answers = requests.ask(end_request(value, run, reason, by), timeout, (ENDED, "rejected"))
-    if rest is None:
-        return typer.echo(f"sent to {signals}; with --cluster, the job's answer is shown")
-    report(answers, timeout, (ENDED,))
+    requests = requests_to(signals, client, rest, answers)
+    found = requests.ask(end_request(value, run, reason, by), timeout, (ENDED, "rejected"))
+    if not requests.answered:
+        return typer.echo(f"sent to {signals}; with --answers or --cluster, the job's answer is shown")
+    report(found, timeout, (ENDED,))
 
 
 def report(answers: list[dict[str, Any]], seconds: float, good: Sequence[str]) -> None:

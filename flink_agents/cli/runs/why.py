@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
+from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -38,6 +38,7 @@ def why(
     client: Client = None,
     cluster: Cluster = None,
     signals: Signals = None,
+    answers: AnswersTopic = None,
     requests: Annotated[str | None, typer.Option(help="The topic of requests for approvals.")] = None,
     store: Annotated[str | None, typer.Option(help="The store of the journal.")] = None,
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
@@ -53,13 +54,13 @@ def why(
 
     rest = None if cluster is None else ClusterRest(cluster)
     known = False
-    others = bool(rest or requests or store or journal)
+    others = bool(rest or requests or store or journal or signals)
     for found, lines in (
         _traced(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others),
         _approvals(requests, client, key),
         _recorded(store, journal, key),
         *((_logged(rest, key), _trouble(rest)) if rest is not None else ()),
-        _answered(signals, client, rest, key, timeout),
+        _answered(signals, answers, client, rest, key, timeout),
     ):
         known = known or found
         for line in lines:
@@ -182,21 +183,28 @@ def _backpressure(rest: ClusterRest, place: str, vertex: str) -> str:
 
 
 def _answered(
-    topic: str | None, client: str | None, rest: ClusterRest | None, key: str, seconds: float
+    topic: str | None,
+    answers: str | None,
+    client: str | None,
+    rest: ClusterRest | None,
+    key: str,
+    seconds: float,
 ) -> Said:
     if topic is None:
         return False, []
-    if rest is None:
-        raise typer.BadParameter("--signals needs --cluster, where the job answers", param_hint="--signals")
+    if rest is None and answers is None:
+        raise typer.BadParameter(
+            "--signals needs --answers or --cluster, where the job answers", param_hint="--signals"
+        )
     from flink_agents.api.events.key_requests import inspect_request
     from flink_agents.cli.runs.requests import key_value, requests_to
     from flink_agents.trace.answers import inspected
 
-    answers = requests_to(topic, client, rest).ask(inspect_request(key_value(key)), seconds)
-    if not answers:
+    found = requests_to(topic, client, rest, answers).ask(inspect_request(key_value(key)), seconds)
+    if not found:
         return False, [
             f"The job has not answered within {seconds:g} s: it may be down, or may not read {topic}."
         ]
-    known = [one for one in answers if one.get("known", True)]
-    said = [line for one in known or answers for line in inspected(one)]
+    known = [one for one in found if one.get("known", True)]
+    said = [line for one in known or found for line in inspected(one)]
     return bool(known), ["The job says:", *said]

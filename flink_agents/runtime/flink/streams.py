@@ -48,6 +48,7 @@ from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder
+from flink_agents.trace.answer_topic import answer_topic_of
 from flink_agents.trace.recording.assembly import check_trace_options
 
 
@@ -122,6 +123,7 @@ class FlinkAgentInput(AgentInput):
         output_type = stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
         check_trace_options(self._job.config)
+        answer_topic_of(self._job.config)
         if lineage:
             output_type = Types.PICKLED_BYTE_ARRAY()
             side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}

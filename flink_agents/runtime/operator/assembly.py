@@ -53,6 +53,7 @@ from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
+from flink_agents.trace.answer_topic import answer_topic_of
 from flink_agents.trace.recording.assembly import recorder_of
 from flink_agents.trace.recording.recorder import TracedSubtask
 
@@ -188,7 +189,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
     observers = made_observers(blueprint.observers, metrics)
     traced = TracedSubtask(job_id, agent.plan.name, host.subtask, host.attempt)
     recorder = recorder_of(config, traced, lambda number: metrics.count("trace_drops", None, number))
-    observers += [recorder] if recorder is not None else []
+    observers += [one for one in (recorder, answer_topic_of(config)) if one is not None]
     shared = RunEnvironment(
         agent,
         agent.plan.name,

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flink_agents.api.errors.trace import TraceOptionError
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.kafka_clients import close_producer
 from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.kafka_topic import SEND_SECONDS, KafkaTopic
 from flink_agents.trace.target import TraceTarget
-
-SEND_SECONDS = 10.0
 
 
 class KafkaSink:
-    """Sends records with acknowledgement of the leader. Nothing is sent twice on purpose.
+    """Sends records with acknowledgement of the leader. A failed record is not sent again.
 
     Args:
         servers: Addresses of brokers, separated by commas.
         topic: The topic.
-        seconds: How long a batch may take before it counts as dropped.
+        seconds: Time limit of a batch; after it, its records count as dropped.
+        client: Further options of kafka-python, such as for TLS and SASL.
     """
 
-    def __init__(self, servers: str, topic: str, seconds: float = SEND_SECONDS) -> None:
-        self._servers = servers
-        self._topic = topic
-        self._seconds = seconds
-        self._producer: Any = None
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        seconds: float = SEND_SECONDS,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topic = KafkaTopic(servers, topic, client, seconds)
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> KafkaSink:
-        """Make the sink of a subtask from the options of its job.
+        """Create the sink of a subtask from the options of its job.
 
         Raises:
             TraceOptionError: No broker is named.
@@ -44,38 +46,13 @@ class KafkaSink:
                 found="nothing",
                 fix="set trace.kafka.bootstrap-servers, for example to 'localhost:9092'",
             )
-        return cls(servers, target.config.get(AgentOptions.TRACE_KAFKA_TOPIC))
+        topic = target.config.get(AgentOptions.TRACE_KAFKA_TOPIC)
+        return cls(servers, topic, client=target.config.below(AgentOptions.TRACE_KAFKA_CLIENT.key))
 
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Send records and wait until the broker has them."""
-        producer = self._open()
-        sent = [
-            producer.send(self._topic, key=record.run_id.encode(), value=record.to_bytes())
-            for record in records
-        ]
-        producer.flush(self._seconds)
-        for one in sent:
-            one.get(self._seconds)
+        self._topic.send((record.run_id.encode(), record.to_bytes()) for record in records)
 
     def close(self) -> None:
         """Close the client."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            close_producer(producer, 1.0)
-
-    def _open(self) -> Any:
-        if self._producer is None:
-            from kafka import KafkaProducer
-
-            most = int(self._seconds * 1000)
-            self._producer = KafkaProducer(
-                bootstrap_servers=self._servers.split(","),
-                acks=1,
-                enable_idempotence=False,
-                linger_ms=5,
-                max_block_ms=most,
-                request_timeout_ms=max(1, most - 1000),
-                delivery_timeout_ms=most,
-                metrics_enabled=False,
-            )
-        return self._producer
+        self._topic.close()

@@ -37,7 +37,7 @@ def keys(view: View, request: Request) -> Response:
         has_journal=view.settings.journals is not None,
         signal_key=_as_written(canonical),
         can_signal=view.settings.signals is not None,
-        can_ask=view.settings.signals is not None and view.settings.cluster is not None,
+        can_ask=view.settings.can_ask,
     )
 
 

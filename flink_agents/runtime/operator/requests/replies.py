@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 from flink_agents.api.common.logs import MAX_CHARACTERS, bounded_logger
 from flink_agents.api.events.key_requests import PREFIX, REPLY_MARK
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.trace.answers import answer_line
 
 _log = bounded_logger("flink_agents.requests")
-
-_LONG = ("memory", "signals", "aside", "delayed", "waits")
-"""Parts of an answer that are left out if a line of the log has no room for it, in this order."""
 
 
 class Replies:
@@ -45,18 +42,6 @@ class Replies:
             "time": round(time.time(), 3),
             **more,
         }
-        _log.info("%s%s", REPLY_MARK, _line(answer))
+        _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
         if (tell := self._shared.observers.request_answered) is not None:
             tell(key_text, answer)
-
-
-def _line(answer: dict[str, Any]) -> str:
-    """Return an answer as a line that the log does not cut."""
-    line = json.dumps(answer, separators=(",", ":"), default=str)
-    for name in _LONG:
-        if len(line) <= MAX_CHARACTERS:
-            break
-        if answer.get(name):
-            answer = answer | {name: f"{len(answer[name])}, left out"}
-            line = json.dumps(answer, separators=(",", ":"), default=str)
-    return line

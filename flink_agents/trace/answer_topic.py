@@ -1,0 +1,107 @@
+"""Sends the answers to requests about keys to a Kafka topic, if the job names one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents import redaction
+from flink_agents.api.agents.observers import RunObserver
+from flink_agents.api.common.logs import bounded_logger
+from flink_agents.api.errors.trace import TraceOptionError
+from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.trace.answers import answer_line
+from flink_agents.trace.queued_sink import QueuedSink
+from flink_agents.trace.sinks.kafka_topic import KafkaTopic
+
+_log = bounded_logger("flink_agents.requests")
+
+MOST_WAITING = 1_000
+"""Answers that can wait for the brokers. Further ones are dropped, and logged."""
+
+MOST_CHARACTERS = 500_000
+"""Length of an answer, so that brokers with default settings accept it."""
+
+CLOSE_SECONDS = 5.0
+
+Pair = tuple[bytes, bytes]
+
+
+class AnswerTopic(RunObserver):
+    """Sends each answer to a topic, keyed by its request.
+
+    A thread of its own sends them, so brokers that do not answer neither block nor fail the job.
+
+    Args:
+        topic: The topic.
+    """
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self._queue = QueuedSink[Pair]("answers", _Pairs(topic), MOST_WAITING, _dropped)
+
+    @override
+    def request_answered(self, key_text: str, answer: Mapping[str, Any]) -> None:
+        """Queue an answer."""
+        request = str(answer.get("request") or "")
+        line = redaction.hide(answer_line(answer, MOST_CHARACTERS))
+        try:
+            self._queue.write([(request.encode("utf-8", "replace"), line.encode("utf-8", "replace"))])
+        except BufferError as error:
+            _dropped(1, error)
+
+    @override
+    def closed(self) -> None:
+        """Send queued answers, in bounded time."""
+        self._queue.flush(CLOSE_SECONDS)
+        self._queue.end()
+
+
+class _Pairs:
+    """A sink of pairs.
+
+    Args:
+        topic: The topic.
+    """
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self._topic = topic
+
+    def write(self, records: Sequence[Pair]) -> None:
+        """Send ``records``."""
+        self._topic.send(records)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._topic.close()
+
+
+def answer_topic_of(config: Configuration) -> AnswerTopic | None:
+    """Return the sender of answers of a subtask, or None if the job names no topic.
+
+    Raises:
+        TraceOptionError: A topic is named, but no broker.
+    """
+    topic = config.get(AgentOptions.ANSWERS_TOPIC)
+    if not topic:
+        return None
+    servers = config.get(AgentOptions.ANSWERS_SERVERS)
+    if not servers:
+        raise TraceOptionError(
+            f"the topic {topic!r} for answers to requests has no broker",
+            expected=f"the option {AgentOptions.ANSWERS_SERVERS.key}",
+            found="nothing",
+            fix=f"set {AgentOptions.ANSWERS_SERVERS.key}, for example to 'localhost:9092'",
+        )
+    client = config.below(AgentOptions.ANSWERS_CLIENT.key)
+    return AnswerTopic(KafkaTopic(servers, topic, client, creates=False))
+
+
+def _dropped(number: int, error: BaseException) -> None:
+    if number:
+        _log.warning(
+            "%s answer(s) to requests did not reach their topic; the log has them: %s", number, repr(error)
+        )
+    else:
+        _log.warning("the Kafka client of answers to requests could not be closed: %s", repr(error))

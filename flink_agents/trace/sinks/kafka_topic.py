@@ -1,0 +1,83 @@
+"""Writes pairs of key and value to a Kafka topic, for sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.kafka_clients import close_producer
+
+SEND_SECONDS = 10.0
+
+
+class KafkaTopic:
+    """Sends records with acknowledgement of the leader. A failed record is not sent again.
+
+    Args:
+        servers: Addresses of brokers, separated by commas.
+        topic: The topic.
+        client: Further options of kafka-python, such as for TLS and SASL. Strings are converted.
+        seconds: Time limit of a batch.
+        creates: True if brokers may create the topic.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        client: Mapping[str, Any] | None = None,
+        seconds: float = SEND_SECONDS,
+        creates: bool = True,
+    ) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._client = {name.replace("-", "_"): value for name, value in (client or {}).items()}
+        self._seconds = seconds
+        self._creates = creates
+        self._producer: Any = None
+
+    def send(self, records: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send records and wait until the broker has them."""
+        producer = self._open()
+        sent = [producer.send(self._topic, key=key, value=value) for key, value in records]
+        producer.flush(self._seconds)
+        for one in sent:
+            one.get(self._seconds)
+
+    def close(self) -> None:
+        """Close the client."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            close_producer(producer, 1.0)
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            from kafka import KafkaProducer
+
+            most = int(self._seconds * 1000)
+            redaction.know(self._client.get("sasl_plain_password"), self._client.get("ssl_password"))
+            defaults: Mapping[str, Any] = KafkaProducer.DEFAULT_CONFIG
+            given = {name: _parsed(value, defaults.get(name)) for name, value in self._client.items()}
+            own = {
+                "bootstrap_servers": self._servers.split(","),
+                "acks": 1,
+                "enable_idempotence": False,
+                "allow_auto_create_topics": self._creates,
+                "linger_ms": 5,
+                "max_block_ms": most,
+                "request_timeout_ms": max(1, most - 1000),
+                "delivery_timeout_ms": most,
+                "metrics_enabled": False,
+            }
+            self._producer = KafkaProducer(**(own | given))
+        return self._producer
+
+
+def _parsed(value: Any, default: Any) -> Any:
+    """Convert a string, as configuration files have it, to the type of kafka-python's default."""
+    if not isinstance(value, str) or not isinstance(default, (bool, int, float)):
+        return value
+    if isinstance(default, bool):
+        return {"true": True, "false": False}[value.strip().lower()]
+    return type(default)(value)
