@@ -21,7 +21,7 @@ _LOCAL_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\(#fa\d{4}\)")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ErrorEntry:
     """One error: its code, its class, that class's parent, a few words, and the Markdown below its title."""
 
     code: str
@@ -39,15 +39,15 @@ def entries_text() -> str:
 
 
 @cache
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, ErrorEntry]:
     """Return all entries by code, in the order of the page."""
     parts = _ENTRY.split(entries_text())
-    found: dict[str, Entry] = {}
+    found: dict[str, ErrorEntry] = {}
     for code, body in zip(parts[1::2], parts[2::2], strict=True):
         text = body.split("\n## ")[0].strip()
         title = _TITLE.match(text)
         assert title is not None, f"{code} has no title"
-        found[code] = Entry(
+        found[code] = ErrorEntry(
             code, title["name"], title["parent"], title["meaning"], text[title.end() :].strip()
         )
     return found
@@ -66,7 +66,7 @@ def index() -> str:
     return "\n".join(lines)
 
 
-def find(word: str) -> Entry | None:
+def find(word: str) -> ErrorEntry | None:
     """Return the entry of a code, with or without ``FA``, or of a class."""
     wanted = word.strip("[]").upper()
     for entry in entries().values():
@@ -75,7 +75,7 @@ def find(word: str) -> Entry | None:
     return None
 
 
-def plain(entry: Entry) -> str:
+def plain(entry: ErrorEntry) -> str:
     """Return the entry for a terminal; links become URLs."""
     text = _LOCAL_LINK.sub(r"\g<text>", entry.text)
     text = _PAGE_LINK.sub(

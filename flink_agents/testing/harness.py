@@ -39,7 +39,7 @@ from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS,
 from flink_agents.testing.recovery.reordering import Reorder, reordered
 from flink_agents.testing.recovery.restarts import Restarts
 from flink_agents.testing.subtasks.crash_points import crash_points
-from flink_agents.testing.subtasks.driver import START as START, Clock, Subtask
+from flink_agents.testing.subtasks.driver import START as START, Clock, HarnessSubtask
 from flink_agents.testing.subtasks.given import check_open, given_selector, milliseconds
 from flink_agents.testing.subtasks.meters import MetricSums
 
@@ -123,7 +123,7 @@ class OperatorHarness(Restarts):
         hang_after: float = 60.0,
         checkpoints: bool = False,
     ) -> None:
-        self._subtasks: list[Subtask] = []
+        self._subtasks: list[HarnessSubtask] = []
         instance = instance_of(agent)
         self.plan, self._code = compile_with_code(instance, name)
         self._config = Configuration.load(config)

@@ -22,7 +22,7 @@ from flink_agents.runtime.execution.limits import ControlFlow
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.names import split_journal_name
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import decode_key, escape
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -119,7 +119,7 @@ class _ReplayHarness(OperatorHarness):
         self._on_call = on_call
         super().__init__(*arguments, **options)
 
-    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
+    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
         return replace(super()._host(number, parallelism, backend), on_call=self._on_call)
 
 

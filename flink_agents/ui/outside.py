@@ -29,7 +29,7 @@ MOST_VALUE = 4000
 
 
 @dataclass(frozen=True)
-class Job:
+class ConsoleJob:
     """A job of the cluster.
 
     Attributes:
@@ -98,7 +98,7 @@ class Outside:
 
     # -- reading ----------------------------------------------------------------------
 
-    def jobs(self) -> Reading[list[Job]] | None:
+    def jobs(self) -> Reading[list[ConsoleJob]] | None:
         """Return the jobs of the cluster; None if no cluster is named."""
         return None if self._jobs is None else self._jobs.read()
 
@@ -234,13 +234,13 @@ def _text(value: bytes | None) -> str:
     return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]} ... ({len(value)} bytes)"
 
 
-def _jobs(cluster: ClusterRest) -> list[Job]:
+def _jobs(cluster: ClusterRest) -> list[ConsoleJob]:
     found = cluster.get("/jobs/overview")["jobs"]
     found.sort(key=lambda one: (one["state"] != "RUNNING", -one["start-time"]))
     return [_job(cluster, one) for one in found[:50]]
 
 
-def _job(cluster: ClusterRest, said: dict[str, Any]) -> Job:
+def _job(cluster: ClusterRest, said: dict[str, Any]) -> ConsoleJob:
     checkpoints, problem = (0, 0), ""
     if said["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
         counts = cluster.get(f"/jobs/{said['jid']}/checkpoints").get("counts", {})
@@ -251,7 +251,7 @@ def _job(cluster: ClusterRest, said: dict[str, Any]) -> Job:
             at = datetime.fromtimestamp(entries[0]["timestamp"] / 1000, UTC).strftime("%H:%M:%S")
             problem = f"{at}Z {_first_cause(entries[0].get('stacktrace', ''))}"
     tasks = {name: number for name, number in said.get("tasks", {}).items() if number and name != "total"}
-    return Job(
+    return ConsoleJob(
         said["jid"], said["name"], said["state"], said["start-time"] / 1000, tasks, checkpoints, problem
     )
 

@@ -30,7 +30,7 @@ from flink_agents.connectors.action_state.kafka.lease import Lease, OwnerStatus
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import Topic
-from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
+from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from tests.kafka.kafka_schedules import World, explore
 from tests.kafka.kafka_stores import journal_in, record
 
@@ -207,7 +207,7 @@ class Store(World):
     # -- what actors do -----------------------------------------------------------------
 
     def append(self) -> Any:
-        (outcome,) = self.appender._write([Write(Entry(journal_in(SETTINGS, 0), [record()]))])
+        (outcome,) = self.appender._write([KafkaWrite(Entry(journal_in(SETTINGS, 0), [record()]))])
         return outcome
 
     def takes_over(self) -> None:
@@ -313,7 +313,7 @@ def early_clock(patch: pytest.MonkeyPatch) -> None:
     write = KafkaWriter._write
     covers = Lease.covers
 
-    def read_first(self: KafkaWriter, batch: list[Write]) -> Any:
+    def read_first(self: KafkaWriter, batch: list[KafkaWrite]) -> Any:
         covered = covers(self._lease)
         patch.setattr(Lease, "covers", lambda _: covered)
         return write(self, batch)

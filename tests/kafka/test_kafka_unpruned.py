@@ -11,7 +11,7 @@ from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing import OperatorHarness
 from tests.cluster.waiting import wait_until
@@ -45,7 +45,7 @@ def test_records_of_keys_that_never_come_again_go(
 ) -> None:
     plain = OperatorHarness._host
 
-    def host(self: OperatorHarness, *arguments: Any) -> Host:
+    def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(
             plain(self, *arguments),
             make_pruner=lambda metrics: Pruner(Prune.RESTORE_ONLY, 0, metrics, None, True),

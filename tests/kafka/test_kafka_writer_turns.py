@@ -16,7 +16,7 @@ from flink_agents.connectors.action_state.kafka.layout import Entry
 from flink_agents.connectors.action_state.kafka.lease import OwnerStatus
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
-from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
+from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from tests.kafka.kafka_stores import journal_in, record
 
 SETTINGS = KafkaSettings("nowhere:1", partitions=4, append_lease_seconds=0)
@@ -76,7 +76,7 @@ def turn(producer: Producer) -> list[Any]:
     )
     made: Any = producer
     writer = KafkaWriter(SETTINGS, JOURNALS, made, claims, *rest)
-    writes = [Write(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
+    writes = [KafkaWrite(Entry(journal_in(SETTINGS, partition), [record()])) for partition in range(4)]
     return writer._write(writes)
 
 

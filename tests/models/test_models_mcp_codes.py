@@ -28,7 +28,7 @@ from flink_agents import (
     mcp_server,
 )
 from flink_agents.models.engine import FlinkDurability, server_toolset
-from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, HTTPAnswers, Kind, failure_of
+from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind, HTTPAnswers, failure_of
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
@@ -180,14 +180,14 @@ def by_code(number: int, message: str = "it failed") -> Exception:
 
 @each("number", [*MAY_HAVE_BEGUN, *NOT_BEGUN])
 def test_the_codes(number: int) -> None:
-    expected = Kind.UNKNOWN if number in MAY_HAVE_BEGUN else Kind.REFUSED
+    expected = FailureKind.UNKNOWN if number in MAY_HAVE_BEGUN else FailureKind.REFUSED
     assert failure_of(by_code(number), HTTPAnswers(), "key").kind is expected
     assert failure_of(by_code(number), HTTPAnswers(), of_call=True).kind is expected
 
 
 @each("number", [-32603, 0, 500, -32602])
 def test_a_code_of_a_request_that_has_no_effect_is_a_rejection(number: int) -> None:
-    assert failure_of(by_code(number), HTTPAnswers()).kind is Kind.REFUSED
+    assert failure_of(by_code(number), HTTPAnswers()).kind is FailureKind.REFUSED
 
 
 def body(key: str | None, method: str = "tools/call") -> bytes:
@@ -214,7 +214,12 @@ ANSWERS: list[tuple[bytes, int]] = [
 
 @each("own", [None, 500, 403, 429])
 def test_a_call_is_judged_by_the_answer_to_itself(own: int | None) -> None:
-    expected = {None: Kind.UNKNOWN, 500: Kind.UNKNOWN, 403: Kind.REFUSED, 429: Kind.NOT_DONE}[own]
+    expected = {
+        None: FailureKind.UNKNOWN,
+        500: FailureKind.UNKNOWN,
+        403: FailureKind.REFUSED,
+        429: FailureKind.NOT_DONE,
+    }[own]
     for first in (True, False):
         http = HTTPAnswers()
         if first and own is not None:
@@ -226,7 +231,7 @@ def test_a_call_is_judged_by_the_answer_to_itself(own: int | None) -> None:
         error = by_code(-32603, "Server returned an error response")
         assert failure_of(error, http, "mine").kind is expected
         # The next attempt of the same call is not judged by this answer again.
-        assert failure_of(error, http, "mine").kind is Kind.UNKNOWN
+        assert failure_of(error, http, "mine").kind is FailureKind.UNKNOWN
 
 
 def test_errors_that_nobody_asks_for_take_a_bounded_place() -> None:

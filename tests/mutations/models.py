@@ -102,13 +102,13 @@ def told_by_the_end(before: Any) -> Any:
     return call_all
 
 
-@mutation("history-unrecorded", "models.chat.history:Remembered.end", chats=True)
+@mutation("history-unrecorded", "models.chat.history:RememberedChat.end", chats=True)
 def history_unrecorded(before: Any) -> Any:
     """Histories are kept outside of the memory of the key, which a crash takes back."""
-    from flink_agents.models.chat.history import Remembered
+    from flink_agents.models.chat.history import RememberedChat
 
     kept: dict[str, Any] = {}
-    begin = Remembered.begin
+    begin = RememberedChat.begin
 
     def begun(self: Any, said: Any) -> Any:
         return [*kept.get(self._policy.name, []), *begin(self, said)]
@@ -117,7 +117,7 @@ def history_unrecorded(before: Any) -> Any:
         kept[self._policy.name] = list(messages)
         await before(self, messages)
 
-    Remembered.begin = begun
+    RememberedChat.begin = begun
     return end
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 
-class ActionRun(Protocol):
+class CurrentActionRun(Protocol):
     """One execution of one action, as the runtime keeps it."""
 
     @property
@@ -28,10 +28,12 @@ class ActionRun(Protocol):
         ...
 
 
-current_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_action_run", default=None)
+current_action_run: ContextVar[CurrentActionRun | None] = ContextVar("flink_agents_action_run", default=None)
 """The execution of the running ``async def`` action. The runtime sets it, and tasks inherit it."""
 
-called_action_run: ContextVar[ActionRun | None] = ContextVar("flink_agents_called_action_run", default=None)
+called_action_run: ContextVar[CurrentActionRun | None] = ContextVar(
+    "flink_agents_called_action_run", default=None
+)
 """The execution of the action whose function is being called: code of a ``def`` action runs inside."""
 
 

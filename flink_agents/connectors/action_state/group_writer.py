@@ -92,7 +92,7 @@ class StoreMetrics:
         }
 
 
-class Pending:
+class PendingWrite:
     """An entry that waits to be written.
 
     Attributes:
@@ -107,7 +107,7 @@ class Pending:
         self.size = 0
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """Limits of a batch.
 
     Attributes:
@@ -121,7 +121,7 @@ class Limits(NamedTuple):
     pause_seconds: float
 
 
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingWrite)
 
 
 class GroupWriter(ABC, Generic[P]):
@@ -143,7 +143,7 @@ class GroupWriter(ABC, Generic[P]):
     def __init__(
         self,
         place: str,
-        limits: Limits,
+        limits: BatchLimits,
         lease_seconds: float,
         loop: asyncio.AbstractEventLoop,
         metrics: StoreMetrics,

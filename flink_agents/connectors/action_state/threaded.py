@@ -15,12 +15,12 @@ from typing_extensions import override
 from flink_agents.api.action_state import ActionStateStore, Owner, closed_error
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AppendOutcomeUnknownError
-from flink_agents.connectors.action_state.group_writer import GroupWriter, OnEnd, Pending, StoreMetrics
+from flink_agents.connectors.action_state.group_writer import GroupWriter, OnEnd, PendingWrite, StoreMetrics
 
 _log = bounded_logger("flink_agents.store")
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P", bound=PendingWrite)
 
 
 class ThreadedStore(ActionStateStore, Generic[P]):

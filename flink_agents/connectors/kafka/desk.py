@@ -24,7 +24,7 @@ from flink_agents.api.events.approvals import (
 )
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.client import check_topic, made_client, reaching
-from flink_agents.connectors.kafka.requests.answers import Ended, answers_to, ended_by
+from flink_agents.connectors.kafka.requests.answers import EndedRequest, answers_to, ended_by
 from flink_agents.connectors.kafka.requests.latest import UnexpectedRecord, latest_values
 from flink_agents.connectors.kafka.values import MAX_ERROR, write_value
 from flink_agents.kafka_clients import close_producer
@@ -157,7 +157,7 @@ class KafkaApprovals:
         with reaching():
             return answers_to(request, self._signals, self._client)
 
-    def outcome(self, request: ApprovalRequest, seconds: float) -> Ended | None:
+    def outcome(self, request: ApprovalRequest, seconds: float) -> EndedRequest | None:
         """Wait until a request has ended, and return its outcome; None if it is still pending after a time.
 
         Args:

@@ -24,7 +24,7 @@ from flink_agents.connectors.kafka.headers import (
     lineage_headers,
 )
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
-from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
+from flink_agents.connectors.kafka.tables import RAW_FORMATS, BrokerConnection
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.resume.opening import SHORTEST_TIMEOUT, may_enable
@@ -78,7 +78,7 @@ def kafka_sink(
         KafkaStreamError: An argument is invalid.
     """
     _check(topic, delivery, transactional_id)
-    connection = Connection(client, properties or {}, jar)
+    connection = BrokerConnection(client, properties or {}, jar)
     options = {"connector": "kafka", "topic": topic, "sink.delivery-guarantee": delivery, **RAW_FORMATS}
     options |= connection.options()
     if transactional_id is not None:

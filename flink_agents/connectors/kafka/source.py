@@ -21,7 +21,7 @@ from flink_agents.api.errors import DeadLettersNotReadError, KafkaStreamError, K
 from flink_agents.connectors.kafka.positions import Start, Stop, start_options, stop_options
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import kafka_sink
-from flink_agents.connectors.kafka.tables import RAW_FORMATS, Connection
+from flink_agents.connectors.kafka.tables import RAW_FORMATS, BrokerConnection
 from flink_agents.connectors.kafka.values import ValueReader
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
@@ -137,7 +137,7 @@ def kafka_source(
             fix="correct out_of_orderness=",
         )
     names, options = _topic_options(topics)
-    connection = Connection(client, properties or {}, jar)
+    connection = BrokerConnection(client, properties or {}, jar)
     options |= connection.options() | start_options(start, names, group) | stop_options(stop, names, group)
     options |= _group_options(group, properties or {}) | RAW_FORMATS
     if out_of_orderness is not None:

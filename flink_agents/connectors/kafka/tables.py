@@ -21,7 +21,7 @@ RAW_FORMATS = {"key.format": "raw", "key.fields": "key", "value.format": "raw"} 
 
 
 @dataclass(frozen=True)
-class Connection:
+class BrokerConnection:
     """The connection of a source or sink to its brokers.
 
     Attributes:

@@ -29,7 +29,7 @@ from flink_agents.api.errors import ModelOutputError
 from flink_agents.api.models.chat import ChatResult, ChatUsage
 from flink_agents.models.chat.messages import Transcript
 from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, problems
-from flink_agents.models.chat.requests import Answer
+from flink_agents.models.chat.requests import RequestAnswer
 from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.tools.calls import ToolOutcome
 from flink_agents.models.tools.toolbox import Toolbox, retried, tool_return
@@ -49,7 +49,7 @@ class Sender(Protocol):
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         priced: bool,
-    ) -> tuple[str, Answer]:
+    ) -> tuple[str, RequestAnswer]:
         """Send a request, and return the name of the chat model that answered, and its answer."""
         ...
 

@@ -49,7 +49,7 @@ _under_way: WeakKeyDictionary[RunnerContext, set[str]] = WeakKeyDictionary()
 """Names of the histories that running chats of an action continue."""
 
 
-class Remembered:
+class RememberedChat:
     """One chat with a history.
 
     Args:

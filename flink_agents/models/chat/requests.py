@@ -52,7 +52,7 @@ _MOST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
-class Answer:
+class RequestAnswer:
     """The result of a request.
 
     Attributes:
@@ -112,7 +112,7 @@ class ModelRequests:
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         priced: bool,
-    ) -> Answer:
+    ) -> RequestAnswer:
         """Ask the model for its next response.
 
         Args:
@@ -148,7 +148,7 @@ class ModelRequests:
             raise self._refused(reason)
         response = from_json([recorded["response"]])[0]
         assert isinstance(response, ModelResponse)
-        return Answer(response, recorded["cost"])
+        return RequestAnswer(response, recorded["cost"])
 
     async def aclose(self) -> None:
         """Close the connections that pydantic-ai opened for the model."""

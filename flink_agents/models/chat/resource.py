@@ -29,12 +29,12 @@ from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import Configuration
 from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
-from flink_agents.models.chat.history import Remembered, check_recordable
+from flink_agents.models.chat.history import RememberedChat, check_recordable
 from flink_agents.models.chat.messages import Transcript, messages_of
 from flink_agents.models.chat.options import checked
 from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden
-from flink_agents.models.chat.requests import Answer, ModelRequests
+from flink_agents.models.chat.requests import ModelRequests, RequestAnswer
 from flink_agents.models.chat.router import choose
 from flink_agents.models.chat.usage import UsageCounter
 from flink_agents.models.setup.nesting import nested
@@ -120,7 +120,7 @@ class ChatModelResource:
             return await self._chat(ctx, messages, history, output_type, options)
         now = ctx.now()
         remembered = isinstance(history, ConversationHistory)
-        before = Remembered(ctx, history, now).messages() if remembered else messages_of(history, now)
+        before = RememberedChat(ctx, history, now).messages() if remembered else messages_of(history, now)
         choice = await choose(ctx, self.name, [*before, *messages_of(messages, now)])
         chosen: ChatModelResource = ctx.get_resource(choice.model, ResourceType.CHAT_MODEL)
         return await chosen._chat(ctx, messages, history, output_type, options, choice.used)
@@ -136,7 +136,7 @@ class ChatModelResource:
     ) -> ChatResult[Any]:
         """Hold a conversation with this model itself; ``used`` is the usage of the router that chose it."""
         spec, now = self.spec(ctx), ctx.now()
-        kept = Remembered(ctx, history, now) if isinstance(history, ConversationHistory) else None
+        kept = RememberedChat(ctx, history, now) if isinstance(history, ConversationHistory) else None
         before = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
         said = messages_of(messages, now)
         prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
@@ -212,7 +212,7 @@ class ChatModelResource:
         settings: Mapping[str, Any],
         parameters: ModelRequestParameters,
         priced: bool,
-    ) -> tuple[str, Answer]:
+    ) -> tuple[str, RequestAnswer]:
         """Send a request to this model; if it fails, to its fallbacks, one after the other.
 
         Raises:

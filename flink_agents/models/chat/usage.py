@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flink_agents.api.errors import UsageLimitExceededError
 from flink_agents.api.models.chat import ChatUsage, UsageLimits
-from flink_agents.models.chat.requests import Answer
+from flink_agents.models.chat.requests import RequestAnswer
 
 _NOTHING = ChatUsage()
 
@@ -35,7 +35,7 @@ class UsageCounter:
         """
         self._check("requests", self.usage.requests + 1, self._limits.requests)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: RequestAnswer) -> None:
         """Count an answer.
 
         Raises:
@@ -73,7 +73,7 @@ class UsageCounter:
                 fix=f"raise the limit {name!r} of the chat model or of this chat, or ask for less",
             )
 
-    def _check_cost(self, answer: Answer) -> None:
+    def _check_cost(self, answer: RequestAnswer) -> None:
         limit, cost = self._limits.cost, self.usage.cost
         if limit is not None and cost is None:
             raise UsageLimitExceededError(

@@ -11,7 +11,7 @@ from pydantic_ai.toolsets import AbstractToolset
 
 from flink_agents.models.engine.server_failures import ServerFailedError
 from flink_agents.models.engine.tool_calls import being_made
-from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, Failure, HTTPAnswers, Kind, failure_of
+from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, Failure, FailureKind, HTTPAnswers, failure_of
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown
 
@@ -40,7 +40,7 @@ def _through(author: Any) -> Any:
                 return await call(name, args, metadata=said, **others)
             except Exception as error:
                 failure = _failure(error)
-                if failure.kind is not Kind.UNKNOWN:
+                if failure.kind is not FailureKind.UNKNOWN:
                     raise
                 if made.repeatable:
                     # The model would make another call, with another key.
@@ -59,7 +59,7 @@ def _failure(error: Exception) -> Failure:
         # The tool itself reported an error, unless the library reports a lost connection in this way.
         cause = error.__cause__
         return (
-            Failure(Kind.REFUSED, text_of(error))
+            Failure(FailureKind.REFUSED, text_of(error))
             if cause is None
             else failure_of(cause, HTTPAnswers(), of_call=True)
         )

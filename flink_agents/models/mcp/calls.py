@@ -26,7 +26,7 @@ from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient,
 from flink_agents.api.resources import ChatMessage
 from flink_agents.api.resources.tools import ask
 from flink_agents.models.mcp.content import messages_of, named, plain, read_tool, tools_of
-from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, Kind
+from flink_agents.models.mcp.failures import IDEMPOTENCY_KEY, FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, Request, RequestFailedError
 from flink_agents.models.setup.failures import failed_attempt
 
@@ -97,7 +97,7 @@ class MCPServerCalls(MCPServerClient):
                 return {_UNREADABLE: f"{type(error).__name__}: {error}"[:500]}
             except RequestFailedError as error:
                 repeatable = self._spec.is_idempotent(tool) or await self._requests.is_repeatable(tool)
-                if error.failure.kind is Kind.UNKNOWN and not repeatable:
+                if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
                     # As a result: after an error, the next attempt of the action would make the call again.
                     return {_UNKNOWN: error.failure.text}
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
@@ -258,13 +258,13 @@ class MCPServerCalls(MCPServerClient):
             repeatable: True if the request may be repeated when its outcome is unknown.
         """
         failure = error.failure
-        if failure.kind is Kind.REFUSED:
+        if failure.kind is FailureKind.REFUSED:
             return MCPRequestError(
                 f"the MCP server {self.name!r} rejected {what}",
                 found=failure.text,
                 fix="correct the request; it is not sent again",
             )
-        if failure.kind is Kind.NOT_DONE or repeatable:
+        if failure.kind is FailureKind.NOT_DONE or repeatable:
             limit, who = self._spec.retry_after_limit, f"the MCP server {self.name!r}"
             again = failed_attempt(who, failure.text, failure.retry_after, limit)
             return again or MCPServerUnavailableError(

@@ -15,7 +15,7 @@ from pydantic_ai.mcp import MCPToolset
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
-from flink_agents.models.mcp.failures import Failure, HTTPAnswers, Kind, failure_of
+from flink_agents.models.mcp.failures import Failure, FailureKind, HTTPAnswers, failure_of
 from flink_agents.models.mcp.process_guardian import ProcessGuardian
 from flink_agents.models.mcp.transports import transport_of
 from flink_agents.models.setup.secrets import Secrets
@@ -126,16 +126,16 @@ class Connection:
             self._failed(Opened(error=error), error)
         except TimeoutError as error:
             text = f"it was not ready within {self._spec.connect_timeout:g} seconds"
-            self._failed(Opened(failure=Failure(Kind.NOT_DONE, text)), error)
+            self._failed(Opened(failure=Failure(FailureKind.NOT_DONE, text)), error)
         except Exception as error:
             failure = failure_of(error, self.http)
             # Nothing was sent to the server yet.
-            kind = Kind.REFUSED if failure.kind is Kind.REFUSED else Kind.NOT_DONE
+            kind = FailureKind.REFUSED if failure.kind is FailureKind.REFUSED else FailureKind.NOT_DONE
             self._failed(Opened(failure=Failure(kind, failure.text, failure.retry_after)), error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not self.opened.done():
-            failure = Failure(Kind.NOT_DONE, "the connection was closed while it was opened")
+            failure = Failure(FailureKind.NOT_DONE, "the connection was closed while it was opened")
             self.opened.set_result(Opened(failure=failure))
 
     async def _enter(self, stack: AsyncExitStack) -> MCPToolset[Any]:

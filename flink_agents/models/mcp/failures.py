@@ -16,7 +16,7 @@ from flink_agents.models.setup.failures import may_succeed_again, seconds_of, te
 from flink_agents.redaction import hide_beyond
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     """The kinds of failed requests.
 
     Attributes:
@@ -78,7 +78,7 @@ class Failure:
         retry_after: Seconds that the server asks to wait, or None.
     """
 
-    kind: Kind
+    kind: FailureKind
     text: str
     retry_after: float | None = None
 
@@ -147,9 +147,9 @@ def failure_of(
     leaf = _leaf(error)
     text = hide_beyond(f"{type(leaf).__name__}: {text_of(leaf)}", _MOST_CHARACTERS)
     if http.too_large is not None:
-        return Failure(Kind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
+        return Failure(FailureKind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
     if isinstance(leaf, ToolError):
-        return Failure(Kind.REFUSED, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
+        return Failure(FailureKind.REFUSED, hide_beyond(text_of(leaf), _MOST_CHARACTERS))
     if isinstance(leaf, McpError):
         return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
     if isinstance(leaf, PydanticMCPError):
@@ -158,8 +158,8 @@ def failure_of(
     if response is not None:
         return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))
     if type(leaf).__name__ in _NOT_CONNECTED or isinstance(leaf, FileNotFoundError | PermissionError):
-        return Failure(Kind.NOT_DONE, text)
-    return Failure(Kind.UNKNOWN, text)
+        return Failure(FailureKind.NOT_DONE, text)
+    return Failure(FailureKind.UNKNOWN, text)
 
 
 def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, is_call: bool) -> Failure:
@@ -167,9 +167,11 @@ def _of_code(code: int, message: str, answer: tuple[int, float | None] | None, i
         status, retry_after = answer
         return _of_status(status, f"HTTP status {status}", retry_after)
     if message == _NO_SESSION:
-        return Failure(Kind.NOT_DONE, message)
+        return Failure(FailureKind.NOT_DONE, message)
     unknown = code in _CONNECTION_CODES or (is_call and _may_have_begun(code))
-    return Failure(Kind.UNKNOWN if unknown else Kind.REFUSED, hide_beyond(message, _MOST_CHARACTERS))
+    return Failure(
+        FailureKind.UNKNOWN if unknown else FailureKind.REFUSED, hide_beyond(message, _MOST_CHARACTERS)
+    )
 
 
 def _may_have_begun(code: int) -> bool:
@@ -183,8 +185,10 @@ def _may_have_begun(code: int) -> bool:
 
 def _of_status(status: int, text: str, retry_after: float | None) -> Failure:
     if status in _NOT_BEGUN or (status == _BUSY and retry_after is not None):
-        return Failure(Kind.NOT_DONE, text, retry_after)
-    return Failure(Kind.UNKNOWN if may_succeed_again(status) else Kind.REFUSED, text, retry_after)
+        return Failure(FailureKind.NOT_DONE, text, retry_after)
+    return Failure(
+        FailureKind.UNKNOWN if may_succeed_again(status) else FailureKind.REFUSED, text, retry_after
+    )
 
 
 def _leaf(error: BaseException) -> BaseException:

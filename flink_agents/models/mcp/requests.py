@@ -16,7 +16,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.models.mcp.connection import GRACE_SECONDS, Connection
 from flink_agents.models.mcp.content import repeatable
-from flink_agents.models.mcp.failures import Failure, Kind, failure_of
+from flink_agents.models.mcp.failures import Failure, FailureKind, failure_of
 from flink_agents.models.mcp.lists import SeenTools
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.secrets import Secrets
@@ -88,10 +88,12 @@ class MCPRequests:
                             connection, failure_of(error, connection.http, idempotency_key)
                         ) from None
                     text = f"it gave no answer within {timeout or self._spec.timeout:g} seconds"
-                    raise self._failed(connection, Failure(Kind.UNKNOWN, text), timed_out=True) from None
+                    raise self._failed(
+                        connection, Failure(FailureKind.UNKNOWN, text), timed_out=True
+                    ) from None
                 except Exception as error:
                     failure = failure_of(error, connection.http, idempotency_key)
-                    if failure.kind is not Kind.REFUSED:
+                    if failure.kind is not FailureKind.REFUSED:
                         connection.retire()
                         self._forget(connection)
                         # Its error output comes through another pipe, a moment later.
@@ -164,7 +166,7 @@ class MCPRequests:
         self, connection: Connection, failure: Failure, timed_out: bool = False
     ) -> RequestFailedError:
         text = failure.text
-        if failure.kind is not Kind.REFUSED and not timed_out and (said := connection.said()):
+        if failure.kind is not FailureKind.REFUSED and not timed_out and (said := connection.said()):
             text = f"{text}; it wrote: {said[-1000:]}"
         hidden = Failure(failure.kind, self._secrets.hide(text), failure.retry_after)
         return RequestFailedError(hidden, timed_out)

@@ -15,7 +15,7 @@ from flink_agents.api.models.chat import OnToolError
 from flink_agents.api.models.mcp import MCPTool
 from flink_agents.models.mcp.calls import MCPServerCalls
 from flink_agents.models.mcp.content import told
-from flink_agents.models.mcp.failures import Kind
+from flink_agents.models.mcp.failures import FailureKind
 from flink_agents.models.mcp.requests import RequestFailedError
 from flink_agents.models.tools.calls import ToolOutcome, ToolPolicy, UnknownToolOutcome
 
@@ -96,9 +96,9 @@ class MCPModelTool:
                 timeout = policy.timeout
                 answer = await self._server.ask_tool(self._tool.tool, arguments, idempotency_key, timeout)
             except RequestFailedError as error:
-                if error.failure.kind is Kind.REFUSED:
+                if error.failure.kind is FailureKind.REFUSED:
                     return ["retry", error.failure.text or "The tool failed."]
-                if error.failure.kind is Kind.UNKNOWN and not repeatable:
+                if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
                     return ["unknown", [error.failure.text, idempotency_key]]
                 raise self._server.error_of(what, error, repeatable) from None
             try:

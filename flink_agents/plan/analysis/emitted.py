@@ -19,8 +19,8 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.events import Event, InputEvent, NamedEvent
 from flink_agents.plan.analysis.mentions import Mention, Mentions, mentions_of, parameters_of
 from flink_agents.plan.analysis.reading import (
+    EmittedEvents,
     Reader,
-    Reading,
     attribute_of,
     closure_of,
     definitions_of,
@@ -36,7 +36,7 @@ _ANY_EVENT = (Event, InputEvent, NamedEvent)
 """Classes that do not identify the emitted event."""
 
 
-def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
+def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> EmittedEvents:
     """Return the events that an action emits.
 
     Args:

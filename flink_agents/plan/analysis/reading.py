@@ -34,7 +34,7 @@ _PROPERTIES = (property, functools.cached_property)
 
 
 @dataclass
-class Reading:
+class EmittedEvents:
     """The events that functions can emit.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reading:
     certain: set[type[Event]] = field(default_factory=set)
     opaque: bool = False
 
-    def update(self, other: Reading) -> None:
+    def update(self, other: EmittedEvents) -> None:
         """Add what ``other`` found."""
         self.events |= other.events
         self.texts |= other.texts
@@ -65,7 +65,7 @@ class Reading:
         self.opaque |= other.opaque
 
 
-def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Reading:
+def read(function: Callable[..., Any], owners: Iterable[Any] = ()) -> EmittedEvents:
     """Return the events that ``function`` can emit.
 
     Args:
@@ -104,7 +104,7 @@ class Reader:
     """
 
     def __init__(self, function: Callable[..., Any], owners: Iterable[Any]) -> None:
-        self.reading = Reading()
+        self.reading = EmittedEvents()
         self.owners: dict[int, Any] = {id(owner): owner for owner in owners}
         # A builder's agent has this package's class. That does not make its code the user's.
         self._home = {_top(owner) for owner in self.owners.values()} - {_PACKAGE} | {_top(function)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.built_in_actions import BUILT_IN_ACTIONS, BuiltInAction
 from flink_agents.api.agents.decorators import ActionMark
-from flink_agents.plan.analysis.reading import Reading
+from flink_agents.plan.analysis.reading import EmittedEvents
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
@@ -66,7 +66,7 @@ def needed_actions(own: Sequence[ActionDeclaration], emissions: Emissions) -> li
     return [_declaration(one) for one in BUILT_IN_ACTIONS if _is_needed(one, triggers, emitted)]
 
 
-def _is_needed(one: BuiltInAction, triggers: set[str], emitted: Reading) -> bool:
+def _is_needed(one: BuiltInAction, triggers: set[str], emitted: EmittedEvents) -> bool:
     request, response = one.request.EVENT_TYPE, one.response.EVENT_TYPE
     if request in triggers:
         return False

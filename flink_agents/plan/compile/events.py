@@ -11,7 +11,7 @@ from flink_agents.api.agents.decorators import Trigger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.events import Event, InputEvent, NamedEvent, OutputEvent
 from flink_agents.plan.analysis.emitted import emitted_by
-from flink_agents.plan.analysis.reading import Reading, owners_named_by, read
+from flink_agents.plan.analysis.reading import EmittedEvents, owners_named_by, read
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.model import EventPlan
 from flink_agents.plan.references import FunctionRef
@@ -43,9 +43,9 @@ class Emissions:
         owners: Classes and objects whose methods any action may call.
     """
 
-    by_action: Mapping[str, Reading]
-    shown: Mapping[str, Reading]
-    anywhere: Reading
+    by_action: Mapping[str, EmittedEvents]
+    shown: Mapping[str, EmittedEvents]
+    anywhere: EmittedEvents
     declared: Mapping[str, tuple[Trigger, ...]]
     owners: Sequence[Any] = ()
 
@@ -61,9 +61,9 @@ class Emissions:
                 reading.texts |= {one for one in action.mark.emits if isinstance(one, str)}
         return replace(self, by_action=by_action, shown=shown, declared=declared)
 
-    def together(self) -> Reading:
+    def together(self) -> EmittedEvents:
         """Return the events that all actions together can emit."""
-        found = Reading()
+        found = EmittedEvents()
         found.update(self.anywhere)
         for reading in self.by_action.values():
             found.update(reading)
@@ -77,7 +77,7 @@ def emissions_of(
 ) -> Emissions:
     """Read the code of all actions."""
     owners: list[Any] = [agent_class, *([context_class] if isinstance(context_class, type) else [])]
-    anywhere = Reading()
+    anywhere = EmittedEvents()
     if agent_class.__init__ is not Agent.__init__:
         anywhere = read(agent_class.__init__, owners)
         owners += owners_named_by(agent_class.__init__, owners)
@@ -106,7 +106,7 @@ def event_plans(known: Iterable[type[Event]], actions: Iterable[ActionDeclaratio
     return tuple(plans[name] for name in sorted(plans))
 
 
-def emitted_types(reading: Reading, interesting: Iterable[str]) -> tuple[str, ...]:
+def emitted_types(reading: EmittedEvents, interesting: Iterable[str]) -> tuple[str, ...]:
     """Return the type strings of the classes that ``reading`` shows, and its ``interesting`` strings."""
     classes = {one.EVENT_TYPE for one in reading.events if one not in (Event, InputEvent, NamedEvent)}
     return tuple(sorted(classes | (reading.texts & set(interesting) - set(BUILT_IN))))

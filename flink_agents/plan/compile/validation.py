@@ -37,7 +37,7 @@ from flink_agents.api.resources import (
 )
 from flink_agents.plan.analysis.functions import has_async_code
 from flink_agents.plan.analysis.named_resources import named_resources
-from flink_agents.plan.analysis.reading import Reading
+from flink_agents.plan.analysis.reading import EmittedEvents
 from flink_agents.plan.compile.annotations import check_annotations
 from flink_agents.plan.compile.declarations import ActionDeclaration
 from flink_agents.plan.compile.events import BUILT_IN, Emissions, is_exact, type_of
@@ -247,7 +247,9 @@ def check_flow(
         ActionSignatureError: An annotation of an action does not fit.
         MissingResourceError: An action asks for a resource that the agent does not have.
     """
-    if not any(_accepts(one, Reading(events={InputEvent})) for act in actions for one in act.mark.triggers):
+    if not any(
+        _accepts(one, EmittedEvents(events={InputEvent})) for act in actions for one in act.mark.triggers
+    ):
         raise AgentDefinitionError(
             f"no action of the agent {plan.name!r} handles inputs",
             expected="an action that is triggered by InputEvent",
@@ -280,7 +282,7 @@ def _check_taken(plan: AgentPlan, actions: Sequence[ActionDeclaration], emission
         for one in sorted(emissions.shown[action.name].certain, key=type_of):
             if one in (Event, InputEvent) or issubclass(one, OutputEvent | NamedEvent):
                 continue
-            if not any(_accepts(trigger, Reading(events={one})) for trigger in triggers):
+            if not any(_accepts(trigger, EmittedEvents(events={one})) for trigger in triggers):
                 name = one.EVENT_TYPE
                 types = sorted({type_of(trigger) for trigger in triggers})
                 raise AgentDefinitionError(
@@ -327,7 +329,7 @@ def _entries(actions: Sequence[ActionDeclaration]) -> set[type[Event]]:
     }
 
 
-def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
+def _accepts(trigger: type[Event] | str, reading: EmittedEvents) -> bool:
     """Return True if ``trigger`` can match an event in ``reading``."""
     if isinstance(trigger, str) and is_exact(trigger):
         return trigger in reading.texts or any(one.EVENT_TYPE == trigger for one in reading.events)
@@ -336,7 +338,10 @@ def _accepts(trigger: type[Event] | str, reading: Reading) -> bool:
 
 
 def _never_emitted(
-    action: ActionDeclaration, trigger: type[Event] | str, reading: Reading, known: Sequence[type[Event]]
+    action: ActionDeclaration,
+    trigger: type[Event] | str,
+    reading: EmittedEvents,
+    known: Sequence[type[Event]],
 ) -> AgentDefinitionError:
     name = type_of(trigger)
     types = sorted({one.EVENT_TYPE for one in known} - set(BUILT_IN) | {InputEvent.EVENT_TYPE})
@@ -360,7 +365,7 @@ def _never_emitted(
 
 def _warn_unreachable(actions: Sequence[ActionDeclaration], emissions: Emissions) -> None:
     reached: set[str] = set()
-    flowing = Reading(events=_entries(actions))
+    flowing = EmittedEvents(events=_entries(actions))
     flowing.update(emissions.anywhere)
     changed = True
     while changed and not flowing.opaque:

@@ -35,7 +35,7 @@ from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out, withi
 from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.call_scope import durable_function, running
-from flink_agents.runtime.execution.phases import Wait
+from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.execution.retry import RetryState, next_trial
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
@@ -81,7 +81,7 @@ class AttemptEnded(Exception):
     """The attempt of the job ends, so no function may begin. It does not leave the runtime."""
 
 
-class CallAttempts(Wait):
+class CallAttempts(WaitPhase):
     """The attempts of one durable call, for which its run waits.
 
     Args:

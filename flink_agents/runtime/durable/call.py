@@ -17,7 +17,13 @@ from flink_agents.runtime.durable.attempts import CallAttempts, Threads, raised_
 from flink_agents.runtime.durable.recording import Recording, journal_of
 from flink_agents.runtime.durable.values import Arguments, decoded, encoded, failure_kept, result_error
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
+from flink_agents.runtime.execution.delivery import (
+    Delivery,
+    OwnFuture,
+    PendingOutcome,
+    current_delivery,
+    outside,
+)
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues
@@ -304,7 +310,7 @@ class DurableCall:
         return failure_kept(self._codec, journal_of(self._step).limit, self._call, error)
 
 
-class PendingCall(Pending):
+class PendingCall(PendingOutcome):
     """A durable call whose outcome is delivered in its turn.
 
     Args:

@@ -36,7 +36,7 @@ from flink_agents.runtime.durable.values import (
     mismatch_error,
 )
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, Pending, current_delivery, outside
+from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome, current_delivery, outside
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
@@ -246,7 +246,7 @@ class DurableCalls:
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self.recording.stored(append, delivery.calls, unsure)
 
-    async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], Pending]) -> None:
+    async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], PendingOutcome]) -> None:
         if not going_on or self._bridge.over:
             return
         _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)

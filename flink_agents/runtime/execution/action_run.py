@@ -24,7 +24,7 @@ from flink_agents.runtime.journal.calls import CallReplay
 from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
 from flink_agents.runtime.state.reads import Read, note_read
-from flink_agents.runtime.state.suspended import OpenWait
+from flink_agents.runtime.state.suspended import StoredWait
 
 MOST_NOTED = 64
 """With so many coroutines of an action, those are no longer kept that it has begun to await."""
@@ -98,7 +98,7 @@ class ActionRun:
         self.mark = len(run.undo)
         self.context: RunnerContext | None = None
         self.asks: dict[str, int] | None = None
-        self.suspended: list[OpenWait] | None = None
+        self.suspended: list[StoredWait] | None = None
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None
         self.reads: list[Read] | Literal[False] | None = None

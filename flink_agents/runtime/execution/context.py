@@ -40,7 +40,7 @@ from flink_agents.runtime.execution.routing import (
 from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.execution.sub_agents.asked_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
-from flink_agents.runtime.execution.waits.approvals import Asked, approval_of
+from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later
 from flink_agents.runtime.execution.waits.kinds import fit_of, pause_of, signal_wait_of
 from flink_agents.runtime.state.memory import TreeObject
@@ -269,7 +269,9 @@ class ActionRunContext(RunnerContext):
         self, what: str, arguments: Mapping[str, Any], seconds: float | None, check: Check | None
     ) -> Awaitable[ApprovalOutcome]:
         self._of.guard()
-        return approval_of(root_of(self._of), current_delivery.get(), Asked(what, arguments, seconds, check))
+        return approval_of(
+            root_of(self._of), current_delivery.get(), ApprovalArguments(what, arguments, seconds, check)
+        )
 
     # -- metrics ----------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ MAX_INTERRUPTS = 100
 """How often an execution is cancelled that catches that, and waits again for what never comes."""
 
 
-class Pending:
+class PendingOutcome:
     """An outcome that an action waits for.
 
     Args:
@@ -81,7 +81,7 @@ class Pending:
         return self.performing
 
 
-class Ended:
+class QueuedOutcome:
     """An outcome that waits for its turn.
 
     Args:
@@ -95,7 +95,7 @@ class Ended:
 
     __slots__ = ("outcome", "pending", "recorded")
 
-    def __init__(self, pending: Pending, outcome: Outcome | None) -> None:
+    def __init__(self, pending: PendingOutcome, outcome: Outcome | None) -> None:
         self.pending = pending
         self.outcome = outcome
         self.recorded = False
@@ -158,17 +158,17 @@ class Delivery:
         self._begun = self._origin = time.monotonic()
         self.awaits: dict[str, None] = {}
         self.others: list[asyncio.Task[Any]] = []
-        self.performing: list[Pending] = []
+        self.performing: list[PendingOutcome] = []
         self.tasks: list[ActionTask] = []
         self.unawaited: dict[Number, Coroutine[Any, Any, Any]] = {}
 
     def _open(self) -> None:
         """Make what an execution needs that waits for more than one call after the other."""
         self._expects = True
-        self._pending: dict[Number, Pending] = {}
+        self._pending: dict[Number, PendingOutcome] = {}
         self._gone: set[Number] = set()
-        self._deferred: list[Pending] = []
-        self._ended: deque[Ended] = deque()
+        self._deferred: list[PendingOutcome] = []
+        self._ended: deque[QueuedOutcome] = deque()
 
     # -- handles of the action --------------------------------------------------------
 
@@ -216,11 +216,11 @@ class Delivery:
         return bool(self._replay) and not self.over
 
     @property
-    def deferred(self) -> list[Pending]:
+    def deferred(self) -> list[PendingOutcome]:
         """What begins behind the last recorded outcome."""
         return [pending for pending in self._deferred if not pending.gone]
 
-    def expect(self, pending: Pending) -> None:
+    def expect(self, pending: PendingOutcome) -> None:
         """The action begins to wait for an outcome."""
         if not self._expects:
             self._open()
@@ -244,34 +244,34 @@ class Delivery:
         self._begun = time.monotonic() - self.now
         return outcome
 
-    def leave(self, pending: Pending) -> None:
+    def leave(self, pending: PendingOutcome) -> None:
         """The action waits for an outcome no more: it cancelled what waited."""
         if not pending.gone and self._pending.pop(pending.number, None) is not None:
             pending.gone = True
             self._gone.add(pending.number)
 
-    def end(self, pending: Pending, outcome: Outcome | None = None) -> Ended:
+    def end(self, pending: PendingOutcome, outcome: Outcome | None = None) -> QueuedOutcome:
         """An outcome is there; it is delivered behind those that came before it.
 
         Args:
             pending: Of what it is the outcome.
             outcome: The outcome; None where it is recorded first, and :meth:`settle` called then.
         """
-        ended = Ended(pending, outcome)
+        ended = QueuedOutcome(pending, outcome)
         self._ended.append(ended)
         if outcome is not None and not self.ready:
             self.rest()
         return ended
 
-    def settle(self, ended: Ended, outcome: Outcome) -> None:
+    def settle(self, ended: QueuedOutcome, outcome: Outcome) -> None:
         """An outcome was recorded, and can be delivered."""
         ended.outcome, ended.recorded = outcome, True
         if not self.ready:
             self.rest()
 
-    def forget(self, pending: Pending) -> None:
+    def forget(self, pending: PendingOutcome) -> None:
         """An outcome that was to be recorded never is: it holds up none that came behind it."""
-        before, self._ended = self._ended, deque[Ended]()
+        before, self._ended = self._ended, deque[QueuedOutcome]()
         self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
         if not self.ready:
             self.rest()
@@ -333,7 +333,7 @@ class Delivery:
             if self.calls.recorded(number) is not None and pending.performing is None:
                 pending.begin()
 
-    def _deliver_new(self, ended: Ended) -> None:
+    def _deliver_new(self, ended: QueuedOutcome) -> None:
         pending = ended.pending
         if pending.gone:
             return
@@ -342,7 +342,7 @@ class Delivery:
             self.calls.seen(pending.number, ended.outcome)
         self._give(pending, ended.outcome)
 
-    def _give(self, pending: Pending, outcome: Outcome) -> None:
+    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._pending.pop(pending.number, None)
         self.now = max(self.now, outcome.elapsed / 1e6, pending.not_before)
         if self.main is None:
@@ -355,7 +355,7 @@ class Delivery:
             self.running = False
 
     @property
-    def waits(self) -> list[Pending]:
+    def waits(self) -> list[PendingOutcome]:
         """What the action waits for."""
         return list(self._pending.values()) if self._expects else []
 

@@ -211,7 +211,7 @@ _within: ContextVar[tuple[Limiter, ...]] = ContextVar("limiters", default=())
 """The limits that the running code is inside of: a tool that calls itself does not wait for itself."""
 
 
-class Limits:
+class Limiters:
     """The limits of all actions and tools of a subtask.
 
     Args:
@@ -232,7 +232,7 @@ class Limits:
         """Belong to the loop that ``bridge`` leads to, which runs in ``thread``."""
         self._bridge, self._thread = bridge, thread
 
-    def open_as(self, other: Limits) -> None:
+    def open_as(self, other: Limiters) -> None:
         """Belong to the loop that ``other`` belongs to."""
         self._bridge, self._thread = other._bridge, other._thread
 

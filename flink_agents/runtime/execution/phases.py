@@ -17,7 +17,7 @@ from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 
 
-class Wait:
+class WaitPhase:
     """Something of the runtime that a run waits for.
 
     Args:
@@ -80,7 +80,7 @@ class RunState:
     ended_by: BaseException | None = None
     open_waits: Sequence[Any] = ()
     action_run: Any = None
-    _waits: dict[Wait, None] | None = None
+    _waits: dict[WaitPhase, None] | None = None
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class RunState:
         return decode_key(self.key_text)
 
     @property
-    def wait(self) -> Wait | None:
+    def wait(self) -> WaitPhase | None:
         """What the run waits for; None where it waits for nothing of the runtime."""
         waits = self._waits
         # The thread that executes the run may add one meanwhile.
@@ -149,7 +149,7 @@ class RunState:
         else:
             self.enter(Phase.RUNNING, now)
 
-    def begin_wait(self, wait: Wait) -> None:
+    def begin_wait(self, wait: WaitPhase) -> None:
         """Let an action of the run wait for something."""
         if self.phase not in IN_FLIGHT:
             # A thread that cannot be stopped goes on behind the end of its run.
@@ -161,7 +161,7 @@ class RunState:
         wait.since = clock()
         self.enter(wait.phase, wait.since)
 
-    def end_wait(self, wait: Wait) -> None:
+    def end_wait(self, wait: WaitPhase) -> None:
         """Note that an action waits for something no more."""
         waits = self._waits
         if not waits or wait not in waits:
@@ -174,9 +174,9 @@ class RunState:
             self.enter(Phase.RUNNING, clock())
 
     @contextmanager
-    def waiting(self, phase: Phase, what: str) -> Iterator[Wait]:
+    def waiting(self, phase: Phase, what: str) -> Iterator[WaitPhase]:
         """Let an action wait for something, for as long as the context lasts."""
-        wait = Wait(phase, what)
+        wait = WaitPhase(phase, what)
         self.begin_wait(wait)
         try:
             yield wait

@@ -24,7 +24,7 @@ from flink_agents.plan.binding.uses import mark_durable_actions, may_wait
 from flink_agents.runtime.concurrency.bridge import CLIENT_CLOSE_SECONDS
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.event_records import EventRecords
-from flink_agents.runtime.execution.limits import Limits
+from flink_agents.runtime.execution.limits import Limiters
 from flink_agents.runtime.execution.routing import OutputChecks, Routes
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
@@ -65,7 +65,7 @@ class SubAgentCaller(Protocol):
         ...
 
 
-class NothingDurable(Durable):
+class NoStore(Durable):
     """Refuses durable calls: there is no store."""
 
     @override
@@ -161,7 +161,7 @@ class RunEnvironment:
             run_metrics.add_gauges("store", journals.store.metrics)
         waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
         self.may_wait = may_wait(agent) if waits is None else waits
-        self.durable: Durable = NothingDurable()
+        self.durable: Durable = NoStore()
         self.asking: SubAgentCaller | None = None
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
@@ -174,7 +174,7 @@ class RunEnvironment:
         self.action_names = frozenset(action.name for action in agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
-        self.limits = Limits(agent)
+        self.limits = Limiters(agent)
         self.reads = ReadWatch()
         self.clients = Clients(agent)
         # Only chat models, and agents of the model library, ask where a message is from. An action may import

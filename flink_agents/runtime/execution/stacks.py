@@ -96,7 +96,7 @@ class Stack:
             return "asyncio.gather"
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
-    def seen(self, others: Sequence[str] = ()) -> Seen:
+    def seen(self, others: Sequence[str] = ()) -> StackSnapshot:
         """The stack as it is now, from the author's first frame on, without frames of this package."""
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
@@ -105,11 +105,11 @@ class Stack:
             FrameSummary(frame.f_code.co_filename, _line(frame), frame.f_code.co_name, lookup_line=False)
             for frame in shown[-MAX_LINES:]
         ]
-        return Seen(summaries, tuple(others))
+        return StackSnapshot(summaries, tuple(others))
 
 
 @dataclass(frozen=True)
-class Seen:
+class StackSnapshot:
     """What was seen of a stack. Source lines are read when it becomes text, which another thread can do.
 
     Attributes:

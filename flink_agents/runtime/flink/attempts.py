@@ -16,10 +16,10 @@ from flink_agents.runtime.flink.shipping import module_uses
 
 _local = threading.local()
 _lock = threading.Lock()
-_attempts: dict[Hashable, Attempt] = {}
+_attempts: dict[Hashable, SubtaskAttempt] = {}
 
 
-class Attempt:
+class SubtaskAttempt:
     """An attempt of one subtask of one operator.
 
     Args:
@@ -56,7 +56,7 @@ class Attempt:
 class _Sentinel:
     """Is destroyed with the thread that created it."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: SubtaskAttempt) -> None:
         self._attempt = attempt
 
     def __del__(self) -> None:

@@ -24,7 +24,7 @@ from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.attempts import SubtaskAttempt
 from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess
 from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.inputs import open_ends
@@ -37,7 +37,7 @@ from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.operator.assembly import Blueprint, Host, Outlet, assemble
+from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.heartbeat import Heartbeat
@@ -132,7 +132,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         own = subtask.shared.run_metrics.group
         self._metrics = FlinkMetrics((subtask.shared.metrics, group), (own, group.add_group(own.name)))
         processor = subtask.processor
-        self._attempt = Attempt((task.job_id, name, task.subtask), processor.close)
+        self._attempt = SubtaskAttempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()
         try:
             processor.open(access.timers)
@@ -176,10 +176,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
         state: KeyedState,
         access: OperatorAccess,
         run: AnnouncedRun | None,
-    ) -> Host:
+    ) -> OperatorHost:
         """Return this operator's view of Flink."""
         fast_path, task_configuration = access.fast_path, flink_compat.task_configuration
-        return Host(
+        return OperatorHost(
             job_id=task.job_id,
             subtask=task.subtask,
             parallelism=task.parallelism,

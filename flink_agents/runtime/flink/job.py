@@ -29,10 +29,16 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import restarting_sources_of
 from flink_agents.runtime.flink.following.console import is_terminal
-from flink_agents.runtime.flink.following.executions import Records, by_pyflink, collect_async, enlist, keep
+from flink_agents.runtime.flink.following.executions import (
+    RecordIterator,
+    by_pyflink,
+    collect_async,
+    enlist,
+    keep,
+)
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
-from flink_agents.runtime.flink.following.outputs import Collecting, Outputs, Reader
+from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.inputs import GivenInputs, GivenList, given_inputs
@@ -275,7 +281,7 @@ class Job:
         local, self._local = self._local, None
         if local is not None:
             local.reports_itself()
-        explained = Records(records, lambda error: _explain(local, story, error))
+        explained = RecordIterator(records, lambda error: _explain(local, story, error))
         if limit is None:
             return explained
         with explained:
@@ -360,7 +366,7 @@ class Job:
             start.submitted(client)
         self._local.start()
 
-    def _submit(self, job_name: str) -> tuple[Any, list[Reader]]:
+    def _submit(self, job_name: str) -> tuple[Any, list[ListReader]]:
         """Submit the job; everything built from now on is another job."""
         self._local = None
         collecting, self._collecting = self._collecting, []

@@ -128,7 +128,7 @@ class RecordedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NextRun:
     """Which input runs next.
 
     Attributes:
@@ -193,7 +193,7 @@ class InputOrder:
             else:
                 self._skipped.append([number, number + 1])
 
-    def next(self, next_seq: int, waiting: bool) -> Choice | None:
+    def next(self, next_seq: int, waiting: bool) -> NextRun | None:
         """Which of the inputs that were looked at runs next; None where all have to wait.
 
         Args:
@@ -201,22 +201,22 @@ class InputOrder:
             waiting: Whether a recorded run may still wait for its input.
         """
         if self._late:
-            return Choice(self._came[self._late[0]], self._late[0])
+            return NextRun(self._came[self._late[0]], self._late[0])
         first, unknown = self.recorded.first, self._unknown()
         if first is None:
-            return None if unknown is None else Choice(unknown, next_seq)
+            return None if unknown is None else NextRun(unknown, next_seq)
         if next_seq < first:
             # A run without records came before the recorded one, which may have seen what it wrote.
             if unknown is not None:
-                return Choice(unknown, next_seq)
+                return NextRun(unknown, next_seq)
             # Of a key that was forgotten in between, no run lies between two incarnations.
             if self.recorded.begin_of(first) > next_seq and first in self._came:
-                return Choice(self._came[first], first)
+                return NextRun(self._came[first], first)
         elif first in self._came:
-            return Choice(self._came[first], first)
+            return NextRun(self._came[first], first)
         return None if waiting else self._overtaking(next_seq, unknown)
 
-    def take(self, choice: Choice) -> list[Record]:
+    def take(self, choice: NextRun) -> list[Record]:
         """Let an input run; returns what was recorded of its run."""
         self.recorded.overtake(choice.overtakes)
         if self._came.pop(choice.seq, None) is None:
@@ -231,13 +231,13 @@ class InputOrder:
             self._cursor = max(self._cursor, self._skipped.popleft()[1])
         return self._cursor if self._cursor < self.looked else None
 
-    def _overtaking(self, next_seq: int, unknown: int | None) -> Choice | None:
+    def _overtaking(self, next_seq: int, unknown: int | None) -> NextRun | None:
         """The input of the next recorded run does not come: others go on, those that are known first."""
         overtakes = list[int]()
         for seq in self.recorded.awaited:
             if seq in self._came:
-                return Choice(self._came[seq], seq, tuple(overtakes))
+                return NextRun(self._came[seq], seq, tuple(overtakes))
             overtakes.append(seq)
         if unknown is None:
             return None
-        return Choice(unknown, max(next_seq, overtakes[-1] + 1), tuple(overtakes))
+        return NextRun(unknown, max(next_seq, overtakes[-1] + 1), tuple(overtakes))

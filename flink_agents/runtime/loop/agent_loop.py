@@ -31,7 +31,7 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.execution.sub_agents.agents import AskedAgents
+from flink_agents.runtime.execution.sub_agents.agents import SubAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
@@ -107,7 +107,7 @@ class AgentLoop:
             self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail, on_mismatch)
             if shared.journals is not None:
                 shared.register_durable(self._durable)
-        shared.asking = AskedAgents(shared, self._loop)
+        shared.asking = SubAgents(shared, self._loop)
         slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)

@@ -26,7 +26,7 @@ from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import header_of
 from flink_agents.runtime.loop.actor import CommittedSegment, KeyActor, QueuedInput, restore_begin
 from flink_agents.runtime.state.mailbox import StoredSignal
-from flink_agents.runtime.state.suspended import OpenWait, Suspension
+from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
 
 class Suspensions:
@@ -89,7 +89,7 @@ class Suspensions:
         """Keep what is left of a run, and let Flink's thread put it into state."""
         step = suspended.args[0]
         run: Run = step.run
-        waits: list[OpenWait] = step.suspended
+        waits: list[StoredWait] = step.suspended
         journal = run.journal
         assert isinstance(journal, BufferedJournal) and run.waits is not None
         # Code that catches its cancellation may return something. What the wait leads to comes in its place.

@@ -28,7 +28,7 @@ from flink_agents.api.events.key_requests import WATCH_MARK
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.phases import RunState, Wait
+from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import Stack, name_of
 from flink_agents.runtime.loop.actor import KeyActor
@@ -206,7 +206,7 @@ class Watchdog:
         where = stack.where or step.action.where
         return where, _describe(step), seconds, waits, stack.seen(_other_tasks(step, stack))
 
-    def _inside(self, wait: Wait, step: ActionRun) -> Stack | None:
+    def _inside(self, wait: WaitPhase, step: ActionRun) -> Stack | None:
         """The stack of what leads to the end of a wait; None where that is not known."""
         if wait.thread not in (None, self._loop_thread, step.thread):
             return Stack.of_thread(wait.thread)

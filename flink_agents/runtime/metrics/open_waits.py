@@ -17,7 +17,7 @@ class _Suspended(NamedTuple):
     kinds: tuple[str, ...]
 
 
-class OpenWaits:
+class OpenWaitGauge:
     """The suspended runs that this attempt has seen. Only Flink's thread writes; any thread may read.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from flink_agents.api.agents.observers import ObservedRun, RunObserver
 from flink_agents.api.errors import ActionTimeoutError
 from flink_agents.runtime.metrics.metrics import WINDOW, LocalCounter, LocalMetricGroup
-from flink_agents.runtime.metrics.open_waits import OpenWaits
+from flink_agents.runtime.metrics.open_waits import OpenWaitGauge
 
 clock = time.monotonic
 
@@ -69,7 +69,7 @@ class RunMetrics(RunObserver):
         self.events = 0
         self.backpressure = 0.0
         self.harvest = Durations()
-        self.open_waits = OpenWaits()
+        self.open_waits = OpenWaitGauge()
         names = list(actions)
         self.here = {name: Durations() for name in names}
         self.on_loop = {name: Durations() for name in names}

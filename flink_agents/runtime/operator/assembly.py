@@ -120,7 +120,7 @@ def emitted_tags(agent: BoundAgent, config: Configuration, event_time: EventTime
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class OperatorHost:
     """What a subtask runs in: Flink, or the test kit.
 
     Attributes:
@@ -174,7 +174,7 @@ class Subtask:
     heartbeat: Heartbeat | None
 
 
-def assemble(blueprint: Blueprint, host: Host) -> Subtask:
+def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     """Build a subtask. Its processor is not open yet.
 
     Args:
@@ -217,7 +217,7 @@ def assemble(blueprint: Blueprint, host: Host) -> Subtask:
 
 
 def _journals(
-    blueprint: Blueprint, host: Host, job_id: str, codec: ValueCodec, metrics: RunMetrics
+    blueprint: Blueprint, host: OperatorHost, job_id: str, codec: ValueCodec, metrics: RunMetrics
 ) -> Journals | None:
     """Where durable calls are recorded; None where there is no store."""
     make, plan = blueprint.make_store, blueprint.agent.plan
@@ -229,7 +229,7 @@ def _journals(
 
 
 def _operator(
-    host: Host, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
+    host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
     """What takes inputs and timers: with one timer for all keys, where the host can switch keys by itself."""
     beats = host.outlet is not None and host.keys is not None
@@ -261,7 +261,7 @@ def _operator(
 
 
 def key_services(
-    host: Host,
+    host: OperatorHost,
     shared: RunEnvironment,
     job_id: str,
     low: LowWatermark | None,

@@ -38,7 +38,7 @@ from flink_agents.runtime.state.suspended import Suspension
 
 
 @dataclass(slots=True)
-class Ended:
+class EndedRun:
     """A run that has ended, or the part of one that has.
 
     Attributes:
@@ -100,7 +100,7 @@ class RunCommitter:
         run.state.commit()
         return emission
 
-    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> Ended | None:
+    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> EndedRun | None:
         """Commit all runs of an actor that have ended, in the order in which they ran.
 
         Args:
@@ -123,10 +123,10 @@ class RunCommitter:
             finished.append(run)
             self._memory(run, changes)
             self._input(waiting.number, actor)
-            ended: Ended | None = None
+            ended: EndedRun | None = None
             if hooks.leaving or hooks.committing:
                 resumed = waiting.suspension is not None
-                ended = Ended(run, waiting.number, waiting.seq, changes, resumed=resumed)
+                ended = EndedRun(run, waiting.number, waiting.seq, changes, resumed=resumed)
             self._outputs(run, ended, head, emission, timers)
             self._records(run, head, actor, run.recorded)
             self._number(waiting.seq, head, actor)
@@ -151,7 +151,7 @@ class RunCommitter:
             self._prunable(actor)
         return last
 
-    def _suspend(self, ended: Ended, actor: KeyActor, timers: Timers, emission: Emission) -> None:
+    def _suspend(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
         """Take the same steps with a run that was suspended or released."""
         run, head = ended.run, actor.head
         assert ended.suspension is not None and ended.number is not None
@@ -175,7 +175,7 @@ class RunCommitter:
         for hook in self._hooks.overtaking:
             hook(actor, seq, overtakes)
 
-    def _committing(self, ended: Ended, actor: KeyActor, timers: Timers, emission: Emission) -> None:
+    def _committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
         for hook in self._hooks.committing:
             hook(ended, actor, timers, emission)
 
@@ -207,7 +207,9 @@ class RunCommitter:
         actor.committed += 1
         actor.head.finish(number, self._is_gone)
 
-    def _outputs(self, run: Run, ended: Ended | None, head: Head, emission: Emission, timers: Timers) -> None:
+    def _outputs(
+        self, run: Run, ended: EndedRun | None, head: Head, emission: Emission, timers: Timers
+    ) -> None:
         """Step 3: collect what the run put out. It does not leave yet. What was sent with a delay stays.
 
         The low watermark learns here that the input holds it no longer, but only a timer raises it.
@@ -219,7 +221,7 @@ class RunCommitter:
             for hook in hooks.sent:
                 hook(run, head, timers)
         for hook in hooks.leaving:
-            hook(ended or Ended(run, None, run.sequence_number, {}), emission)
+            hook(ended or EndedRun(run, None, run.sequence_number, {}), emission)
         emission.outputs += run.outputs
         emission.side_outputs += run.side_outputs
 
@@ -284,13 +286,13 @@ class RunCommitter:
         return self._state.pending.get(number) is None
 
 
-def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> Ended:
+def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
     """Return what has ended of a run that is left in state."""
     part = actor.part
     if part is None:
         number, seq = suspension.number, suspension.seq
-        return Ended(run, number, seq, {}, suspension, released=False)
-    return Ended(
+        return EndedRun(run, number, seq, {}, suspension, released=False)
+    return EndedRun(
         run,
         part.number,
         part.seq,

@@ -34,7 +34,7 @@ from flink_agents.runtime.operator.schedule import Schedule
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
-from flink_agents.runtime.state.suspended import OpenWait
+from flink_agents.runtime.state.suspended import StoredWait
 
 
 class InputRefused(Exception):
@@ -208,7 +208,7 @@ class AgentProcessor:
         """
         self.waits.wait_for_progress(seen, seconds)
 
-    def live_waits(self, key_text: str) -> list[tuple[str, OpenWait]] | None:
+    def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
         """What the runs of a key that go on wait for, each with its id; None where none goes on."""
         actor = self.actors.get(key_text)
         if actor is None or actor.mail is None or actor.suspended is not None:

@@ -36,7 +36,7 @@ from flink_agents.runtime.retention.checkpoints import (
     rest_addresses,
 )
 from flink_agents.runtime.retention.executor import PruneExecutor, PruneProgress, add_note
-from flink_agents.runtime.retention.remembered import Seen
+from flink_agents.runtime.retention.remembered import BloomFilter
 
 _log = bounded_logger("flink_agents.pruning")
 
@@ -150,7 +150,7 @@ class Pruner(Listener):
         self._restored: deque[tuple[JournalKey, int]] = deque()
         # Journals whose runs are not only those of the checkpoint that the job was restored from. What
         # seems to be one of them is pruned later, with what Flink says or after the next restore.
-        self._known = Seen()
+        self._known = BloomFilter()
         # For the thread that asks.
         self.watched = PruneProgress()
         self._notes: list[PendingCommits] = []
@@ -335,7 +335,7 @@ class Pruner(Listener):
         """Note that Flink answers; from now on, nothing is pruned without its answers."""
         self._reached = self._ever_reached = True
         self._restored.clear()
-        self._known = Seen()
+        self._known = BloomFilter()
 
     def _fall_back(self, reason: str) -> None:
         self._reached = False

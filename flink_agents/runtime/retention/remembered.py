@@ -54,7 +54,7 @@ class Recent(Generic[T]):
         return len(self.things)
 
 
-class Seen:
+class BloomFilter:
     """All things that were ever added, and some that were not (a Bloom filter). For one thread.
 
     Args:

@@ -27,7 +27,7 @@ _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 @dataclass(frozen=True)
-class OpenWait:
+class StoredWait:
     """A wait of a run that has not ended. Each kind of wait is a subclass.
 
     Attributes:
@@ -57,25 +57,25 @@ class OpenWait:
 
 
 @dataclass(frozen=True)
-class OpenPause(OpenWait):
+class StoredPause(StoredWait):
     """A pause that has not ended."""
 
     kind = "timer"
 
 
 @dataclass(frozen=True)
-class OpenSignalWait(OpenWait):
+class StoredSignalWait(StoredWait):
     """A wait for a signal that has not ended."""
 
     kind = "signal"
     name: str = ""
 
 
-def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> OpenWait:
-    """Return the wait of which these are the :meth:`OpenWait.fields`."""
+def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> StoredWait:
+    """Return the wait of which these are the :meth:`StoredWait.fields`."""
     if name is None:
-        return OpenPause(step, task, nth, deadline)
-    return OpenSignalWait(step, task, nth, deadline, name)
+        return StoredPause(step, task, nth, deadline)
+    return StoredSignalWait(step, task, nth, deadline, name)
 
 
 def wait_id(key_text: str, seq: int, step: str, task: str, nth: int) -> str:
@@ -122,7 +122,7 @@ class Suspension:
     unstored: Sequence[int] = ()
     bound: bool = False
     recorded: bool = False
-    waits: Sequence[OpenWait] = ()
+    waits: Sequence[StoredWait] = ()
     left: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     failed: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict[str, Sequence[Sequence[Any]]])
     parts: Sequence[tuple[str, int]] = ()

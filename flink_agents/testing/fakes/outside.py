@@ -48,7 +48,7 @@ Execution = tuple[int, int]
 
 
 @dataclass
-class Answer:
+class RecordedAnswer:
     """The result or the error of a function.
 
     Attributes:
@@ -70,7 +70,7 @@ class Answer:
         return _copied(self.value)
 
 
-class Outside:
+class AnswerLog:
     """Records the answers of functions, and repeats them in their order.
 
     Args:
@@ -85,7 +85,7 @@ class Outside:
     def __init__(self, codec: ValueCodec) -> None:
         self._codec = codec
         self._lock = threading.Lock()
-        self._answers: dict[tuple[MadeCall, int], list[Answer]] = {}
+        self._answers: dict[tuple[MadeCall, int], list[RecordedAnswer]] = {}
         self._given: Counter[tuple[MadeCall, int]] = Counter()
         self._over: set[int] = set()
         self._made: defaultdict[MadeCall, Counter[Execution]] = defaultdict(Counter)
@@ -205,7 +205,7 @@ class Outside:
         made: Callable[..., Any] = call.awaited(what) if what.is_async else call.called(what)
         return replace(what, function=made, name=what.identity)
 
-    def began(self, call: _Call) -> Answer | None:
+    def began(self, call: _Call) -> RecordedAnswer | None:
         """Record that the function of a call starts, and return the answer to repeat."""
         with self._lock:
             self._executed[call.asked][call.execution].add(call.number)
@@ -220,11 +220,11 @@ class Outside:
         """Record the answer of a function."""
         with self._lock:
             if not self.repeats:
-                answer = Answer(self._orders, seconds, _copied(value), error)
+                answer = RecordedAnswer(self._orders, seconds, _copied(value), error)
                 self._answers.setdefault((call.asked, call.number), []).append(answer)
                 self._orders += 1
 
-    def pauses_before(self, answer: Answer, limit: float | None) -> Iterator[float]:
+    def pauses_before(self, answer: RecordedAnswer, limit: float | None) -> Iterator[float]:
         """Yield pauses until the answer of a call is due or the operator has crashed.
 
         Args:
@@ -244,7 +244,7 @@ class Outside:
                 return
             now = time.monotonic()
 
-    def _is_next(self, answer: Answer) -> bool:
+    def _is_next(self, answer: RecordedAnswer) -> bool:
         """Return True if all earlier answers have been given."""
         with self._lock:
             return not self.ordered or all(
@@ -254,7 +254,7 @@ class Outside:
                 if other.order < answer.order
             )
 
-    def came(self, answer: Answer) -> None:
+    def came(self, answer: RecordedAnswer) -> None:
         """Record that an answer was returned."""
         with self._lock:
             self._over.add(answer.order)
@@ -264,7 +264,7 @@ class Outside:
 class _Call:
     """One durable call: its identity, its number among equal calls, and the execution that makes it."""
 
-    outside: Outside
+    outside: AnswerLog
     asked: MadeCall
     number: int
     execution: Execution
@@ -320,14 +320,14 @@ class _Call:
 
 
 class OutsideCalls:
-    """Makes durable calls whose functions are recorded or repeated by an :class:`Outside`.
+    """Makes durable calls whose functions are recorded or repeated by an :class:`AnswerLog`.
 
     Args:
         inner: Makes them.
         outside: Records or repeats their functions.
     """
 
-    def __init__(self, inner: Durable, outside: Outside) -> None:
+    def __init__(self, inner: Durable, outside: AnswerLog) -> None:
         self._inner = inner
         self._outside = outside
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flink_agents.api.events.signals import TaggedSignal
 from flink_agents.runtime.state.pending import PendingKind
-from flink_agents.runtime.state.suspended import OpenWait, Suspension
+from flink_agents.runtime.state.suspended import StoredWait, Suspension
 from flink_agents.testing.fakes.state import KeyState
 
 
@@ -48,7 +48,7 @@ def suspended_in(state: KeyState) -> list[Suspension]:
     return [Suspension.unpack(one[2:]) for one in entries if one[1] == PendingKind.RESUMPTION]
 
 
-def waits_of(waits: Iterable[tuple[str, OpenWait]]) -> list[PendingWait]:
+def waits_of(waits: Iterable[tuple[str, StoredWait]]) -> list[PendingWait]:
     """Return waits with their ids, in the form that a harness shows."""
     return [PendingWait(wait.name, id, wait.deadline) for id, wait in waits]
 

@@ -21,7 +21,7 @@ from flink_agents.testing.kafka.artifacts import (
     replace_text,
     require_extra,
 )
-from flink_agents.testing.kafka.guard import Guard
+from flink_agents.testing.kafka.guard import ProcessGuard
 from flink_agents.testing.kafka.settings import DEFAULT_DATA, BrokerState, Security
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ class KafkaBroker:
         self._memory = memory
         self._timeout = timeout
         self._child: subprocess.Popen[bytes] | None = None
-        self._guard: Guard | None = None
+        self._guard: ProcessGuard | None = None
 
     def __enter__(self) -> KafkaBroker:
         if self.start():
-            self._guard = Guard([sys.executable, "-c", _KILL, _ROOT, str(self.data)])
+            self._guard = ProcessGuard([sys.executable, "-c", _KILL, _ROOT, str(self.data)])
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 _DONE = b"."
 
 
-class Guard:
+class ProcessGuard:
     """Watches this process until ``release``.
 
     Args:

@@ -25,9 +25,9 @@ from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.outside import MadeCall
 from flink_agents.testing.faults import Fault, Faults
-from flink_agents.testing.recovery.outcomes import Outcome, difference
+from flink_agents.testing.recovery.outcomes import HarnessOutcome, difference
 from flink_agents.testing.recovery.restarts import Restarts
-from flink_agents.testing.subtasks.crash_points import Crash, CrashPoints, Died, Moment, progress_of
+from flink_agents.testing.subtasks.crash_points import Crash, CrashPoints, Died, HarnessMoment, progress_of
 
 FIX = (
     "usual causes: code of the action outside of durable calls that has an effect or depends on the clock, "
@@ -93,7 +93,7 @@ class Crashes:
         act()
         self._points.outside.recorded(any(one.timeout is not None for one in harness.plan.actions))
         expected, after = (
-            Outcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs),
+            HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs),
             self._moment(),
         )
         done = _Appended(self._points.faults.appends[first:], self._points.count)
@@ -104,7 +104,7 @@ class Crashes:
             for crash in _points(done):
                 self._reset(before, records, crash)
                 stored = self._until_crash(crash, act, resume, again)
-                found = Outcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
+                found = HarnessOutcome.of(harness.checkpoint().keys, harness.codec, self._points.outputs)
                 self._compare(crash, done, expected, found, stored, ordered, before)
         finally:
             self._points.crash, self._points.place, self._points.faults = None, place, faults
@@ -154,7 +154,7 @@ class Crashes:
             if fault is None or fault.stores
         )
 
-    def _reset(self, moment: Moment, journals: Any, crash: Crash) -> None:
+    def _reset(self, moment: HarnessMoment, journals: Any, crash: Crash) -> None:
         """Return to a moment, with the records of that moment."""
         place = MemoryPlace()
         place.store_id = self._points.place.store_id
@@ -164,7 +164,7 @@ class Crashes:
         self._points.crash = crash
         self._return_to(moment)
 
-    def _begin(self, moment: Moment) -> None:
+    def _begin(self, moment: HarnessMoment) -> None:
         self._before = moment
         self._points.count = 0
         self._points.taken, self._points.outputs = moment.taken, list(moment.left)
@@ -174,12 +174,12 @@ class Crashes:
         with self._points.place.lock:
             return copy.deepcopy(self._points.place.journals)
 
-    def _moment(self) -> Moment:
-        return Moment(
+    def _moment(self) -> HarnessMoment:
+        return HarnessMoment(
             self._harness.checkpoint(), self._harness.kept(), self._points.taken, list(self._points.outputs)
         )
 
-    def _return_to(self, moment: Moment) -> None:
+    def _return_to(self, moment: HarnessMoment) -> None:
         before = self._before
         self._harness.return_to(moment.snapshot, moment.kept, self._parallelism)
         self._begin(moment)
@@ -191,11 +191,11 @@ class Crashes:
         self,
         crash: Crash,
         done: _Appended,
-        expected: Outcome,
-        found: Outcome,
+        expected: HarnessOutcome,
+        found: HarnessOutcome,
         stored: Counter[MadeCall],
         ordered: bool,
-        before: Moment,
+        before: HarnessMoment,
     ) -> None:
         where = _told(crash, done)
         repeated = self._points.outside.repeated(stored) if crash.died else []
@@ -241,7 +241,9 @@ def _told(crash: Crash, done: _Appended | None) -> str:
     return f"{side} append {crash.append} ({kinds})"
 
 
-def _error(before: Moment, where: str, what: str, key: str | None, **details: str) -> RecoveryMismatchError:
+def _error(
+    before: HarnessMoment, where: str, what: str, key: str | None, **details: str
+) -> RecoveryMismatchError:
     state = before.snapshot.keys.get(key) if key is not None else None
     head = state.head if state is not None else None
     number = Head.unpack(head).next_seq if head is not None else 0

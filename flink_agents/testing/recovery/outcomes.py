@@ -22,7 +22,7 @@ LETTER = ("agent", "action", "key", "sequence_number", "timestamp", "event", "er
 
 
 @dataclass
-class Outcome:
+class HarnessOutcome:
     """The outputs of an operator, and the content of its state.
 
     Attributes:
@@ -41,7 +41,7 @@ class Outcome:
     @classmethod
     def of(
         cls, keys: Mapping[str, KeyState], codec: ValueCodec, left: Sequence[tuple[str, str, Any]]
-    ) -> Outcome:
+    ) -> HarnessOutcome:
         """Return the outcome of a harness.
 
         Args:
@@ -78,7 +78,7 @@ class Difference:
     found: str
 
 
-def difference(expected: Outcome, found: Outcome, ordered: bool = True) -> Difference | None:
+def difference(expected: HarnessOutcome, found: HarnessOutcome, ordered: bool = True) -> Difference | None:
     """Return the first difference, or None.
 
     Args:

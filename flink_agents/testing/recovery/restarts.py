@@ -8,7 +8,7 @@ from typing import Any
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing.fakes.snapshots import Snapshot
 from flink_agents.testing.records import Records
-from flink_agents.testing.subtasks.driver import Subtask
+from flink_agents.testing.subtasks.driver import HarnessSubtask
 from flink_agents.testing.subtasks.meters import MetricSums
 from flink_agents.testing.subtasks.waits import WaitsShown
 
@@ -57,13 +57,13 @@ class Restarts(WaitsShown, Records):
         self._keep(kept)
         self._start(snapshot.keys, parallelism)
 
-    def set_aside(self) -> tuple[list[Subtask], MetricSums]:
+    def set_aside(self) -> tuple[list[HarnessSubtask], MetricSums]:
         """Leave the operator as it is; :meth:`return_to` makes another one meanwhile."""
         aside = self._subtasks, self._meters
         self._subtasks = []
         return aside
 
-    def take_back(self, aside: tuple[list[Subtask], MetricSums], kept: Mapping[str, Any]) -> None:
+    def take_back(self, aside: tuple[list[HarnessSubtask], MetricSums], kept: Mapping[str, Any]) -> None:
         """Continue with an operator that was set aside, and with :meth:`kept` as it was."""
         self.close()
         self._subtasks, self._meters = aside

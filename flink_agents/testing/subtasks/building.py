@@ -18,13 +18,13 @@ from flink_agents.plan import AgentPlan, bind
 from flink_agents.plan.binding.uses import may_make_durable_calls
 from flink_agents.runtime.execution.shared import Durable
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.operator.assembly import Blueprint, Host, assemble
+from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, assemble
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.outside import OutsideCalls
 from flink_agents.testing.fakes.pauses import Pauses
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
-from flink_agents.testing.subtasks.driver import Clock, Driver, Subtask, leaving
+from flink_agents.testing.subtasks.driver import Clock, Driver, HarnessSubtask, leaving
 from flink_agents.testing.subtasks.due_timers import DueTimers
 
 Shipped = TypeVar("Shipped")
@@ -63,7 +63,7 @@ class Builder(Driver):
         for subtask in self._subtasks:
             subtask.processor.open(subtask.backend)
 
-    def _subtask(self, number: int, parallelism: int) -> Subtask:
+    def _subtask(self, number: int, parallelism: int) -> HarnessSubtask:
         plan, code, observers = self.plan, self._code, self._observers
         if self._serialize:
             plan = AgentPlan.from_json(plan.to_json())
@@ -86,7 +86,7 @@ class Builder(Driver):
             backend.tell(made.low)
         aside = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
         due = DueTimers(backend, self._clock, aside, self._event_time.holds, self._keeps_timers)
-        return Subtask(made.processor, backend, made.shared, due)
+        return HarnessSubtask(made.processor, backend, made.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:
         """Return the form of a value that workers get.
@@ -102,9 +102,9 @@ class Builder(Driver):
             check_shippable(f"the agent {self.plan.name!r}", value)
             raise
 
-    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> Host:
+    def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
         """Return the environment that a subtask runs in."""
-        return Host(
+        return OperatorHost(
             job_id=self._job_id,
             subtask=number,
             parallelism=parallelism,

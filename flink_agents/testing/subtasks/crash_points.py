@@ -12,7 +12,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.fakes.outside import Outside
+from flink_agents.testing.fakes.outside import AnswerLog
 from flink_agents.testing.fakes.snapshots import Snapshot
 from flink_agents.testing.faults import Fault, Faults
 
@@ -45,7 +45,7 @@ class Crash:
     append: int | None = None
     stored: bool = False
     commit: int | None = None
-    checkpoint: Moment | None = None
+    checkpoint: HarnessMoment | None = None
     died: bool = False
 
     def fault(self, asked: int) -> Fault | None:
@@ -57,7 +57,7 @@ class Crash:
 
 
 @dataclass
-class Moment:
+class HarnessMoment:
     """The state of a harness at one moment, the number of inputs it had taken, and its outputs so far."""
 
     snapshot: Snapshot
@@ -85,7 +85,7 @@ class CrashPoints:
     """
 
     def __init__(self, codec: ValueCodec) -> None:
-        self.outside = Outside(codec)
+        self.outside = AnswerLog(codec)
         self.place = MemoryPlace()
         self.faults = Faults(make=lambda: MemoryStore(self.place))
         self.crash: Crash | None = None
@@ -93,7 +93,7 @@ class CrashPoints:
         self.count = 0
         self.taken = 0
         self.outputs: list[tuple[str, str, Any]] = []
-        self.moment: Callable[[], Moment]
+        self.moment: Callable[[], HarnessMoment]
 
     def store(self) -> Any:
         """Return a store for one attempt of one subtask."""

@@ -93,7 +93,7 @@ def leaving(driver: Driver, backend: FakeBackend) -> Callable[[Emission], None]:
 
 
 @dataclass
-class Subtask:
+class HarnessSubtask:
     """One subtask: the operator's core, its state, and what its runs share."""
 
     processor: AgentProcessor
@@ -124,7 +124,7 @@ class Driver:
     outputs: list[Any]
     timestamps: list[int | None]
     lows: list[int]
-    _subtasks: list[Subtask]
+    _subtasks: list[HarnessSubtask]
     _side: dict[str, list[Any]]
     _side_times: dict[str, list[tuple[int | None, int]]]
     _clock: Clock
@@ -150,7 +150,7 @@ class Driver:
     def _left(self, tag: str) -> list[Any]:
         return self._side.setdefault(tag, [])
 
-    def _subtask_of(self, key: str) -> Subtask:
+    def _subtask_of(self, key: str) -> HarnessSubtask:
         check_open(bool(self._subtasks))
         group = zlib.crc32(key.encode()) % self._max_parallelism
         return self._subtasks[group * len(self._subtasks) // self._max_parallelism]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.testing.fakes.snapshots import gauges_of, sum_of
-from flink_agents.testing.subtasks.driver import Subtask
+from flink_agents.testing.subtasks.driver import HarnessSubtask
 
 Values = Mapping[str, int | float]
 """Values of metrics by dotted name."""
@@ -24,7 +24,7 @@ class MetricSums:
         self._before = before or MetricValues({}, {})
         self._left_out = left_out or MetricValues({}, {})
 
-    def read(self, subtasks: Sequence[Subtask]) -> MetricValues:
+    def read(self, subtasks: Sequence[HarnessSubtask]) -> MetricValues:
         """Return the values up to now, of the present operator's ``subtasks`` and of earlier ones."""
         before, left_out = self._before, self._left_out
         return MetricValues(
@@ -46,16 +46,19 @@ class MetricValues:
         self.runtime = dict(runtime)
 
 
-def _of_agent(subtask: Subtask) -> LocalMetricGroup:
+def _of_agent(subtask: HarnessSubtask) -> LocalMetricGroup:
     return subtask.shared.metrics
 
 
-def _of_runtime(subtask: Subtask) -> LocalMetricGroup:
+def _of_runtime(subtask: HarnessSubtask) -> LocalMetricGroup:
     return subtask.shared.run_metrics.group
 
 
 def _together(
-    before: Values, left_out: Values, subtasks: Sequence[Subtask], of: Callable[[Subtask], LocalMetricGroup]
+    before: Values,
+    left_out: Values,
+    subtasks: Sequence[HarnessSubtask],
+    of: Callable[[HarnessSubtask], LocalMetricGroup],
 ) -> Values:
     present = sum_of(map(of, subtasks))
     gauges = {name for subtask in subtasks for name in gauges_of(of(subtask))}

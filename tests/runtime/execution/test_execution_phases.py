@@ -14,7 +14,7 @@ from observer_tools import Listener, observed_by
 from flink_agents import Agent, InputEvent, OutputEvent, RateLimit, RetryPolicy, action, client
 from flink_agents.api.agents.observers import FOLLOWS, ObservedRun, Phase, RunObserver
 from flink_agents.api.errors import ActionFailedError
-from flink_agents.runtime.execution.phases import RunState, Wait
+from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.testing import OperatorHarness
 
@@ -225,7 +225,7 @@ def test_phase_is_that_of_the_wait_that_began_last() -> None:
     listener = Listener()
     state = RunState("suser", 0, Observers(listener), Phase.QUEUED)
     state.begin(1.0)
-    first, second = Wait(Phase.CALL, "first"), Wait(Phase.CLIENT, "second")
+    first, second = WaitPhase(Phase.CALL, "first"), WaitPhase(Phase.CLIENT, "second")
     state.begin_wait(first)
     state.begin_wait(second)
     assert (state.phase, state.waits_for) == (Phase.CLIENT, "second")

@@ -8,7 +8,7 @@ import pytest
 from renewal_tools import ANSWER, CHECKED, PREFIX, Operator, Process
 
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.attempts import Attempt
+from flink_agents.runtime.flink.attempts import SubtaskAttempt
 from flink_agents.runtime.flink.shipping import module_renewal
 
 SHARED = {
@@ -125,7 +125,7 @@ def test_a_restart_of_a_job_stays_with_its_version(process: Process) -> None:
 def test_code_that_goes_on_behind_its_thread_is_in_use(process: Process) -> None:
     directory = process.write("a", SHARED)
     bank = process.submit(directory, "bank")
-    attempt: Attempt = bank.do(lambda: Attempt("identity", lambda wait: None))
+    attempt: SubtaskAttempt = bank.do(lambda: SubtaskAttempt("identity", lambda wait: None))
     bank.end()
     process.write("a", {"common": "WORD = 'new'\n"})
     with pytest.raises(StaleCodeError, match=r"in use by the job 'name of job 0'"):

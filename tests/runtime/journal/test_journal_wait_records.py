@@ -9,7 +9,7 @@ import pytest
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.suspended import OpenPause, Suspension
+from flink_agents.runtime.state.suspended import StoredPause, Suspension
 
 CODEC = ValueCodec()
 LAYOUT = 1
@@ -42,7 +42,7 @@ def test_all_of_a_record_is_read_again() -> None:
 
 def test_the_deadline_of_a_run_is_no_part_of_what_is_left_of_it() -> None:
     record = Record(RecordKind.WAIT, 3, "0/ask", 0, b"")
-    waits = [OpenPause("0/ask", "", 0, 50)]
+    waits = [StoredPause("0/ask", "", 0, 50)]
     left = Suspension(2, 3, 10, "plan", [record], [0], True, True, waits, {}, {}, over=40)
     assert left.due == 40
     again = Suspension.unpack(left.pack())

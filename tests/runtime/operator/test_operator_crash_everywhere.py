@@ -27,7 +27,7 @@ from flink_agents.api.settings.options import TEST_MODE_VARIABLE
 from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fakes.outside import Answer, Outside
+from flink_agents.testing.fakes.outside import AnswerLog, RecordedAnswer
 
 COUNT = itertools.count()
 """A global that code of an action must not use."""
@@ -333,12 +333,12 @@ def test_answers_take_their_time_where_a_timer_decides() -> None:
 
 
 def test_answers_take_no_time_where_only_their_order_counts() -> None:
-    outside = Outside(ValueCodec())
-    assert list(outside.pauses_before(Answer(0, 3600.0), None)) == []
-    assert list(outside.pauses_before(Answer(0, 3600.0), 3601.0)) == []
-    assert next(outside.pauses_before(Answer(0, 3600.0), 3600.0)) > 0
+    outside = AnswerLog(ValueCodec())
+    assert list(outside.pauses_before(RecordedAnswer(0, 3600.0), None)) == []
+    assert list(outside.pauses_before(RecordedAnswer(0, 3600.0), 3601.0)) == []
+    assert next(outside.pauses_before(RecordedAnswer(0, 3600.0), 3600.0)) > 0
     outside.recorded(timed=True)
-    waiting = outside.pauses_before(Answer(0, 3600.0), None)
+    waiting = outside.pauses_before(RecordedAnswer(0, 3600.0), None)
     assert next(waiting) > 0
     outside.die()
     assert list(waiting) == []

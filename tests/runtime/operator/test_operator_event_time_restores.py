@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
 
-from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, SETTLING_MS, STRAGGLERS
 from flink_agents.testing import OperatorHarness
 
@@ -21,7 +21,7 @@ def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody says which keys have inputs in state, as on PyFlink's public way."""
     host_of = OperatorHarness._host
 
-    def host_without(self: OperatorHarness, *arguments: Any) -> Host:
+    def host_without(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(host_of(self, *arguments), keys=None)
 
     monkeypatch.setattr(OperatorHarness, "_host", host_without)

@@ -12,7 +12,7 @@ from durable_tools import forget
 from pruning_tools import JOB, Pruned
 
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.retention.checkpoints import CheckpointPoller
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.testing import OperatorHarness
@@ -30,7 +30,7 @@ def pruners(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pruned]]:
         made.append(Pruned(flink, poller=CheckpointPoller((), JOB, interval=1e6)))
         return made[-1].pruner
 
-    def host(self: OperatorHarness, *arguments: Any) -> Host:
+    def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(plain(self, *arguments), make_pruner=make)
 
     monkeypatch.setattr(OperatorHarness, "_host", host)

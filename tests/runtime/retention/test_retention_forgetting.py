@@ -17,7 +17,7 @@ from flink_agents.api.durable import Prune
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.journal.records import FLAT_NUMBERS, RunHeader
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
-from flink_agents.runtime.operator.assembly import Host
+from flink_agents.runtime.operator.assembly import OperatorHost
 from flink_agents.runtime.operator.idle_keys import ANSWER_MS, IdleKeyExpiry
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -275,7 +275,7 @@ def test_what_a_fresh_head_may_go_on_with_is_not_pruned(monkeypatch: pytest.Monk
     def make(metrics: RunMetrics) -> Pruner:
         return Pruner(Prune.RESTORE_ONLY, 0, metrics, None, True)
 
-    def host(self: OperatorHarness, *arguments: Any) -> Host:
+    def host(self: OperatorHarness, *arguments: Any) -> OperatorHost:
         return replace(plain(self, *arguments), make_pruner=make)
 
     monkeypatch.setattr(OperatorHarness, "_host", host)

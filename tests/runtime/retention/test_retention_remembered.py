@@ -22,7 +22,7 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.retention import executor, pruning
 from flink_agents.runtime.retention.checkpoints import RestError
 from flink_agents.runtime.retention.pruning import FAILURES, Pruner
-from flink_agents.runtime.retention.remembered import Recent, Seen
+from flink_agents.runtime.retention.remembered import BloomFilter, Recent
 from flink_agents.testing import OperatorHarness
 
 
@@ -46,7 +46,7 @@ def test_the_last_things_are_remembered() -> None:
 def test_what_was_seen_stays_seen(seed: int) -> None:
     chance = random.Random(seed)
     things = [JournalKey("job", str(chance.getrandbits(64))) for _ in range(2000)]
-    seen = Seen(2**16)
+    seen = BloomFilter(2**16)
     assert not any(thing in seen for thing in things)
     for thing in things[:1000]:
         seen.add(thing)

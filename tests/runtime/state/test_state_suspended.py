@@ -13,7 +13,7 @@ from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
-from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
+from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
 from tests.suite.tables import each
 
 SUSPENDED = Suspension(
@@ -25,7 +25,7 @@ SUSPENDED = Suspension(
     unstored=[0],
     bound=True,
     recorded=True,
-    waits=[OpenSignalWait("nap", "0", 1, 1_700_000_001_000, "go")],
+    waits=[StoredSignalWait("nap", "0", 1, 1_700_000_001_000, "go")],
     left={"nap": (1, 2)},
     failed={"nap": [[0.5], [1, "ValueError", "no", None]]},
 )

@@ -43,7 +43,7 @@ from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
 from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
-from flink_agents.connectors.action_state.kafka.writer import KafkaWriter, Write
+from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from flink_agents.connectors.action_state.threaded import ThreadedStore
 from flink_agents.kafka_clients import close_producer
 
@@ -64,7 +64,7 @@ FRAME_BYTES = 1024
 """The most bytes that a message has besides its records."""
 
 
-class KafkaStore(ThreadedStore[Write]):
+class KafkaStore(ThreadedStore[KafkaWrite]):
     """A store in two Kafka topics. It is opened once.
 
     Args:
@@ -235,7 +235,7 @@ class KafkaStore(ThreadedStore[Write]):
             return
         self._appending[journal] += 1
         try:
-            await writer.written(Write(Entry(journal, records)))
+            await writer.written(KafkaWrite(Entry(journal, records)))
         finally:
             self._appending[journal] -= 1
             if not self._appending[journal]:
@@ -247,7 +247,7 @@ class KafkaStore(ThreadedStore[Write]):
         if not self._knows(journal):
             await self.rebuild(journal)
         if self._knows(journal):
-            await writer.written(Write(Entry(journal, (), through_seq)))
+            await writer.written(KafkaWrite(Entry(journal, (), through_seq)))
             partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
                 self._settled.append((journal, through_seq))
@@ -267,7 +267,7 @@ class KafkaStore(ThreadedStore[Write]):
         writer = self._require_owned()
         await self.rebuild()
         found = await self._in_thread(lambda: self._describe(journal_id, None, sys.maxsize))
-        removals = [Write(Entry(info.journal, (), FORGET)) for info in found]
+        removals = [KafkaWrite(Entry(info.journal, (), FORGET)) for info in found]
         await asyncio.gather(*(writer.written(write) for write in removals))
 
     def _knows(self, journal: JournalKey) -> bool:

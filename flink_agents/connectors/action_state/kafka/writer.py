@@ -30,11 +30,11 @@ from flink_agents.api.action_state import (
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
 from flink_agents.connectors.action_state.group_writer import (
+    BatchLimits,
     GroupWriter,
-    Limits,
     OnEnd,
     Outcome,
-    Pending,
+    PendingWrite,
     StoreMetrics,
 )
 from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
@@ -59,7 +59,7 @@ _log = bounded_logger("flink_agents.store")
 BATCH_BYTES = 1024 * 1024
 """A Kafka record takes no more appends once it has this many bytes."""
 
-LIMITS = Limits(writes=2000, size=BATCH_BYTES, pause_seconds=0.02)
+LIMITS = BatchLimits(writes=2000, size=BATCH_BYTES, pause_seconds=0.02)
 """Limits of a turn; sizes are known only when appends are packed, so bytes do not limit it."""
 
 SPARSE_AT_ONCE = 10_000
@@ -69,7 +69,7 @@ CLOSE_SECONDS = 5.0
 UNDECIDED_SECONDS = 0.005
 
 
-class Write(Pending):
+class KafkaWrite(PendingWrite):
     """One append or removal in flight.
 
     Args:
@@ -93,7 +93,7 @@ class _Packed(NamedTuple):
     """A batch in the form in which it is sent to Kafka."""
 
     batch: Batch
-    writes: list[Write]
+    writes: list[KafkaWrite]
     value: bytes
 
 
@@ -101,11 +101,11 @@ class _Sent(NamedTuple):
     """A batch that was sent and may be stored or not."""
 
     batch: Batch
-    writes: list[Write]
+    writes: list[KafkaWrite]
     report: Any
 
 
-class KafkaWriter(GroupWriter[Write]):
+class KafkaWriter(GroupWriter[KafkaWrite]):
     """Sends the batches of one owner, and reports when their appends are done.
 
     Args:
@@ -156,7 +156,7 @@ class KafkaWriter(GroupWriter[Write]):
         self._lease.start()
         super().start()
 
-    def _write(self, batch: list[Write]) -> list[Outcome]:
+    def _write(self, batch: list[KafkaWrite]) -> list[Outcome]:
         self._wrote = True
         self._lease.appending()
         sent = self._send(self._pack(batch))
@@ -169,9 +169,9 @@ class KafkaWriter(GroupWriter[Write]):
 
     # -- to Kafka ---------------------------------------------------------------------
 
-    def _pack(self, writes: list[Write]) -> deque[_Packed]:
+    def _pack(self, writes: list[KafkaWrite]) -> deque[_Packed]:
         """Make one or several batches for each partition, in order."""
-        by_partition: dict[int, list[Write]] = {}
+        by_partition: dict[int, list[KafkaWrite]] = {}
         removed: dict[JournalKey, int] = {}
         for write in writes:
             write.outcome = self._pruned(write.entry, removed)
@@ -181,7 +181,7 @@ class KafkaWriter(GroupWriter[Write]):
         batches: deque[_Packed] = deque()
         for partition, own in by_partition.items():
             packed: list[bytes] = []
-            taken: list[Write] = []
+            taken: list[KafkaWrite] = []
             size = 0
             for write in own:
                 data = pack_entry(write.entry)
@@ -195,7 +195,7 @@ class KafkaWriter(GroupWriter[Write]):
             batches.append(self._batch(partition, taken, packed))
         return batches
 
-    def _batch(self, partition: int, writes: list[Write], packed: list[bytes]) -> _Packed:
+    def _batch(self, partition: int, writes: list[KafkaWrite], packed: list[bytes]) -> _Packed:
         return _Packed(
             Batch(partition, BatchKey(self._token, next(self._numbers))), writes, pack_batch(packed)
         )
@@ -328,7 +328,7 @@ class KafkaWriter(GroupWriter[Write]):
                 if (since := self._garbage.since(journal)) is not None
             ]
             if again:
-                self._write([Write(entry) for entry in again])
+                self._write([KafkaWrite(entry) for entry in again])
             else:
                 self._send_dead()
         except Exception as error:

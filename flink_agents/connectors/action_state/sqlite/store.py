@@ -46,9 +46,9 @@ from flink_agents.connectors.action_state.sqlite.file import (
 )
 from flink_agents.connectors.action_state.sqlite.writer import (
     Forget,
-    Lease,
+    OtherLease,
+    SqliteWrite,
     SQLiteWriter,
-    Write,
     all_owners,
     claim,
 )
@@ -66,7 +66,7 @@ POLLS_PER_LEASE = 40
 """Number of checks per lease by a job that waits for another job's lease."""
 
 
-class SQLiteStore(ThreadedStore[Write]):
+class SQLiteStore(ThreadedStore[SqliteWrite]):
     """A store in one file. It is opened once.
 
     Args:
@@ -160,8 +160,8 @@ class SQLiteStore(ThreadedStore[Write]):
         """Become the owner that may append; wait for the lease of a job that crashed."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        first: frozenset[Lease] = frozenset()
-        ended: frozenset[Lease] = frozenset()
+        first: frozenset[OtherLease] = frozenset()
+        ended: frozenset[OtherLease] = frozenset()
         while True:
             take = functools.partial(
                 claim,
@@ -190,11 +190,11 @@ class SQLiteStore(ThreadedStore[Write]):
         records = tuple(records)
         check_records(records, self._max_record_bytes)
         if records:
-            await writer.written(Write(journal, records))
+            await writer.written(SqliteWrite(journal, records))
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._require_open().written(Write(journal, (), through_seq))
+        await self._require_open().written(SqliteWrite(journal, (), through_seq))
 
     @override
     async def forget(self, journal_id: str) -> None:

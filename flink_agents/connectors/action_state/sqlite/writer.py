@@ -33,11 +33,11 @@ from flink_agents.api.action_state import (
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors import StoreError
 from flink_agents.connectors.action_state.group_writer import (
+    BatchLimits,
     GroupWriter,
-    Limits,
     OnEnd,
     Outcome,
-    Pending,
+    PendingWrite,
     StoreMetrics,
 )
 from flink_agents.connectors.action_state.sqlite.file import READ_BUSY_SECONDS, log_path, translate
@@ -47,7 +47,7 @@ from flink_agents.sqlite_files import begin, is_busy
 
 _log = bounded_logger("flink_agents.store")
 
-LIMITS = Limits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
+LIMITS = BatchLimits(writes=1000, size=16 * 1024 * 1024, pause_seconds=0.01)
 """Limits of a transaction."""
 
 FREE_PAGES = 4096
@@ -86,7 +86,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-class Write(Pending):
+class SqliteWrite(PendingWrite):
     """One append or removal of records in flight.
 
     Args:
@@ -112,7 +112,7 @@ class Write(Pending):
             rows.append(self.journal, self.records)
 
 
-class Forget(Write):
+class Forget(SqliteWrite):
     """The removal of all journals of a job.
 
     Args:
@@ -129,7 +129,7 @@ class Forget(Write):
         rows.forget(self.journal.journal_id)
 
 
-def _applied(batch: list[Write], rows: Rows) -> list[Outcome]:
+def _applied(batch: list[SqliteWrite], rows: Rows) -> list[Outcome]:
     """Write a batch in the current transaction; a rejected write changes nothing."""
     outcomes: list[Outcome] = []
     for write in batch:
@@ -150,7 +150,7 @@ class _UnknownOutcome(Exception):
     """A commit failed: the transaction may be in the file or not."""
 
 
-class SQLiteWriter(GroupWriter[Write]):
+class SQLiteWriter(GroupWriter[SqliteWrite]):
     """Writes batches to the file, each in one transaction.
 
     Args:
@@ -194,7 +194,7 @@ class SQLiteWriter(GroupWriter[Write]):
         self._log_identity: tuple[int, int] | None = None
         self._lock = _lock_of(self._identity or (0, 0))
 
-    def _write(self, batch: list[Write]) -> list[Outcome]:
+    def _write(self, batch: list[SqliteWrite]) -> list[Outcome]:
         try:
             return self._transaction(batch)
         except _UnknownOutcome as error:
@@ -210,10 +210,10 @@ class SQLiteWriter(GroupWriter[Write]):
             self._metrics.failed()
             return [translate(error, self._path)]
 
-    def _alone(self, write: Write) -> Outcome:
+    def _alone(self, write: SqliteWrite) -> Outcome:
         return self._refusal() if self._failure is not None else self._write([write])[0]
 
-    def _transaction(self, batch: list[Write]) -> list[Outcome]:
+    def _transaction(self, batch: list[SqliteWrite]) -> list[Outcome]:
         with self._lock:
             self._begin()
             try:
@@ -320,7 +320,7 @@ class SQLiteWriter(GroupWriter[Write]):
 # -- owners ----------------------------------------------------------------------------
 
 
-class Lease(NamedTuple):
+class OtherLease(NamedTuple):
     """The lease of another job that has the group."""
 
     token: str
@@ -334,8 +334,8 @@ def claim(
     owner: Owner,
     lease_seconds: float,
     busy_seconds: float,
-    ended: frozenset[Lease] = frozenset(),
-) -> frozenset[Lease]:
+    ended: frozenset[OtherLease] = frozenset(),
+) -> frozenset[OtherLease]:
     """Make ``owner`` the one that may append, unless another job holds a lease.
 
     Args:
@@ -355,7 +355,7 @@ def claim(
             "SELECT token, job_id, lease_until, lease_seconds FROM owners WHERE grp = ? AND job_id <> ?",
             (encode_text(owner.group), encode_text(owner.job_id)),
         )
-        others = frozenset(Lease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
+        others = frozenset(OtherLease(row[0], decode_text(row[1]), row[2], row[3]) for row in rows)
         alive = frozenset(lease for lease in others - ended if lease.until > now)
         if not alive:
             _take(connection, owner, now + lease_seconds, lease_seconds)

@@ -29,7 +29,7 @@ _POLL_MS = 500
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRequest:
     """The end of a request.
 
     Attributes:
@@ -93,7 +93,7 @@ def ended_by(
     client: Mapping[str, Any],
     seconds: float,
     read: Callable[[bytes], ApprovalRequest],
-) -> Ended | None:
+) -> EndedRequest | None:
     """Wait for the record that ends a request; None if the time-out comes first.
 
     Args:
@@ -135,12 +135,12 @@ def _is(value: bytes, request: ApprovalRequest, read: Callable[[bytes], Approval
     return (found.agent, found.id) == (request.agent, request.id)
 
 
-def _ended(headers: Any) -> Ended:
+def _ended(headers: Any) -> EndedRequest:
     for name, value in headers or ():
         if name == OUTCOME:
             try:
                 said = json.loads(value)
-                return Ended(str(said["decision"]), said.get("by"), said.get("reason"))
+                return EndedRequest(str(said["decision"]), said.get("by"), said.get("reason"))
             except (ValueError, LookupError, TypeError, AttributeError):
                 break
-    return Ended()
+    return EndedRequest()

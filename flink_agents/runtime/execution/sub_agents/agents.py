@@ -26,11 +26,11 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
 from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, agents_of, root_of
-from flink_agents.runtime.execution.sub_agents.executor import AskedExecutor
+from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
 
 
 @dataclass(frozen=True)
-class AskedAgent:
+class CompiledSubAgent:
     """An agent that can be asked.
 
     Attributes:
@@ -43,10 +43,10 @@ class AskedAgent:
     plan: AgentPlan
     functions: tuple[Callable[..., Any], ...]
     shared: RunEnvironment
-    executor: AskedExecutor
+    executor: SubAgentExecutor
 
 
-class AskedAgents:
+class SubAgents:
     """The agents that actions of a subtask ask. All of it runs on the agent loop.
 
     Args:
@@ -58,8 +58,8 @@ class AskedAgents:
         self._shared = shared
         self._loop = loop
         # What was asked is kept, so that its identity is that of no other object.
-        self._known: dict[int, tuple[SubAgent | type[SubAgent], AskedAgent]] = {}
-        self._made: list[AskedAgent] = []
+        self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
+        self._made: list[CompiledSubAgent] = []
 
     def ask(
         self, asker: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
@@ -97,7 +97,7 @@ class AskedAgents:
             await asked.shared.clients.close()
             await asked.shared.close_resources()
 
-    def _of(self, agent: SubAgent | type[SubAgent]) -> AskedAgent:
+    def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
         known = self._known.get(id(agent))
         if known is not None:
             return known[1]
@@ -115,12 +115,12 @@ class AskedAgents:
 
     def _make(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
-    ) -> AskedAgent:
+    ) -> CompiledSubAgent:
         shared = self._shared.for_asked(bind(plan, code), _OfRoot())
         shared.clients.open(self._loop)
-        return AskedAgent(plan, functions, shared, AskedExecutor(shared))
+        return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
-    def _check(self, asker: ActionRun, asked: AskedAgent, event: Any) -> None:
+    def _check(self, asker: ActionRun, asked: CompiledSubAgent, event: Any) -> None:
         waiting, name = agents_of(asker), asked.plan.name
         if name in waiting:
             raise AgentCycleError(
@@ -150,7 +150,7 @@ class AskedAgents:
             )
 
 
-async def _answer(asked: AskedAgent, run: SubAgentRun, event: Event) -> Answer:
+async def _answer(asked: CompiledSubAgent, run: SubAgentRun, event: Event) -> Answer:
     root = run.root
     observers = root.shared.observers
     if observers.agent_called is None or observers.agent_answered is None:

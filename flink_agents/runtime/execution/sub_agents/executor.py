@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.steps import StepExecutor, StepStrategy
 from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, root_of
 
 
-class AskedExecutor(StepExecutor):
+class SubAgentExecutor(StepExecutor):
     """Executes the runs of an asked agent.
 
     Its failures are raised where the answer is awaited: who asks decides what becomes of them.
@@ -101,7 +101,7 @@ class _WithinAction(StepStrategy):
         shared: What all runs of the asked agent share.
     """
 
-    def __init__(self, steps: AskedExecutor, shared: RunEnvironment) -> None:
+    def __init__(self, steps: SubAgentExecutor, shared: RunEnvironment) -> None:
         self._steps = steps
         self._limits = shared.limits
 

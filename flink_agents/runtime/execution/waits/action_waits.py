@@ -9,12 +9,18 @@ from contextvars import Context
 from typing import Any
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, current_delivery, outside
+from flink_agents.runtime.execution.delivery import (
+    Delivery,
+    OwnFuture,
+    PendingOutcome,
+    current_delivery,
+    outside,
+)
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 
 
-class ActionTimer(Pending):
+class ActionTimer(PendingOutcome):
     """A timer that an action set. That it fires is an outcome.
 
     Args:
@@ -99,7 +105,7 @@ class ActionTimer(Pending):
         self._loop.call_soon(self._callback, *self._args, context=self._context)
 
 
-class ContextWait(Pending):
+class ResourceWait(PendingOutcome):
     """A wait of the context's own: for a limit, or for a client.
 
     Args:
@@ -177,7 +183,7 @@ async def in_turn(
     delivery = current_delivery.get()
     if delivery is None or delivery.over:
         return await make()
-    pending = ContextWait(delivery, what, make)
+    pending = ResourceWait(delivery, what, make)
     delivery.expect(pending)
     try:
         return await pending.future

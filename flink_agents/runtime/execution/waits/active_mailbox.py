@@ -12,10 +12,10 @@ from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import WaitRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.mailbox import OF_ID, StoredSignal
-from flink_agents.runtime.state.suspended import OpenWait
+from flink_agents.runtime.state.suspended import StoredWait
 
 
-class LiveWait(Protocol):
+class ActiveWait(Protocol):
     """A wait of a run in memory that is open; see ``durable_wait``."""
 
     @property
@@ -29,7 +29,7 @@ class LiveWait(Protocol):
         ...
 
     @property
-    def kept(self) -> OpenWait:
+    def kept(self) -> StoredWait:
         """What state would keep of the wait."""
         ...
 
@@ -72,7 +72,7 @@ class ActiveMailbox:
     ) -> None:
         self.clock = clock
         self.resuming = resuming
-        self.open: dict[LiveWait, None] = {}
+        self.open: dict[ActiveWait, None] = {}
         self.runs: set[int] = set()
         self.ended = self.skips = False
         self._over: set[int] = set()

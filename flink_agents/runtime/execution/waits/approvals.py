@@ -32,7 +32,7 @@ from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 
 
 @dataclass(frozen=True)
-class Asked:
+class ApprovalArguments:
     """What is asked for.
 
     Attributes:
@@ -72,7 +72,9 @@ class _Answers:
         return response
 
 
-async def approval_of(step: ActionRun, delivery: Delivery | None, asked: Asked) -> ApprovalOutcome:
+async def approval_of(
+    step: ActionRun, delivery: Delivery | None, asked: ApprovalArguments
+) -> ApprovalOutcome:
     """Ask for an approval, and return how that ended.
 
     Args:
@@ -114,7 +116,7 @@ def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: 
     _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason), ends=True)
 
 
-def _request(step: ActionRun, wait: str, deadline: int | None, asked: Asked) -> ApprovalRequest:
+def _request(step: ActionRun, wait: str, deadline: int | None, asked: ApprovalArguments) -> ApprovalRequest:
     run = step.run
     # A job that begins anew numbers its runs anew, and after a restart another input may come first and have
     # the number of a run that was lost: an answer to what that asked must not fit.

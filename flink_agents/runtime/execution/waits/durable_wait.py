@@ -19,19 +19,19 @@ from flink_agents.api.errors import ContextMisuseError, MissingAwaitError, RunDe
 from flink_agents.api.events.signals import SignalWait
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, Pending, outside
+from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, PendingOutcome, outside
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
-from flink_agents.runtime.state.suspended import OpenWait, wait_id
+from flink_agents.runtime.state.suspended import StoredWait, wait_id
 
 LOOK_SECONDS = 0.05, 1.0
 """The first and the longest interval after which a wait in memory looks at the clock, which may be set."""
 
 
-class DurableWait(Pending, SignalWait[Any]):
+class DurableWait(PendingOutcome, SignalWait[Any]):
     """A durable wait, which the action awaits.
 
     Args:
@@ -71,7 +71,7 @@ class DurableWait(Pending, SignalWait[Any]):
         """The user's call, for the error about a forgotten ``await``."""
 
     @abstractmethod
-    def open_wait(self, deadline: int | None) -> OpenWait:
+    def open_wait(self, deadline: int | None) -> StoredWait:
         """Return what state keeps of the wait, with ``deadline``. Without one, it identifies the wait."""
 
     @abstractmethod
@@ -181,11 +181,11 @@ class DurableWait(Pending, SignalWait[Any]):
         return self._step.run.sequence_number
 
     @property
-    def kept(self) -> OpenWait:
+    def kept(self) -> StoredWait:
         """What state keeps of the wait."""
         return self.open_wait(self._deadline)
 
-    def leave_open(self) -> OpenWait:
+    def leave_open(self) -> StoredWait:
         """Return what state keeps of the wait when its run is suspended. From here on, only that run ends it.
 
         A signal that comes while the action is torn down waits for the run, as all others do.

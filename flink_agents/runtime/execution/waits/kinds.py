@@ -19,7 +19,7 @@ from flink_agents.runtime.journal.records import END, SIGNAL, TIMEOUT, WaitRecor
 from flink_agents.runtime.serde.declared_types import adapter_of
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.runtime.state.mailbox import StoredSignal
-from flink_agents.runtime.state.suspended import OpenPause, OpenSignalWait, OpenWait
+from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, StoredWait
 
 Fit = Callable[[Any], Any]
 """Makes what an action waits for out of a decoded value, or raises if the value does not fit."""
@@ -47,9 +47,9 @@ class Pause(DurableWait):
         """The user's call."""
         return f"ctx.sleep({self._seconds:g})"
 
-    def open_wait(self, deadline: int | None) -> OpenWait:
+    def open_wait(self, deadline: int | None) -> StoredWait:
         """Return what state keeps of the pause."""
-        return OpenPause(self._step.path, self.number.task, self.number.nth, deadline)
+        return StoredPause(self._step.path, self.number.task, self.number.nth, deadline)
 
     def at_end_of_input(self, skips: bool) -> str | None:
         """Return how the pause ends with the input."""
@@ -92,9 +92,9 @@ class WaitForSignal(DurableWait):
         """The user's call."""
         return f"ctx.wait_for_signal({self.name!r})"
 
-    def open_wait(self, deadline: int | None) -> OpenWait:
+    def open_wait(self, deadline: int | None) -> StoredWait:
         """Return what state keeps of the wait."""
-        return OpenSignalWait(self._step.path, self.number.task, self.number.nth, deadline, self.name)
+        return StoredSignalWait(self._step.path, self.number.task, self.number.nth, deadline, self.name)
 
     def at_end_of_input(self, skips: bool) -> str | None:
         """Return how the wait ends with the input, which no signal follows."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from flink_agents.runtime.execution.delivery import Delivery, Pending
+from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome
 from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Number, Outcome
 
@@ -33,6 +33,6 @@ class PartDelivery(Delivery):
         return outcome
 
     @override
-    def _give(self, pending: Pending, outcome: Outcome) -> None:
+    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._parts.deliver(self._path, pending.number)
         super()._give(pending, outcome)

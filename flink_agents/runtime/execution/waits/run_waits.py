@@ -15,7 +15,7 @@ from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
-from flink_agents.runtime.state.suspended import OpenWait
+from flink_agents.runtime.state.suspended import StoredWait
 
 _LETTER = "\x00"
 """Stands behind the path of an execution where its dead letters are counted."""
@@ -63,7 +63,7 @@ class RunWaits:
     def __init__(
         self,
         mail: ActiveMailbox,
-        open: Iterable[OpenWait],
+        open: Iterable[StoredWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
         over: int | None = None,
@@ -90,7 +90,7 @@ class RunWaits:
         """Whether the run may be suspended: at the end of the input, it waits in memory."""
         return self.ends_part or not self.mail.ended
 
-    def deadline(self, wait: OpenWait, seconds: float | None) -> int | None:
+    def deadline(self, wait: StoredWait, seconds: float | None) -> int | None:
         """Return when a wait ends by itself, in milliseconds. A deadline from before a suspension stays.
 
         Args:

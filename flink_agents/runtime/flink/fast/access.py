@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pyflink.datastream import OutputTag, RuntimeContext
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.runtime.flink.fast.internals import Collector, FlinkKeys, Operation, Unfit
+from flink_agents.runtime.flink.fast.internals import FlinkKeys, KeyedOperation, TimestampCollector, Unfit
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.state.keyed_state import Timers
 
@@ -32,8 +32,8 @@ class FastPath:
         Unfit: PyFlink or Flink differs from the known versions.
     """
 
-    def __init__(self, function: Any, collector: Collector, tags: dict[str, OutputTag]) -> None:
-        self._operation = Operation(function)
+    def __init__(self, function: Any, collector: TimestampCollector, tags: dict[str, OutputTag]) -> None:
+        self._operation = KeyedOperation(function)
         self._outlet = self._operation.outlet(collector, {tag: each.tag_id for tag, each in tags.items()})
 
     def leave(self, emission: Emission) -> None:
@@ -70,7 +70,8 @@ class OperatorAccess:
         )
         self.timers: Timers | None = self.keys.timers if self.keys is not None else None
         self.collector = self._look(
-            lambda: Collector(context), "outputs at the end of a bounded input have the time of a timer"
+            lambda: TimestampCollector(context),
+            "outputs at the end of a bounded input have the time of a timer",
         )
         self.fast_path: FastPath | None = None
         collector = self.collector

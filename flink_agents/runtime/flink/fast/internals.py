@@ -134,7 +134,7 @@ class JavaTimers:
 # -- outputs --------------------------------------------------------------------------------
 
 
-class Collector:
+class TimestampCollector:
     """Flink's collector of the operator, which gives each output the timestamp of the call.
 
     Args:
@@ -178,7 +178,7 @@ class Collector:
 # -- calls ----------------------------------------------------------------------------------
 
 
-class Operation:
+class KeyedOperation:
     """PyFlink's operation of a keyed operator: the object that Flink calls for records and timers.
 
     PyFlink 2.3 wraps each call in three generators, and Flink looks up ``hasNext``, ``next`` and
@@ -224,7 +224,7 @@ class Operation:
             raise Unfit("Flink iterates over results in another way")
         self._nothing = pemja.findClass("org.apache.flink.util.CloseableIterator").empty()
 
-    def outlet(self, collector: Collector, tags: dict[str, str]) -> Outlet:
+    def outlet(self, collector: TimestampCollector, tags: dict[str, str]) -> Outlet:
         """Return the outlet of the function's outputs.
 
         Args:
@@ -277,7 +277,7 @@ class Outlet:
 
     def __init__(
         self,
-        collector: Collector | None,
+        collector: TimestampCollector | None,
         to_external: Callable[[Any], Any],
         to_side: Callable[[str, Any], None] | None,
         tags: dict[str, str],

@@ -23,7 +23,7 @@ def is_terminal() -> bool:
     return asks is not None and bool(asks())
 
 
-class Progress(AbstractContextManager["Progress"]):
+class ProgressBars(AbstractContextManager["ProgressBars"]):
     """A progress bar for each agent, with the number of inputs that it has taken.
 
     It appears with the first numbers, and vanishes at the end; other lines appear above it.

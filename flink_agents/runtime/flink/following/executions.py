@@ -60,7 +60,7 @@ def collect_async(stream: DataStream) -> CloseableIterator:
     return CloseableIterator(flink_compat.java_stream(stream).collectAsync(), stream.get_type())
 
 
-class Records(CloseableIterator):
+class RecordIterator(CloseableIterator):
     """The records of a job's stream; an error of Java becomes one of this package.
 
     Args:

@@ -177,13 +177,13 @@ class LocalJob:
             rest = ClusterRest(flink_compat.rest_address(self._client))
             story = self._story
             follower = JobFollower(rest, self.id, story.name, list(story.untimed))
-            progress: console.Progress | None = None
+            progress: console.ProgressBars | None = None
             if console.is_terminal() and story.bounded:
-                progress = stack.enter_context(console.Progress(story.totals))
+                progress = stack.enter_context(console.ProgressBars(story.totals))
             self._look_again_and_again(rest, follower, progress)
 
     def _look_again_and_again(
-        self, rest: ClusterRest, follower: JobFollower, progress: console.Progress | None
+        self, rest: ClusterRest, follower: JobFollower, progress: console.ProgressBars | None
     ) -> None:
         had, without, due = False, 0, time.monotonic() + PROGRESS_SECONDS
         ended = False

@@ -74,7 +74,7 @@ class FileOfOutputs(Protocol):
         ...
 
 
-class Reader(Protocol):
+class ListReader(Protocol):
     """Fills a list."""
 
     found: list[Any]
@@ -102,7 +102,7 @@ class Collecting:
     found: Outputs
     source: flink_compat.Collector | FileOfOutputs | None = None
 
-    def reader(self) -> Reader:
+    def reader(self) -> ListReader:
         """Start filling the list."""
         assert self.source is not None
         if isinstance(self.source, flink_compat.Collector):

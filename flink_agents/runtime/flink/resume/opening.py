@@ -76,7 +76,7 @@ def open_start(
         return None
     script = script_start(decision.state_dir, decision.script, policy.arguments())
     if name in script.names:
-        second = policy.Decision(
+        second = policy.ResumeDecision(
             None,
             reason="the script has run a job of that name already",
             fix="choose a different name for each job",
@@ -129,7 +129,7 @@ def _begin(
     return LocalStart(beginning, config, journal)
 
 
-def _say_what_is_lost(decision: policy.Decision, agents: list[ResumableAgent]) -> None:
+def _say_what_is_lost(decision: policy.ResumeDecision, agents: list[ResumableAgent]) -> None:
     """Warn about durable steps that the next start would repeat."""
     durable = [agent.name for agent in agents if agent.store is not None]
     if durable and (policy.main_script() is not None or "script" in decision.reason):

@@ -21,7 +21,7 @@ FRESH_ARGUMENT = "--fresh"
 
 
 @dataclass(frozen=True)
-class Decision:
+class ResumeDecision:
     """The decision if a job resumes.
 
     Attributes:
@@ -57,7 +57,7 @@ def _in_pytest() -> bool:
 
 def decide(
     config: Configuration, name: str | None, keeps_something: bool, flink: Mapping[str, str]
-) -> Decision:
+) -> ResumeDecision:
     """Decide if a job resumes.
 
     Args:
@@ -86,25 +86,29 @@ def decide(
     home = Path.cwd() if script is None else script.parent
     state_dir = home / STATE_DIR if given is None else Path(given).expanduser()
     name = "interactive" if script is None else script.name
-    return Decision(state_dir.absolute(), name, program=Program.of(script, state_dir))
+    return ResumeDecision(state_dir.absolute(), name, program=Program.of(script, state_dir))
 
 
 def _decide(
     policy: Resume, name: str | None, keeps_something: bool, flink: Mapping[str, str], script: Path | None
-) -> Decision | None:
+) -> ResumeDecision | None:
     if policy is Resume.NEVER:
-        return Decision(None, reason="the option local.resume is 'never'", fix="set local.resume to 'auto'")
+        return ResumeDecision(
+            None, reason="the option local.resume is 'never'", fix="set local.resume to 'auto'"
+        )
     if name is None:
-        return Decision(None, reason="it has no name", fix="name it: env.execute('orders')")
+        return ResumeDecision(None, reason="it has no name", fix="name it: env.execute('orders')")
     if any(flink.get(key) for key in (RECOVERY_PATH, _OLD_RECOVERY_PATH)):
         reason = f"{RECOVERY_PATH} sets where it starts"
-        return Decision(None, reason=reason, fix="remove that option")
+        return ResumeDecision(None, reason=reason, fix="remove that option")
     if policy is Resume.AUTO and script is None:
         reason = "it does not run from a script"
-        return Decision(None, reason=reason, fix="run it from a file, or set local.resume to 'require'")
+        return ResumeDecision(None, reason=reason, fix="run it from a file, or set local.resume to 'require'")
     if not keeps_something:
         reason = "it has no durable steps, timers, signals or memory, and no checkpoints"
-        return Decision(None, reason=reason, fix="enable checkpoints: stream_env.enable_checkpointing(5000)")
+        return ResumeDecision(
+            None, reason=reason, fix="enable checkpoints: stream_env.enable_checkpointing(5000)"
+        )
     return None
 
 

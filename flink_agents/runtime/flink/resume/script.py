@@ -28,7 +28,7 @@ from flink_agents.runtime.flink.resume.job_run import JobRun
 SCRIPTS = "scripts"
 
 
-class Ended(Enum):
+class ScriptEnd(Enum):
     """The end of a script start, as the next start detects it."""
 
     WELL = auto()
@@ -136,26 +136,26 @@ class ScriptStart:
         self._anew = True
         self._write(fresh=True)
 
-    def ended(self, token: str) -> Ended:
+    def ended(self, token: str) -> ScriptEnd:
         """Return the end of the start with that token."""
         if token in ("", self.token):
-            return Ended.WELL
+            return ScriptEnd.WELL
         try:
             file = os.open(self._home / token, os.O_RDWR)
         except OSError:
-            return Ended.WELL
+            return ScriptEnd.WELL
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return Ended.NOT_YET
+            return ScriptEnd.NOT_YET
         else:
-            return Ended.IN_THE_MIDDLE
+            return ScriptEnd.IN_THE_MIDDLE
         finally:
             os.close(file)
 
     def continues(self, token: str) -> bool:
         """Return True if this start continues the one with that token, which ended in the middle."""
-        if self.ended(token) is not Ended.IN_THE_MIDDLE or self.begins_anew(token):
+        if self.ended(token) is not ScriptEnd.IN_THE_MIDDLE or self.begins_anew(token):
             return False
         self._continued.add(token)
         if not self._anew and self._is_fresh(token):

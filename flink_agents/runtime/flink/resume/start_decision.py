@@ -33,8 +33,8 @@ from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, r
 from flink_agents.runtime.flink.resume.java import CheckpointContent
 from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord
 from flink_agents.runtime.flink.resume.journal_check import check_journal, job_run_missing, no_journal
-from flink_agents.runtime.flink.resume.script import Ended, Program, ScriptStart, check_program
-from flink_agents.runtime.flink.resume.watch import Progress, read_progress, remove, unreadable
+from flink_agents.runtime.flink.resume.script import Program, ScriptEnd, ScriptStart, check_program
+from flink_agents.runtime.flink.resume.watch import JobProgress, read_progress, remove, unreadable
 
 LOCK_SECONDS = 15.0
 """Time that a start waits for an ending process: the JVM of a killed script takes a moment."""
@@ -236,7 +236,7 @@ def _as_dict(program: Program | None) -> dict[str, str] | None:
 def _wait_for_end(folder: JobFolder, record: RunRecord, run: JobRun, script: ScriptStart | None) -> None:
     """Wait for the script in which the job run has finished, if it is still running."""
     until = time.monotonic() + LOCK_SECONDS
-    while script is not None and script.ended(run.script) is Ended.NOT_YET:
+    while script is not None and script.ended(run.script) is ScriptEnd.NOT_YET:
         if time.monotonic() >= until:
             raise _in_use(folder, record)
         time.sleep(0.1)
@@ -378,14 +378,16 @@ def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) ->
     beginning.chosen = chosen
 
 
-def _seen(run: JobRun, progress: Progress | None) -> int | None:
+def _seen(run: JobRun, progress: JobProgress | None) -> int | None:
     last = run.last_start
     if progress is None or last is None or progress.start != last.number:
         return None
     return progress.checkpoint
 
 
-def _check_newest(folder: JobFolder, run: JobRun, progress: Progress | None, found: list[Candidate]) -> None:
+def _check_newest(
+    folder: JobFolder, run: JobRun, progress: JobProgress | None, found: list[Candidate]
+) -> None:
     """Check that the newest checkpoint exists: Flink removes it only if the job finishes."""
     seen = _seen(run, progress)
     newest = found[0]
@@ -429,7 +431,7 @@ def _check_agents(run: JobRun, request: Request) -> None:
 
 
 def _check_transactions(
-    beginning: StartDecision, chosen: Chosen, request: Request, progress: Progress | None
+    beginning: StartDecision, chosen: Chosen, request: Request, progress: JobProgress | None
 ) -> None:
     """Check that brokers still hold the transactions that the checkpoint commits."""
     timeout, candidate = request.transaction_timeout, chosen.candidate

@@ -27,7 +27,7 @@ ALIVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """The progress of a job run, according to its last start.
 
     Attributes:
@@ -60,7 +60,7 @@ class Progress:
         return json.dumps(values) + "\n"
 
 
-def read_progress(folder: JobFolder) -> Progress | None:
+def read_progress(folder: JobFolder) -> JobProgress | None:
     """Return the progress of the job run; None if there is no file.
 
     Raises:
@@ -70,7 +70,7 @@ def read_progress(folder: JobFolder) -> Progress | None:
         found: dict[str, Any] = json.loads(folder.progress.read_text(encoding="utf-8"))
         journal = None if found["journal"] is None else SeenJournal.from_json(found["journal"])
         open_since = {key: Moment.from_json(one) for key, one in found.get("open_since", {}).items()}
-        return Progress(
+        return JobProgress(
             found["start"],
             found["checkpoint"],
             float(found["alive"]),
@@ -113,13 +113,13 @@ class Watcher:
         checkpoints: Path,
         journal: Path | None,
         first_checkpoint: Callable[[], None],
-        before: Progress | None,
+        before: JobProgress | None,
     ) -> None:
         self._folder = folder
         self._checkpoints = checkpoints
         self._journal = journal
         self._first = first_checkpoint
-        self._written = Progress(start)
+        self._written = JobProgress(start)
         if before is not None:
             self._written = replace(before, start=start, checkpoint=None, alive=0.0)
         # A transaction is open since the trigger of the checkpoint before the one that commits it.
@@ -177,7 +177,7 @@ class Watcher:
             open_since[key_of(numbers[newest])] = self._triggered.get(last, self._began)
             with contextlib.suppress(OSError):
                 digests[key_of(numbers[newest])] = digest_of(numbers[newest])
-        current = Progress(before.start, newest, now, journal, _latest(digests), _latest(open_since))
+        current = JobProgress(before.start, newest, now, journal, _latest(digests), _latest(open_since))
         # Without it the next start fails, so it has to survive a crash of the machine.
         write_atomically(self._folder.progress, current.to_json())
         self._written = current

@@ -68,7 +68,7 @@ def _is_package_of_user(name: str) -> bool:
 # -- files --------------------------------------------------------------------------------
 
 
-class Source:
+class ModuleSource:
     """The source of a module's file.
 
     Args:
@@ -95,7 +95,7 @@ class Source:
         return None if self.code is None else digest(self.code)
 
 
-def read_source(spec: ModuleSpec | None) -> Source | None:
+def read_source(spec: ModuleSpec | None) -> ModuleSource | None:
     """Return the source that ``spec`` names; None if there is none."""
     if spec is None or spec.loader is None or not spec.origin:
         return None
@@ -107,7 +107,7 @@ def read_source(spec: ModuleSpec | None) -> Source | None:
         text = loader.get_source(spec.name)
     except (ImportError, OSError, SyntaxError, ValueError):
         return None
-    return None if text is None else Source(spec, text)
+    return None if text is None else ModuleSource(spec, text)
 
 
 def find_spec(name: str) -> ModuleSpec | None:
@@ -141,7 +141,7 @@ def _namespace(name: str, path: Iterable[str] | None) -> ModuleSpec | None:
     return spec if spec.submodule_search_locations else None
 
 
-def drop_old_bytecode(source: Source) -> None:
+def drop_old_bytecode(source: ModuleSource) -> None:
     """Remove the cached bytecode of a module if it belongs to another source.
 
     Python only compares the time and the size of the file, which two versions may share.

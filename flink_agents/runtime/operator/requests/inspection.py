@@ -12,7 +12,7 @@ from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.mailbox import Mailbox
-from flink_agents.runtime.state.suspended import OpenWait, Suspension
+from flink_agents.runtime.state.suspended import StoredWait, Suspension
 from flink_agents.trace.records import run_id_of
 
 MOST = 40
@@ -79,11 +79,11 @@ class Inspection:
         return said
 
 
-def _waits(key_text: str, seq: int, waits: Iterable[OpenWait]) -> list[dict[str, Any]]:
+def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
     return [_wait(one, one.id(key_text, seq)) for one in list(waits)[:MOST]]
 
 
-def _wait(wait: OpenWait, id: str) -> dict[str, Any]:
+def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
     return {"name": wait.name, "deadline": wait.deadline, "id": id}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
@@ -60,7 +60,7 @@ class EventTimeService(KeyService):
         if at < START:
             self._low.look(at, timers, self.operator.is_held_back)
 
-    def leaving(self, ended: Ended, out: Emission) -> None:
+    def leaving(self, ended: EndedRun, out: Emission) -> None:
         """Give outputs the timestamp of their input, or treat them as late."""
         run = ended.run
         if ended.released:

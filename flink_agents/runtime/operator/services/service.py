@@ -10,7 +10,7 @@ from typing import Any
 
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
@@ -147,7 +147,7 @@ class KeyService:
         """Take from the side outputs of a run what does not leave; the head is written later."""
         raise NotImplementedError
 
-    def leaving(self, ended: Ended, out: Emission) -> None:
+    def leaving(self, ended: EndedRun, out: Emission) -> None:
         """See, or change, the outputs of a run that are about to be emitted."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class KeyService:
         """Learn that a run is committed of a key with runs that the user wants to end."""
         raise NotImplementedError
 
-    def committing(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> None:
+    def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Change state and head because a run of an actor ended; the head is written later."""
         raise NotImplementedError
 
@@ -184,7 +184,7 @@ class KeyService:
         """
         raise NotImplementedError
 
-    def after_commit(self, actor: KeyActor, last: Ended | None, timers: Timers) -> None:
+    def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Continue after the commit of an actor; ``last`` is its last run if that was not finished."""
         raise NotImplementedError
 

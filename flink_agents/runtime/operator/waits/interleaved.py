@@ -17,7 +17,7 @@ from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.pending import read_input
-from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension
+from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension
 
 
 class InterleavedRuns:
@@ -51,7 +51,7 @@ class InterleavedRuns:
         self._searched.add(key_text)
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
-        names = [one.name for one in suspension.waits if isinstance(one, OpenSignalWait)]
+        names = [one.name for one in suspension.waits if isinstance(one, StoredSignalWait)]
         kept = InterleavedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
         interleaved = list(head.interleaved)
         places = [place for place, one in enumerate(interleaved) if one.seq == suspension.seq]

@@ -22,7 +22,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
-from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of, wait_id
+from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
 """So many times ``signals.max-per-key`` is the limit of signals that answer a run, or may have been taken."""
@@ -160,7 +160,7 @@ class SignalRejections:
         return None if head.suspended is None else self._suspension(head.suspended[0])
 
 
-def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSignal]) -> list[OpenSignalWait]:
+def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSignal]) -> list[StoredSignalWait]:
     """Return the waits for signals of a suspended run that no signal of ``mail`` is for."""
     named, meant = set[str](), Counter[str]()
     for one in mail:
@@ -168,9 +168,9 @@ def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSigna
             named.add(one.wait)
         elif one.run == suspension.seq:
             meant[one.name] += 1
-    found: list[OpenSignalWait] = []
+    found: list[StoredSignalWait] = []
     for wait in suspension.waits:
-        if not isinstance(wait, OpenSignalWait) or wait.id(key_text, suspension.seq) in named:
+        if not isinstance(wait, StoredSignalWait) or wait.id(key_text, suspension.seq) in named:
             continue
         if meant[wait.name]:
             meant[wait.name] -= 1

@@ -22,7 +22,7 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
-from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.operator.waits.signal_rejections import (
@@ -35,7 +35,7 @@ from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.pending import read_input
-from flink_agents.runtime.state.suspended import OpenSignalWait, Suspension, run_of
+from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of
 
 
 class SuspendedRuns:
@@ -69,7 +69,7 @@ class SuspendedRuns:
 
     # -- suspended runs ---------------------------------------------------------------
 
-    def suspend(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> bool:
+    def suspend(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> bool:
         """Put what is left of an actor's last run into state; whether it can be resumed at once.
 
         Its inputs stay in state, and wait for its end. The caller writes the head.
@@ -93,7 +93,7 @@ class SuspendedRuns:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
         return ready or (due is not None and due <= self._clock())
 
-    def release(self, ended: Ended, head: Head, timers: Timers, out: Emission) -> bool:
+    def release(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> bool:
         """Put what is left of a released run into state; whether a signal lets it go on at once.
 
         Args:
@@ -459,7 +459,7 @@ class SuspendedRuns:
 
 def _is_for(mail: StoredSignal, key_text: str, suspension: Suspension) -> bool:
     """Whether a wait of a suspended run can take a signal; a pause never does."""
-    waits = [one for one in suspension.waits if isinstance(one, OpenSignalWait)]
+    waits = [one for one in suspension.waits if isinstance(one, StoredSignalWait)]
     if mail.wait is not None:
         return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)
     return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)

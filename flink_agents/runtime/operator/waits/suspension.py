@@ -7,7 +7,7 @@ from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
-from flink_agents.runtime.operator.commit import Ended
+from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.processor import AgentProcessor
@@ -124,7 +124,7 @@ class SuspensionService(KeyService):
 
     # -- commits ----------------------------------------------------------------------
 
-    def committing(self, ended: Ended, actor: KeyActor, timers: Timers, out: Emission) -> None:
+    def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Put into state what is left of a run, or remove what was left of one that has finished."""
         head, suspension = actor.head, ended.suspension
         if suspension is not None:
@@ -145,7 +145,7 @@ class SuspensionService(KeyService):
                 self._interleaved.wake(head, actor.key_text, lambda one: one.seq == seq)
             self._interleaved.wake_due(head, actor.key_text)
 
-    def after_commit(self, actor: KeyActor, last: Ended | None, timers: Timers) -> None:
+    def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume that run if it can be."""
         head, key_text, operator = actor.head, actor.key_text, self.operator
         if self._ending and head.interleaved:

@@ -31,7 +31,7 @@ from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord,
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
-from flink_agents.runtime.flink.resume.watch import Progress, Watcher, read_progress
+from flink_agents.runtime.flink.resume.watch import JobProgress, Watcher, read_progress
 from tests.suite.tables import each
 
 PLANS = {"Shop": "a"}
@@ -95,7 +95,7 @@ class World:
         """Write what the last start has seen."""
         found = self.folder.checkpoints.glob("*/chk-*")
         digests = {key_of(path): digest_of(path) for path in found}
-        seen = Progress(len(self.run.starts), checkpoint, 0, journal, digests)
+        seen = JobProgress(len(self.run.starts), checkpoint, 0, journal, digests)
         self.folder.progress.write_text(seen.to_json())
 
     def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> StartDecision:

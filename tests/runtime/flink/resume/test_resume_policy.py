@@ -88,7 +88,7 @@ def test_a_job_that_does_not_resume_warns(reason: str) -> None:
         ResumableAgent("Shop", "a", StoreChoice("sqlite", {}), keeps=True),
         ResumableAgent("Clerk", "b", None, keeps=False),
     ]
-    decision = policy.Decision(None, reason=reason, fix="give it a name")
+    decision = policy.ResumeDecision(None, reason=reason, fix="give it a name")
     told: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening._log, "warning", lambda text, *values: told.append(text % values))

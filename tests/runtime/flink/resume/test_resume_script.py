@@ -13,7 +13,7 @@ from flink_agents.api.errors import JobFolderError, JobFolderInUseError
 from flink_agents.runtime.flink.resume import start_decision as module
 from flink_agents.runtime.flink.resume.folder import JobFolder
 from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
-from flink_agents.runtime.flink.resume.script import Ended, ScriptStart
+from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
 from tests.runtime.flink.resume.test_resume_begin import FreeLock, read
 from tests.suite.tables import each
@@ -173,14 +173,14 @@ def test_a_job_of_a_start_that_still_runs_is_not_skipped(tmp_path: Path) -> None
         begin(folder, request, FreeLock(), read, None)
         RunRecord(folder).set(finished=now(), script=token)
         script = ScriptStart(tmp_path, "job.py")
-        assert script.ended(token) is Ended.NOT_YET
+        assert script.ended(token) is ScriptEnd.NOT_YET
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "LOCK_SECONDS", 0.0)
             with pytest.raises(JobFolderInUseError):
                 begin(folder, request, FreeLock(), read, script)
         process.kill()
         process.wait()
-        assert script.ended(token) is Ended.IN_THE_MIDDLE
+        assert script.ended(token) is ScriptEnd.IN_THE_MIDDLE
         assert begin(folder, request, FreeLock(), read, script).skipped
 
 
