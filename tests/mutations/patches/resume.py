@@ -113,8 +113,8 @@ patch(
 patch(
     "living-start-counts-as-dead",
     "script:ScriptStart.ended",
-    "return Ended.NOT_YET",
-    "return Ended.IN_THE_MIDDLE",
+    "return ScriptEnd.NOT_YET",
+    "return ScriptEnd.IN_THE_MIDDLE",
     "A job is skipped although the start that finished it still runs.",
 )
 patch(
