@@ -129,7 +129,10 @@ def svg(frames: list[Frame], title: str) -> str:
             if line.strip():
                 kind = ' class="typed"' if line.startswith("$ ") else ""
                 x, y = number * width + LEFT, TOP + (row + 1) * LINE - 4
-                strip.append(f'<text x="{x}" y="{y}"{kind}>{escape(line.rstrip())}</text>')
+                text = line.rstrip()
+                # Any font is drawn at this width, so that no line reaches into the next frame.
+                fit = f' textLength="{len(text) * WIDTH:g}" lengthAdjust="spacingAndGlyphs"'
+                strip.append(f'<text x="{x}" y="{y}"{kind}{fit}>{escape(text)}</text>')
     last = f"100%{{transform:translateX({-(len(frames) - 1) * width}px)}}"
     moves = (
         f"@keyframes play{{{''.join(steps)}{last}}}#strip{{animation:play {total:.1f}s step-end infinite}}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from tests.record_demo import COLUMNS, LAST_FRAME, LONGEST_GAP, Screen, paced, record, svg
+from tests.record_demo import COLUMNS, LAST_FRAME, LONGEST_GAP, WIDTH, Screen, paced, record, svg
 from tests.suite.tables import each
 
 CASES = [
@@ -39,5 +39,7 @@ def test_waits_are_shortened_and_moving_bars_are_one_frame() -> None:
 def test_a_command_becomes_a_picture() -> None:
     frames = paced(record(["printf", "<a> & b\n"]))
     picture = ElementTree.fromstring(svg(frames, "A test"))
-    texts = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    lines = list(picture.iter("{http://www.w3.org/2000/svg}text"))
+    assert all(float(one.attrib["textLength"]) == WIDTH * len(one.text or "") for one in lines)  # in any font
+    texts = [one.text for one in lines]
     assert "<a> & b" in texts and texts[0] is not None and texts[0].startswith("$ printf")
