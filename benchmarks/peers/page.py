@@ -33,18 +33,18 @@ def write_page(report: Mapping[str, Any]) -> None:
 
 
 def readme_text(report: Mapping[str, Any]) -> str:
-    """Return the sentences of README with the ratios."""
+    """Return the sentences of README with the costs."""
     peers = report["peers"]
     cost = peers[OURS]["figures"]["cpu_ms_per_step"]["median"]
-    ratios = ", ".join(
-        f"{_ratio(peers, name, 'cpu_ms_per_step'):.2g} in {_name(name)}"
+    costs = {name: one["figures"]["cpu_ms_per_step"]["median"] for name, one in peers.items()}
+    others = ", ".join(
+        f"{costs[name]:.2g} {'with' if name == 'handwritten' else 'in'} {_name(name)}"
         for name in ("restate", "dbos", "langgraph", "handwritten")
-        if name in peers
+        if name in costs
     )
     return (
-        f"{README_BEGIN}{cost:.2g} ms of CPU here. "
-        f"The same work costs this many times as much elsewhere: {ratios} "
-        f"(`.venv/bin/python -m benchmarks peers`). "
+        f"{README_BEGIN}{cost:.2g} ms of CPU: `.venv/bin/python -m benchmarks peers`. "
+        f"The same step costs {others}. "
         f"[Performance](docs/performance.md) has all figures, and says {README_END}"
     )
 
@@ -63,7 +63,7 @@ def losses(peers: Mapping[str, Any]) -> list[str]:
             if name != OURS_KAFKA and (value > ours if more_is_better else value < ours)
         }
         ranked = sorted(better.items(), key=lambda item: item[1], reverse=more_is_better)
-        names = ", ".join(_name(name) for name, _ in ranked)
+        names = ", ".join("by hand" if name == "handwritten" else _name(name) for name, _ in ranked)
         if names:
             found.append(f"- {title}: {names}.")
     return found
@@ -99,7 +99,7 @@ def page(report: Mapping[str, Any]) -> str:
         cpus=report["machine"]["cpus"],
         python=report["machine"]["python"],
         costs=_table(
-            ("system", "CPU per step, ms", "of ours", "steps per second", "peak memory, MiB"),
+            ("system", "CPU per step, ms", "times ours", "steps per second", "peak memory, MiB"),
             [
                 (
                     peer.title,
@@ -124,7 +124,7 @@ def page(report: Mapping[str, Any]) -> str:
             ],
         ),
         kills=_table(
-            ("system", "effects", "lost", "repeated", "of these, followed", "works again after, s"),
+            ("system", "effects", "lost", "repeated", "of these, after step 2 began", "works again after, s"),
             [
                 (
                     peer.title,

@@ -157,21 +157,31 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "`ctx.short_term_memory` inside a durable function": context_in_a_durable_function,
     "a session, or a lock, as an argument of a durable call": session_as_an_argument,
     '`await ctx.client("htp")`': client_that_is_not_there,
-    "`result_type=int`, and the function returns a text": result_of_another_type,
+    "`result_type=int`, and the function returns a string": result_of_another_type,
     "`key_selector=lambda order: [order]`": key_that_is_a_list,
     "`on_eror: ignore` in YAML": mistyped_key_of_yaml,
 }
 
 
-def rows() -> dict[str, list[str]]:
-    """The rows of the table by their first cell, without the head."""
-    lines = [line for line in pages()[PAGE].splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return {first: rest for first, *rest in cells[1:]}
+_ENTRY = re.compile(
+    r"^\*\*(?P<mistake>.+?)\*\* \((?P<code>\[\w+\]\(.*?\))\):\n\n"
+    r"```text\n(?P<message>.*?)\n```\n\nFix: (?P<fix>.*?)\n\n",
+    re.MULTILINE | re.DOTALL,
+)
 
 
-def test_table_has_the_mistakes() -> None:
-    assert list(rows()) == list(MISTAKES)
+def entries() -> dict[str, re.Match[str]]:
+    """The entries of the page by the mistake."""
+    return {entry["mistake"]: entry for entry in _ENTRY.finditer(pages()[PAGE])}
+
+
+def on_one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
+def test_page_has_the_mistakes() -> None:
+    assert list(entries()) == list(MISTAKES)
     assert len(MISTAKES) >= 10
 
 
@@ -183,12 +193,13 @@ def test_mistake_says_what_the_page_says(
     with pytest.raises(AgentsError) as caught:
         MISTAKES[mistake]()
     error = caught.value
-    said, advised, code = rows()[mistake]
+    entry = entries()[mistake]
     message = f"{error.message}: {error.found}" if error.found else error.message
-    assert matches(message, said.strip("`")), f"printed:\n{message}"
-    assert matches(error.fix or "", advised), f"printed:\n{error.fix}"
+    assert matches(on_one_line(message), on_one_line(entry["message"])), f"printed:\n{message}"
+    advised = on_one_line(entry["fix"]).replace("`", "").removesuffix(".")
+    assert matches(error.fix or "", advised[:1].lower() + advised[1:]), f"printed:\n{error.fix}"
     root = error.__cause__ if isinstance(error.__cause__, AgentsError) else error
-    assert code == f"[{root.code}](errors.md#{root.code.lower()})"
+    assert entry["code"] == f"[{root.code}](errors.md#{root.code.lower()})"
 
 
 def test_place_is_the_authors() -> None:

@@ -202,9 +202,9 @@ class DurableCalls:
             f"action {step.action.name!r} ended without awaiting {awaitable_text(forgotten)}: "
             "it was not made",
             expected="an await, or a task, for each durable call",
-            found="a durable call whose result nobody asked for",
-            fix="write await ctx.durable_execute_async(...); give several to await ctx.gather(...); "
-            "close() the one that is not to be made",
+            found="a durable call without an await",
+            fix="write await ctx.durable_execute_async(...), or await ctx.gather(...) for several; "
+            "close() a call that you do not want",
         )
 
     def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:

@@ -202,7 +202,7 @@ class ActionRun:
                 expected="a function that gets what it needs as arguments, and returns what follows from it",
                 found=f"a use of ctx, or of memory or a resource of it, in {name_of(function)}",
                 fix="read memory, get clients and draw random numbers in the action, before the call; "
-                "write, send and call durably in the action, behind it",
+                "write memory, send events and make durable calls in the action, after it",
             )
         if self._active:
             raise ContextMisuseError(
@@ -268,8 +268,8 @@ def check_awaited(step: ActionRun) -> None:
     raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}(...): it did nothing",
         expected="an await, or a task, for each call that gives something to be awaited",
-        found="a call whose result nobody asked for",
-        fix=f"{write} {called}(...); close() what is not to be made",
+        found="a call without an await",
+        fix=f"{write} {called}(...); close() a call that you do not want",
     )
 
 

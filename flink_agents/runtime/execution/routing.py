@@ -114,7 +114,7 @@ class OutputChecks:
             OutputTypeError: It is not of the declared type.
         """
         if is_awaitable(value):
-            raise not_awaited(action, "puts out", value)
+            raise not_awaited(action, "emits", value)
         if value is None and tag is not None:
             # PyFlink puts a map behind each side output, and Flink takes no null from it.
             raise ContextMisuseError(
@@ -129,7 +129,7 @@ class OutputChecks:
             return
         declared = "output_type" if tag is None else f"side_outputs[{tag!r}]"
         raise OutputTypeError(
-            f"action {action!r} puts out a value that is not of the agent's {declared}",
+            f"action {action!r} emits a value that is not of the agent's {declared}",
             expected=f"a value of the type {type_text(self._types[tag])}, as declared",
             found=problem,
             fix=f"make the value of that type, or correct {declared}",

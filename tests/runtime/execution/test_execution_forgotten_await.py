@@ -109,8 +109,8 @@ def failure(kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("output", "MissingAwaitError: action 'act' puts out something that was not awaited"),
-        ("side_output", "MissingAwaitError: action 'act' puts out something that was not awaited"),
+        ("output", "MissingAwaitError: action 'act' emits something that was not awaited"),
+        ("side_output", "MissingAwaitError: action 'act' emits something that was not awaited"),
         ("event", "MissingAwaitError: action 'act' emits something that was not awaited"),
         ("in_a_list", "MissingAwaitError: action 'act' ended without awaiting"),
         ("argument", "which was not awaited"),

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.own_conditions
 
 PAGE = Path(__file__).parents[3] / "docs" / "upgrades.md"
 HEADER = "| edit | what cannot continue |"
-MISMATCHES = ("call a sub-agent no more",)
+MISMATCHES = ("no longer call a sub-agent",)
 """What a replay notes: no recorded call may be left out."""
 
 LATER_FAILURES = ("remove a resource that actions use", *MISMATCHES)

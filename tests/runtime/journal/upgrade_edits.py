@@ -238,7 +238,7 @@ EDITS: dict[str, dict[str, Any]] = {
     "remove the event class that actions of a run exchange": {"step": StepAgain, "gone": "Step"},
     "remove the event class of delayed events": {"later": LaterAgain, "gone": "Later"},
     "rename an action that has recorded something": {"take": "receive", "finish": "end"},
-    "let another action take what an action with records took": {"moved": True},
+    "let another action take the events of an action that has recorded something": {"moved": True},
     "rename an action that delayed events begin with": {"deliver": "bring"},
     "remove the action that takes an event within a run": {"finish": None},
     "remove the action that takes delayed events": {"deliver": None},
@@ -246,6 +246,6 @@ EDITS: dict[str, dict[str, Any]] = {
     "rename or remove the class of inputs": {"gone": "Order"},
     "rename a sub-agent that actions call": {"asked": "inspector"},
     "rename an action of a sub-agent": {"checks": "inspect"},
-    "call a sub-agent no more": {"asked": None},
+    "no longer call a sub-agent": {"asked": None},
 }
 """Edits of the code, by the words of the page; with what the agent is made of, or names that go."""

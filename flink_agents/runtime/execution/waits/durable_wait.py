@@ -341,6 +341,6 @@ def check_waits_awaited(step: ActionRun) -> None:
     raise MissingAwaitError(
         f"action {step.action.name!r} ended without awaiting {called}: it did not wait",
         expected="an await, or a task, for each pause and each wait for a signal",
-        found="a wait that nobody awaited",
-        fix=f"write await {called}; make no wait that is not awaited",
+        found="a wait without an await",
+        fix=f"write await {called}, or remove the call",
     )
