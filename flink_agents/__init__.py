@@ -9,6 +9,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+# First, so that all names are there before anything looks one up.
+from flink_agents import built_in as built_in
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.decorators import (
     action,

@@ -146,31 +146,30 @@ def test_a_layer_imports_only_layers_below_it(layer: str) -> None:
     assert wrong == []
 
 
-LOADED_BY_NAME = {
-    "api.agents.built_in_actions",
-    "api.environment",
-    "api.models.output_types",
-    "api.resources.providers",
-    "api.settings.stores",
-    "api.settings.tracing",
-}
-"""Modules that name what is above them, such as providers and stores, which load when a job uses them."""
-
-
-def test_few_modules_name_what_is_above_them() -> None:
-    """An import by string counts: nothing else reaches a layer above by a name."""
-    found: set[str] = set()
+@cache
+def named() -> dict[str, set[str]]:
+    """What each module names in strings, as a module or ``module:attribute``: imports by name."""
+    found: dict[str, set[str]] = {name: set() for name in imports()}
     for file, tree in trees().items():
         name = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        for text in texts:
-            named = (
-                re.fullmatch(r"(flink_agents(?:\.\w+)+)(?::\w+)?", text) if isinstance(text, str) else None
-            )
-            layer, other = layer_of(name), layer_of(named[1]) if named else None
-            if layer and other and other not in LAYERS[layer] | {layer}:
-                found.add(name.removeprefix("flink_agents."))
-    assert found == LOADED_BY_NAME
+        modules = (
+            re.match(r"flink_agents(?:\.\w+)+(?=$|:)", text) for text in texts if isinstance(text, str)
+        )
+        found[name] |= {one[0] for one in modules if one}
+    return found
+
+
+def test_no_layer_names_what_is_above_it() -> None:
+    """``built_in``, which stands above all layers, names what the API imports when it is used."""
+    wrong = [
+        (name, one)
+        for name, texts in named().items()
+        for one in texts & imports().keys()
+        if layer_of(name) is not None
+        and layer_of(one) not in {None, *LAYERS[layer_of(name) or ""], layer_of(name)}
+    ]
+    assert wrong == []
 
 
 def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
@@ -179,7 +178,15 @@ def test_what_belongs_to_no_layer_imports_nothing_of_the_package() -> None:
     imported = {one for name in free for one in imports()[f"flink_agents.{name}"]}
     own = {one for one in imported if one.startswith("flink_agents")}
     beside = {path.stem for path in (ROOT / "flink_agents").glob("*.py")} - {"__init__", "__main__"}
-    assert (own, beside) == (set(), free)
+    assert (own, beside) == (set(), {*free, "built_in"})
+
+
+def test_nothing_imports_what_stands_above_all_layers() -> None:
+    """The names of ``flink_agents`` are the user's; else each import of one would be a circle."""
+    above = {"flink_agents", "flink_agents.built_in"}
+    known = imports()
+    importing = {name for name in known if _modules_of(known[name], known) & above}
+    assert importing == {"flink_agents"}
 
 
 def test_pyflink_is_imported_in_two_rooms() -> None:
@@ -226,9 +233,12 @@ def test_each_import_names_a_module_that_exists() -> None:
 
 
 def circles() -> set[tuple[str, int]]:
-    """Circles of modules; imports inside functions and under ``TYPE_CHECKING`` count."""
-    known = imports()
-    arrows = {name: _modules_of(imported, known) - {name} for name, imported in known.items()}
+    """Circles of modules; imports inside functions, under ``TYPE_CHECKING`` and by name count."""
+    known, by_name = imports(), named()
+    arrows = {
+        name: (_modules_of(imported, known) | by_name[name] & known.keys()) - {name}
+        for name, imported in known.items()
+    }
     reached = {name: _reached(name, arrows) for name in arrows}
     found: set[tuple[str, int]] = set()
     for name, others in reached.items():

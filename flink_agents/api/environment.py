@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +9,13 @@ from typing import Any
 
 from flink_agents.api.agents.agent import Agent
 from flink_agents.api.agents.observers import ObserverSource
+from flink_agents.api.common.providers import LateFunction
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import Configuration
 from flink_agents.api.tables import OnChange
 
-_IMPLEMENTATION = "flink_agents.runtime.flink.environment"
+CREATE = LateFunction()
+"""Creates the environment of a job."""
 
 
 class AgentStream(ABC):
@@ -169,7 +170,7 @@ class AgentsExecutionEnvironment(ABC):
             SetupError: This machine or process cannot run the job; the message has the fix.
             OptionError: An option is unknown, or its value is invalid.
         """
-        return importlib.import_module(_IMPLEMENTATION).create(env, t_env, config)
+        return CREATE(env, t_env, config)
 
     @property
     @abstractmethod

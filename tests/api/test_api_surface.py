@@ -40,6 +40,7 @@ def test_nothing_else_is_public() -> None:
         "testing",
         "trace",
         "ui",
+        "built_in",
         "kafka_clients",
         "redaction",
         "sqlite_files",

@@ -5,13 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flink_agents.api.events import Event
-from flink_agents.api.models.chat_events import (
-    ChatRequestEvent,
-    ChatResponseEvent,
-    ToolRequestEvent,
-    ToolResponseEvent,
-)
-from flink_agents.api.models.retrieval import ContextRetrievalRequestEvent, ContextRetrievalResponseEvent
 
 
 @dataclass(frozen=True)
@@ -31,24 +24,5 @@ class BuiltInAction:
     function: str
 
 
-BUILT_IN_ACTIONS: tuple[BuiltInAction, ...] = (
-    BuiltInAction(
-        "answer_chat_request",
-        ChatRequestEvent,
-        ChatResponseEvent,
-        "flink_agents.models.agents.actions:answer_chat_request",
-    ),
-    BuiltInAction(
-        "answer_tool_request",
-        ToolRequestEvent,
-        ToolResponseEvent,
-        "flink_agents.models.agents.actions:answer_tool_request",
-    ),
-    BuiltInAction(
-        "answer_context_retrieval_request",
-        ContextRetrievalRequestEvent,
-        ContextRetrievalResponseEvent,
-        "flink_agents.models.agents.retrieval_action:answer_context_retrieval_request",
-    ),
-)
+BUILT_IN_ACTIONS: list[BuiltInAction] = []
 """All of them. If you write an action for one of these requests, it replaces the built-in one."""

@@ -5,8 +5,8 @@ An entry point identifies a provider, so a name can be checked without an import
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -21,13 +21,14 @@ class Providers:
         group: The group of entry points.
         what: The kind of thing, in a word.
         error: Raised if a name has no working provider.
-        built_in: Providers of this package, ``module:attribute`` by name; these names are reserved.
+        built_in: Providers of this package, ``module:attribute`` by name; these names are reserved. Those
+            of layers above this one are added by ``flink_agents/built_in.py``.
     """
 
     group: str
     what: str
     error: type[AgentsError]
-    built_in: Mapping[str, str]
+    built_in: dict[str, str] = field(default_factory=dict[str, str])
 
     def __contains__(self, name: str) -> bool:
         # Finding entry points reads a file of each installed distribution.
@@ -71,3 +72,19 @@ class Providers:
                 found=f"{point.value}: {type(error).__name__}: {error}",
                 fix="install its requirements, also on the workers of the cluster",
             ) from error
+
+
+@dataclass
+class LateFunction:
+    """A function of a layer above, which is imported when it is first called.
+
+    Attributes:
+        name: ``module:function``; ``flink_agents/built_in.py`` sets it.
+    """
+
+    name: str = ""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function."""
+        module, _, name = self.name.partition(":")
+        return getattr(import_module(module), name)(*arguments)

@@ -6,13 +6,14 @@ library. The library is not imported.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DESCRIBED_BY: Mapping[str, str] = {"pyflink": "flink_agents.runtime.flink.row_outputs:described_row"}
-"""Functions by library, as ``module:qualname``: each returns the description of a type."""
+from flink_agents.api.common.providers import LateFunction
+
+DESCRIBED_BY: Mapping[str, LateFunction] = {"pyflink": LateFunction()}
+"""Functions by library: each returns the description of a type."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,5 @@ def described(kind: Any) -> DescribedType | None:
         AgentConfigurationError: It is a type of the library that no Python type can describe.
     """
     owner = kind if isinstance(kind, type) else type(kind)
-    reference = DESCRIBED_BY.get(owner.__module__.partition(".")[0])
-    if reference is None:
-        return None
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)(kind)
+    describe = DESCRIBED_BY.get(owner.__module__.partition(".")[0])
+    return None if describe is None else describe(kind)

@@ -120,23 +120,7 @@ class ResourceProvider(ABC):
         """Return the result of ``ctx.get_resource``. Each subtask calls it once, at the first use."""
 
 
-PROVIDERS = Providers(
-    RESOURCE_PROVIDERS,
-    "provider of the resource",
-    ResourceUnavailableError,
-    {
-        "tool": "flink_agents.plan.binding.resources:ToolProvider",
-        "prompt": "flink_agents.plan.binding.resources:PromptProvider",
-        "chat_model": "flink_agents.models.chat.provider:ChatModelProvider",
-        "chat_model_connection": "flink_agents.models.chat.provider:ConnectionProvider",
-        "client": "flink_agents.plan.binding.resources:ClientProvider",
-        "embedding_model": "flink_agents.models.retrieval.embedding:EmbeddingModelProvider",
-        "skills": "flink_agents.models.tools.skills.provider:SkillsProvider",
-        "vector_store": "flink_agents.models.retrieval.resources:VectorStoreProvider",
-        "mcp_server": "flink_agents.models.mcp.provider:MCPServerProvider",
-        "long_term_memory": "flink_agents.models.retrieval.resources:LongTermMemoryProvider",
-    },
-)
+PROVIDERS = Providers(RESOURCE_PROVIDERS, "provider of the resource", ResourceUnavailableError)
 """Each provider is a subclass of :class:`ResourceProvider`."""
 
 

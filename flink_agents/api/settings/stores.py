@@ -14,25 +14,11 @@ from flink_agents.api.errors import UnknownStoreError
 STORE_PREFIX = "action-state."
 """Prefix of options of stores; the name of a store, a dot, and the option follow."""
 
-_HOME = "flink_agents.connectors.action_state"
-
-STORES = Providers(
-    "flink_agents.action_state_stores",
-    "store",
-    UnknownStoreError,
-    {
-        "memory": f"{_HOME}.memory.store:MemoryStore.from_options",
-        "sqlite": f"{_HOME}.sqlite.store:SQLiteStore.from_options",
-        "kafka": f"{_HOME}.kafka.store:KafkaStore.from_options",
-    },
-)
+STORES = Providers("flink_agents.action_state_stores", "store", UnknownStoreError)
 """Each provider is a function or a class that creates a store from a mapping of options."""
 
 STORE_OPTIONS = Providers(
-    "flink_agents.action_state_options",
-    "list of options of the store",
-    UnknownStoreError,
-    {name: f"{_HOME}.{name}.options:OPTIONS" for name in STORES.built_in},
+    "flink_agents.action_state_options", "list of options of the store", UnknownStoreError
 )
 """Each provider has the name of a store, and is a list of ``ConfigOption``. A third party may omit it."""
 

@@ -29,17 +29,5 @@ class TraceLevel(StrEnum):
         return list(TraceLevel).index(self)
 
 
-_HOME = "flink_agents.trace.sinks"
-
-TRACE_SINKS = Providers(
-    "flink_agents.trace_sinks",
-    "trace sink",
-    UnknownTraceSinkError,
-    {
-        "jsonl": f"{_HOME}.jsonl:JsonlSink.from_target",
-        "kafka": f"{_HOME}.kafka:KafkaSink.from_target",
-        "log": f"{_HOME}.log:LogSink.from_target",
-        "otel": f"{_HOME}.otel:OtelSink.from_target",
-    },
-)
+TRACE_SINKS = Providers("flink_agents.trace_sinks", "trace sink", UnknownTraceSinkError)
 """Each provider is a function that creates a sink from a ``flink_agents.trace.sinks.TraceTarget``."""

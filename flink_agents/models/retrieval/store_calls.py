@@ -13,15 +13,13 @@ from flink_agents.api.errors import UnknownStoreError
 from flink_agents.api.vector_store import Document, DocumentUpdate, VectorSpace, VectorStore
 from flink_agents.models.setup.classes import made_by
 
-_HOME = "flink_agents.models.retrieval"
-
 VECTOR_STORES = Providers(
     "flink_agents.vector_stores",
     "vector store",
     UnknownStoreError,
     {
-        "sqlite": f"{_HOME}.sqlite.store:SQLiteVectorStore",
-        "chroma": f"{_HOME}.chroma:ChromaVectorStore",
+        "sqlite": "flink_agents.models.retrieval.sqlite.store:SQLiteVectorStore",
+        "chroma": "flink_agents.models.retrieval.chroma:ChromaVectorStore",
     },
 )
 """Each provider is a class or a function that creates a store from a mapping of options."""

@@ -28,7 +28,6 @@ from typing import Any, Literal
 
 import yaml
 
-import flink_agents
 from flink_agents.api.errors import SetupError
 from flink_agents.runtime.flink.launch.jvm import find_java_home
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION
@@ -133,7 +132,7 @@ class FlinkHome:
         inherited = {name: value for name, value in given.items() if not name.startswith("PY")}
         return inherited | {
             # The package that contains this module, wherever it is installed.
-            "PYTHONPATH": str(Path(flink_agents.__file__).parent.parent),
+            "PYTHONPATH": str(Path(__file__).parents[4]),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), given.get("PATH", os.defpath)]),
             "JAVA_HOME": str(find_java_home().home),
             # PyFlink sets these variables in a process that uses it, and Flink's scripts obey them.
