@@ -121,7 +121,7 @@ class RunEnvironment:
         traces_inputs: Whether anybody wants to know which message a run's input was.
         received: Makes of a value that somebody else sent what an action is given; None if that is the value.
         may_record: Whether there is a store, and any action of the agent may make a durable call.
-        overtakes: Whether inputs overtake suspended runs of their key.
+        interleaves: True if inputs of a key run while its earlier runs are suspended.
         traces_memory: Whether runs note what they read of memory: a replay may find it expired, or changed.
         may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
     """
@@ -166,9 +166,9 @@ class RunEnvironment:
         self._around_durable = around_durable
         self.memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         self.may_record = journals is not None and any(one.may_be_recorded for one in agent.actions)
-        self.overtakes = self.may_wait and agent.on_suspend is OnSuspend.INTERLEAVE
+        self.interleaves = self.may_wait and agent.on_suspend is OnSuspend.INTERLEAVE
         replays = self.may_wait or journals is not None
-        self.traces_memory = self.overtakes or (self.memory_expires and replays)
+        self.traces_memory = self.interleaves or (self.memory_expires and replays)
         self.max_events: int = config.get(AgentOptions.MAX_EVENTS)
         self.routes = Routes(agent.actions)
         self.action_names = frozenset(action.name for action in agent.actions)

@@ -99,7 +99,7 @@ class Suspensions:
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
         before, part = waiting.suspension, None
-        if self._shared.overtakes or waiting.was_interleaved:
+        if self._shared.interleaves or waiting.was_interleaved:
             part = self._end_part(run, waiting, journal)
             await journal.end_part(part.counts)
         suspension = Suspension(

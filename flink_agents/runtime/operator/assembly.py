@@ -46,7 +46,6 @@ from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
 from flink_agents.runtime.operator.services.pruning import PruningService
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
-from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
@@ -251,6 +250,16 @@ def _operator(
     hooks.resolve(services, KeyService)
     for service in services:
         service.attach(operator)
+    if shared.may_wait and not shared.interleaves:
+
+        def interleave() -> None:
+            """Continue the interleaved runs of restored keys, although this agent makes no new ones."""
+            operator.heads.on_released = None
+            made = add_interleaving(services, shared, host, low)
+            hooks.resolve(services, KeyService)
+            made.attach(operator)
+
+        operator.heads.on_released = interleave
     if not beats:
         operator.attach(KeyTimers(operator, host.clock, host.keys, end))
         return Subtask(shared, low, operator, None)
@@ -273,11 +282,12 @@ def key_services(
     1. Event time: it rejects an input before anything knows of it, and raises the low watermark as far as the
        inputs before this timer let it.
     2. The check of restored work: what it finds fails the job before anything is resumed.
-    3. Suspension: runs that are resumed at a time come before delayed events of the same time.
-    4. Delayed events: they begin runs of a key, so the next ones see its actor.
-    5. Late replays, which only need the numbers of runs that have ended.
-    6. Idle keys: a key that a timer gave something to do is not removed by the same timer.
-    7. Pruning: what it does is for any key, and may leave another key current. So it is the last one.
+    3. Interleaving: it removes a run that has ended before suspension decides who gets the run's signals.
+    4. Suspension: runs that are resumed at a time come before delayed events of the same time.
+    5. Delayed events: they begin runs of a key, so the next ones see its actor.
+    6. Late replays, which only need the numbers of runs that have ended.
+    7. Idle keys: a key that a timer gave something to do is not removed by the same timer.
+    8. Pruning: what it does is for any key, and may leave another key current. So it is the last one.
 
     Args:
         host: What the subtask runs in.
@@ -294,10 +304,11 @@ def key_services(
     work = PendingWork(shared, state)
     if work.needed and keys is not None:
         services.append(work)
-    interleaved = InterleavedRuns(shared, state, clock, low)
-    suspended = SuspendedRuns(shared, state, clock, interleaved)
+    suspended = SuspendedRuns(shared, state, clock)
     requests = RequestAnswers(shared, state, clock)
-    services.append(SuspensionService(shared, state, suspended, interleaved, requests, HOOKS))
+    services.append(SuspensionService(shared, state, suspended, requests, HOOKS))
+    if shared.interleaves:
+        add_interleaving(services, shared, host, low)
     services.append(Delays(shared, state, clock, low, keys if beats else None))
     if (journals := shared.journals) is not None:
         services.append(LateReplays(shared, clock))
@@ -307,3 +318,26 @@ def key_services(
         unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
         services.append(PruningService(unpruned))
     return services
+
+
+def add_interleaving(
+    services: list[KeyService], shared: RunEnvironment, host: OperatorHost, low: LowWatermark | None
+) -> KeyService:
+    """Put the service of interleaved runs before that of suspended runs, and return it.
+
+    Its package is imported here, so that an agent which does not interleave never imports it.
+
+    Args:
+        services: The services of an operator.
+        shared: What all runs share.
+        host: What the subtask runs in.
+        low: The low watermark; None if outputs need no timestamps.
+    """
+    from flink_agents.runtime.operator.interleaving.service import InterleavingService
+
+    place, suspension = next(
+        (place, one) for place, one in enumerate(services) if isinstance(one, SuspensionService)
+    )
+    made = InterleavingService(shared, host.state, host.clock, low, suspension)
+    services.insert(place, made)
+    return made

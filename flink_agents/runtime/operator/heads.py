@@ -44,6 +44,9 @@ class Heads:
         state: Keyed state.
         job_id: Identity that new keys get as their journal id.
         new_head: Makes the head of a key that has none, given the journal id.
+
+    Attributes:
+        on_released: Called when a head lists released runs; None if there is nothing to prepare.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Heads:
         self._journals = shared.journals
         self._new_head = new_head
         self._other_jobs = OtherJobs(shared.config, job_id)
+        self.on_released: Callable[[], None] | None = None
 
     def read(self, key_text: str) -> Head | None:
         """The head of the current key; None where it has none.
@@ -75,8 +79,10 @@ class Heads:
             self._other_jobs.admit(head, key_text, journals.store_id)
         if head.store is not None:
             check_store(journals, head.store)
-        if not self._may_wait and (head.suspended is not None or head.interleaved):
+        if not self._may_wait and (head.suspended is not None or head.released):
             raise _waits_no_more(key_text)
+        if head.released and self.on_released is not None:
+            self.on_released()
         return head
 
     def of(self, key_text: str) -> Head:

@@ -84,7 +84,7 @@ class IdleKeyExpiry(KeyService):
     def look_at(self, head: Head, key_text: str, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if its time has come."""
         now = self._clock()
-        if head.has_pending or head.overtaken or head.interleaved or head.idle_since is None:
+        if head.has_pending or head.overtaken or head.released or head.idle_since is None:
             return
         if head.delayed_due is not None:
             return  # the commit of its run has somebody look again

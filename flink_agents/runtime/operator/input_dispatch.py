@@ -8,7 +8,9 @@ it is, where recorded runs are left, and once when it runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
@@ -17,10 +19,25 @@ from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus
 from flink_agents.runtime.loop.agent_loop import AgentLoop
-from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns, woken_of
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
+
+
+class WakeUps(Protocol):
+    """Suspended runs whose keys are free. A wake-up resumes one, and takes its turn as an input does."""
+
+    def is_full(self, head: Head) -> bool:
+        """Return True if a key has so many such runs that its inputs wait."""
+        ...
+
+    def woken(self, head: Head) -> Sequence[int]:
+        """Return the numbers of the wake-ups of a key."""
+        ...
+
+    def resumed(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
+        """Return the run that wake-up ``number`` resumes; None if that is an input."""
+        ...
 
 
 class InputDispatcher:
@@ -31,12 +48,12 @@ class InputDispatcher:
         state: Keyed state.
 
     Attributes:
-        released: Suspended runs while other inputs of their keys run; None if there are never any.
+        wake_ups: Resumes suspended runs whose keys are free; None if there are none.
         most_load: With so many inputs in memory, the loop has enough to do.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
-        self.released: InterleavedRuns | None = None
+        self.wake_ups: WakeUps | None = None
         self._codec = shared.codec
         self._state = state
         config = shared.config
@@ -84,8 +101,8 @@ class InputDispatcher:
         return packed
 
     def _is_held(self, head: Head) -> bool:
-        """Whether so many runs of a key are interleaved that its inputs wait."""
-        return self.released is not None and self.released.is_full(head)
+        """Whether inputs of a key wait for its suspended runs."""
+        return self.wake_ups is not None and self.wake_ups.is_full(head)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
         if len(actor.queue) >= self._queue_per_key:
@@ -95,7 +112,7 @@ class InputDispatcher:
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
         # What goes on does not queue behind inputs that have not begun.
-        for number in woken_of(head) if head.interleaved else ():
+        for number in self._woken(head) if head.released else ():
             if number not in actor.woken and not self._is_full(actor, loop):
                 self._submit(actor, number, loop)
         while actor.loaded < head.next_pending and not self._is_full(actor, loop):
@@ -108,18 +125,22 @@ class InputDispatcher:
         packed = self.load(number, actor)
         if packed is None:
             return
-        waiting = self._woken(actor, number, packed, actor.next_seq)
+        waiting = self._resumed(actor, number, packed, actor.next_seq)
         if waiting is None:
             record, timestamp = read_input(self._codec, packed)
             waiting = QueuedInput(record, timestamp, number, packed, actor.next_seq)
         loop.submit(actor, waiting)
         actor.next_seq += 1
 
-    def _woken(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """The run that goes on by a wake-up; None for an input."""
-        if not actor.head.interleaved or self.released is None:
+    def _woken(self, head: Head) -> Sequence[int]:
+        """The numbers of the wake-ups of a key."""
+        return () if self.wake_ups is None else self.wake_ups.woken(head)
+
+    def _resumed(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
+        """The run that a wake-up resumes; None for an input."""
+        if not actor.head.released or self.wake_ups is None:
             return None
-        waiting = self.released.waiting(actor.head, number, packed, seq)
+        waiting = self.wake_ups.resumed(actor.head, number, packed, seq)
         if waiting is not None:
             actor.woken.add(number)
         return waiting
@@ -135,10 +156,13 @@ class InputDispatcher:
         chosen = loop.replays.choose(actor, lambda number: self._again(number, actor))
         if chosen is not None:
             self._cached -= before - len(actor.cached)
-            woken = self._woken(actor, chosen.number, chosen.packed, chosen.seq)
-            if woken is not None:
+            resumed = self._resumed(actor, chosen.number, chosen.packed, chosen.seq)
+            if resumed is not None:
                 chosen = replace(
-                    chosen, record=woken.record, timestamp=woken.timestamp, suspension=woken.suspension
+                    chosen,
+                    record=resumed.record,
+                    timestamp=resumed.timestamp,
+                    suspension=resumed.suspension,
                 )
             loop.submit(actor, chosen)
             if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
@@ -150,8 +174,8 @@ class InputDispatcher:
         number = order.looked
         packed = self.load(number, actor)
         order.look(None if packed is None else input_digest(packed))
-        # Only this thread knows the entry of an interleaved run, and so chooses its wake-up.
-        if packed is not None and number not in woken_of(actor.head) and self._may_cache(actor, loop):
+        # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
+        if packed is not None and number not in self._woken(actor.head) and self._may_cache(actor, loop):
             self._keep(actor, number, packed)
         loop.replays.let_drained_go(actor, order)
         return True
@@ -164,7 +188,7 @@ class InputDispatcher:
 
     def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Keep the first inputs in memory until it is known which of them runs next."""
-        if woken_of(actor.head) or self._is_held(actor.head):
+        if self._woken(actor.head) or self._is_held(actor.head):
             # A wake-up goes first, and these may have to wait; where runs were recorded, it is as they say.
             return
         while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):

@@ -64,7 +64,7 @@ class _Waiting:
     Attributes:
         holding: Timestamps of those that hold the low watermark.
         passed: Those that hold it no longer.
-        woken: Wake-ups of interleaved runs, which never hold it.
+        woken: Wake-ups of released runs, which never hold it.
     """
 
     holding: dict[int, int] = field(default_factory=dict[int, int])

@@ -338,7 +338,7 @@ class AgentProcessor:
             known = {unescape(path): data for path, data in self._state.memory.items()}
         for hook in hooks.waking:
             hook(head, key_text, pending)
-        actor = self._new_actor(head, key_text, known, pending or bool(head.interleaved), timers)
+        actor = self._new_actor(head, key_text, known, pending or bool(head.released), timers)
         if pending:
             for hook in hooks.found:
                 hook(head, key_text)

@@ -23,9 +23,9 @@ import msgpack
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.state.delayed import DelayedEvents
-from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, ValueSlot
+from flink_agents.runtime.state.suspended import ReleasedRun
 
 HEAD_STATE = "head"
 PENDING_STATE = "pending"
@@ -144,7 +144,8 @@ class Head:
         suspended: Of the suspended run: number of its input, its sequence number, and when it resumes, in
             milliseconds (None if only a signal resumes it). None if no run is suspended.
         mail_expires: When the first of the key's signals expires, in milliseconds; or None.
-        interleaved: Interleaved runs, in the order of their first suspension. Replace it, never change it.
+        released: Suspended runs whose key is free for other inputs, in the order of their first suspension.
+            Replace it, never change it.
         delayed_due: When the first of the key's delayed events is due, in milliseconds; or None.
         ends: Runs that somebody wants to end, by their sequence numbers: id of the request, reason, by whom,
             and id of the run. Replace it, never change it.
@@ -166,7 +167,7 @@ class Head:
     unrecorded: bool = False
     suspended: tuple[int, int, int | None] | None = None
     mail_expires: int | None = None
-    interleaved: Sequence[InterleavedRun] = ()
+    released: Sequence[ReleasedRun] = ()
     delayed_due: int | None = None
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
     unknown: dict[str, Any] | None = None
@@ -293,7 +294,7 @@ class Head:
         suspended = take("suspended", None)
         self.suspended = None if suspended is None else tuple(suspended)
         self.mail_expires, self.delayed_due = take("mail", None), take("delayed", None)
-        self.interleaved = tuple(map(InterleavedRun._make, take("aside", ())))
+        self.released = tuple(map(ReleasedRun._make, take("aside", ())))
         self.ends = dict(take("ends", ()))
         self.unknown = extra or None
 
@@ -310,7 +311,7 @@ _RARE = {
     "unrecorded": "unrecorded",
     "suspended": "suspended",
     "mail": "mail_expires",
-    "aside": "interleaved",
+    "aside": "released",
     "delayed": "delayed_due",
     "ends": "ends",
 }

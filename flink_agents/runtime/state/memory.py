@@ -62,7 +62,7 @@ class MemoryTree:
         known: Nodes that were read already, by path.
 
     Attributes:
-        applied: Whether state has what is written to it: an interleaved run wrote it before that.
+        applied: Whether state has what is written to it: a released run wrote it before that.
     """
 
     applied = False

@@ -26,7 +26,7 @@ class PendingKind(IntEnum):
         INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
         RESUMPTION: A suspended run: all that is left of it (``state.suspended``).
         SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
-        WAKE_UP: What resumes an interleaved run (``state.interleaved``). It has its turn as an input has.
+        WAKE_UP: What resumes a released run. It has its turn as an input has.
     """
 
     INPUT = 0
@@ -142,6 +142,16 @@ class PendingInputs:
     def items(self) -> Iterable[tuple[int, bytes]]:
         """All inputs that wait, and wake-ups."""
         return [(number, unpack_input(entry)) for number, entry in self._entries.items() if number >= 0]
+
+    def inputs_and_wake_ups(self) -> tuple[list[tuple[int, bytes]], list[int]]:
+        """All inputs that wait, and the numbers of the wake-ups."""
+        inputs, wake_ups = list[tuple[int, bytes]](), list[int]()
+        for number, entry in self._entries.items():
+            if entry[:2] == _WAKE_UP:
+                wake_ups.append(number)
+            elif number >= 0:
+                inputs.append((number, unpack_input(entry)))
+        return inputs, wake_ups
 
     # -- other entries ----------------------------------------------------------------
 

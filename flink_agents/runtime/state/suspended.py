@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import msgpack
 
@@ -18,12 +18,32 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 _ASIDE_VERSION = b"\x02"
-"""Of an entry of an interleaved run: it has three fields more."""
+"""Of an entry of a released run: it has three fields more."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which anybody may have written."""
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
+
+
+class ReleasedRun(NamedTuple):
+    """A suspended run whose key is free for other inputs, as the head of the key lists it.
+
+    Attributes:
+        number: Number of its input, under which its entry is stored.
+        seq: Its sequence number.
+        part: How many of its parts have ended.
+        due: When the first of its waits ends by itself, in milliseconds since the epoch; None for never.
+        woken: Number of the wake-up that resumes it; None if there is none.
+        names: Names of the signals that it waits for, once for each wait.
+    """
+
+    number: int
+    seq: int
+    part: int
+    due: int | None
+    woken: int | None
+    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -107,7 +127,7 @@ class Suspension:
         waits: What it waits for.
         left: How many outputs and side outputs of each execution have left, by its path.
         failed: The attempts that failed of the execution that waits, by its path.
-        parts: Of an interleaved run, where each of its parts ended: the execution that waited there,
+        parts: Of a released run, where each of its parts ended: the execution that waited there,
             and how many records there were.
         input: Of such a run, the bytes of its input, which is among those that wait no longer; else None.
         identity: Of such a run, that of the job which it began in, from which its ids follow; else None.
@@ -129,6 +149,11 @@ class Suspension:
     input: bytes | None = None
     identity: str | None = None
     over: int | None = None
+
+    @property
+    def released(self) -> bool:
+        """True if its input waits no longer, so that other inputs of the key can run."""
+        return self.input is not None
 
     @property
     def due(self) -> int | None:

@@ -10,8 +10,8 @@ from flink_agents.api.action_state import JournalKey, Record
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.interleaved import InterleavedRun
 from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.suspended import ReleasedRun
 from flink_agents.testing.fakes.outside import AnswerLog
 from flink_agents.testing.fakes.snapshots import Snapshot
 from flink_agents.testing.faults import Fault, Faults
@@ -24,7 +24,7 @@ class Died(Exception):
 
 
 Progress = tuple[
-    int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[InterleavedRun, ...]
+    int, int, int, tuple[int, int, int | None] | None, int | None, int | None, tuple[ReleasedRun, ...]
 ]
 """State that a commit changes: the head of a key, a suspended run, a signal, or a delayed event."""
 
@@ -150,7 +150,7 @@ def progress_of(packed: bytes | None) -> Progress:
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
-    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.interleaved)
+    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.released)
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

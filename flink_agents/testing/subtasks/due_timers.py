@@ -69,7 +69,7 @@ class DueTimers:
             return timers
         head = _head_of(state.head)
         waits = head.suspended, head.mail_expires, head.delayed_due
-        if all(one is None for one in waits) and not head.interleaved:
+        if all(one is None for one in waits) and not head.released:
             return timers
         now = self._clock()
         # A timer with exactly that time may also check on a running run.
@@ -111,9 +111,9 @@ class DueTimers:
         if not state.pending or head is None:
             return bool(state.pending)
         if head.suspended is None:
-            due = min((one.due for one in head.interleaved if one.due is not None), default=None)
-            full = len(head.interleaved) >= self._aside_per_key
-            if head.has_pending and not (full and all(one.woken is None for one in head.interleaved)):
+            due = min((one.due for one in head.released if one.due is not None), default=None)
+            full = len(head.released) >= self._aside_per_key
+            if head.has_pending and not (full and all(one.woken is None for one in head.released)):
                 return True
             return due is not None and due <= now
         due = head.suspended[2]
@@ -125,7 +125,7 @@ def _awaited(state: KeyState, head: Head) -> set[int]:
     awaited = set() if head.mail_expires is None else {head.mail_expires}
     if head.suspended is not None and head.suspended[2] is not None:
         awaited.add(head.suspended[2])
-    awaited |= {one.due for one in head.interleaved if one.due is not None}
+    awaited |= {one.due for one in head.released if one.due is not None}
     if head.delayed_due is not None:
         awaited |= {one.due for one in delayed_in(state)}
     for run in suspended_in(state):

@@ -223,28 +223,28 @@ patch(
 )
 patch(
     "wake-up-over-input",
-    "waits.interleaved:InterleavedRuns.wake",
+    "interleaving.runs:InterleavedRuns.wake",
     "head.next_pending += 1",
     "pass",
     "A wake-up has the place of the next input in state.",
 )
 patch(
     "aside-twice",
-    "waits.interleaved:InterleavedRuns.keep",
-    "head.interleaved = interleaved if places else [*interleaved, kept]",
-    "head.interleaved = [*interleaved, kept]",
+    "interleaving.runs:InterleavedRuns.keep",
+    "head.released = released if places else [*released, kept]",
+    "head.released = [*released, kept]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(
     "aside-woken-twice",
-    "waits.interleaved:InterleavedRuns.wake",
+    "interleaving.runs:InterleavedRuns.wake",
     "if one.woken is not None or not wanted(one):",
     "if not wanted(one):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
-    "waits.interleaved:InterleavedRuns.end",
+    "interleaving.runs:InterleavedRuns.end",
     "self._state.pending.end_suspension(one.number)",
     "pass",
     "What is left of a run that was set aside stays in state after its end.",
@@ -321,28 +321,28 @@ patch(
 )
 patch(
     "returned-signals-last",
-    "waits.suspended:SuspendedRuns._settled",
+    "waits.suspended:SuspendedRuns.settle",
     "box.mail[:0] = waits.returned",
     "box.mail += waits.returned",
     "Signals that a run gave back come behind later ones.",
 )
 patch(
     "signals-unseen-in-head",
-    "waits.suspended:SuspendedRuns._keep",
+    "waits.suspended:SuspendedRuns.keep_signals",
     "head.mail_expires = expires",
     "pass",
     "The head does not say that the key has signals.",
 )
 patch(
     "signal-for-nobody",
-    "waits.suspended:_meant",
+    "interleaving.signals:reserve",
     "return mail._replace(run=suspension.seq) if free else mail",
     "return mail",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
-    "waits.suspended:SuspendedRuns._release",
+    "interleaving.signals:InterleavedSignals.unreserve",
     "if mail.run == run.sequence_number and mail.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",

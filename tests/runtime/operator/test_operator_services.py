@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -98,6 +99,44 @@ def test_services_are_called_in_the_order_of_their_list(tmp_path: Path) -> None:
         # A run that is resumed comes before a delayed event of that time, and an idle key goes last.
         assert called(hooks_of(harness))["fired"] == ["SuspensionService", "Delays", "IdleKeyExpiry"]
         assert called(hooks_of(harness))["committing"] == ["SuspensionService"]
+
+
+def sleeper(on_suspend: str) -> Agent:
+    agent = Sleeper()
+    agent.on_suspend = on_suspend  # type: ignore[assignment]
+    return agent
+
+
+def services_of(harness: OperatorHarness) -> list[str]:
+    return [type(one).__name__ for one in hooks_of(harness).services]
+
+
+def test_an_agent_that_does_not_interleave_never_imports_interleaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = "flink_agents.runtime.operator.interleaving"
+    for name in [name for name in sys.modules if name.startswith(package)]:
+        monkeypatch.delitem(sys.modules, name)
+    with harness_of(sleeper("block")) as harness:
+        harness.push("slow")
+        harness.restore(harness.snapshot())
+        assert harness.advance_time(timedelta(hours=1)) == ["slow"]
+        assert "InterleavingService" not in services_of(harness)
+    assert not [name for name in sys.modules if name.startswith(package)]
+
+
+def test_interleaving_is_added_for_runs_that_an_earlier_agent_interleaved() -> None:
+    with harness_of(sleeper("interleave")) as harness:
+        order = services_of(harness)
+        assert order.index("InterleavingService") + 1 == order.index("SuspensionService")
+        harness.push("slow")
+        snapshot = harness.snapshot()
+    with harness_of(sleeper("block")) as harness:
+        assert "InterleavingService" not in services_of(harness)
+        harness.restore(snapshot)
+        harness.push("slow")
+        assert services_of(harness) == order
+        assert harness.advance_time(timedelta(hours=1)) == ["slow", "slow"]
 
 
 def test_a_service_wakes_up_when_the_first_key_needs_it() -> None:

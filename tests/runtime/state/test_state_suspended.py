@@ -8,12 +8,12 @@ import pytest
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.operator.interleaving.runs import wake_up
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.pending import PendingKind, pack_input, unpack_input
-from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
+from flink_agents.runtime.state.suspended import ReleasedRun, StoredSignalWait, Suspension, run_of, wait_id
 from tests.suite.tables import each
 
 SUSPENDED = Suspension(
@@ -66,19 +66,19 @@ def test_a_mailbox_with_a_signal_for_a_run_is_of_another_version() -> None:
 
 def test_a_head_keeps_what_is_set_aside() -> None:
     head = Head("job", 7, 3, 9)
-    assert not head.interleaved
-    interleaved = [InterleavedRun(3, 5, 1, None, 8, ["go", "go"]), InterleavedRun(4, 6, 2, 99, None, [])]
-    head.interleaved = interleaved
+    assert not head.released
+    released = [ReleasedRun(3, 5, 1, None, 8, ["go", "go"]), ReleasedRun(4, 6, 2, 99, None, [])]
+    head.released = released
     again = Head.unpack(head.pack())
-    assert list(again.interleaved) == interleaved
-    again.interleaved = []
+    assert list(again.released) == released
+    again.released = []
     assert again.extra is None
 
 
 def test_a_wake_up_is_no_input() -> None:
     codec = ValueCodec()
-    packed = wake_up(codec, InterleavedRun(3, 5, 1, None, None, []))
-    assert packed == wake_up(codec, InterleavedRun(4, 5, 1, 7, 9, ["go"]))
+    packed = wake_up(codec, ReleasedRun(3, 5, 1, None, None, []))
+    assert packed == wake_up(codec, ReleasedRun(4, 5, 1, 7, 9, ["go"]))
     assert packed.hex() == "0193a777616b652d75700501"
     assert pack_input(packed) != bytes((2, PendingKind.WAKE_UP)) + packed
     assert unpack_input(bytes((2, PendingKind.WAKE_UP)) + packed) == packed

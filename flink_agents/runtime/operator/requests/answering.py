@@ -104,7 +104,7 @@ class RequestAnswers:
 
         if head.suspended is not None:
             add(head.suspended[1])
-        for one in head.interleaved:
+        for one in head.released:
             left = self._inspection.suspension(one.number)
             add(one.seq, None if left is None else left.identity)
         if actor is None:
@@ -119,7 +119,7 @@ class RequestAnswers:
         return found
 
     def _erase(self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None) -> None:
-        if actor is not None or head.has_pending or head.suspended or head.interleaved or head.delayed_due:
+        if actor is not None or head.has_pending or head.suspended or head.released or head.delayed_due:
             reason = "the key has unfinished runs, inputs or delayed events: end its runs first"
             self._reply(signal, key_text, REJECTED, reason=reason)
             return

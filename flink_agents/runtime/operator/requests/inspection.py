@@ -44,9 +44,9 @@ class Inspection:
         if head.suspended is not None and (actor is None or actor.resumed is None):
             number, seq, _ = head.suspended
             found["suspended"] = self._suspended(key_text, head, number, seq)
-        if head.interleaved:
+        if head.released:
             found["aside"] = [
-                self._suspended(key_text, head, one.number, one.seq) for one in head.interleaved[:MOST]
+                self._suspended(key_text, head, one.number, one.seq) for one in head.released[:MOST]
             ]
         if head.mail_expires is not None:
             box = Mailbox.unpack(self._state.pending.mailbox())

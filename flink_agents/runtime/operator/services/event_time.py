@@ -10,7 +10,6 @@ from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.interleaved import woken_of
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 from flink_agents.runtime.state.pending import read_input
 
@@ -48,12 +47,11 @@ class EventTimeService(KeyService):
         if head is None:
             self._low.found(key_text, ())
             return
-        woken = woken_of(head)
-        for number in woken:
+        inputs, wake_ups = self._state.pending.inputs_and_wake_ups()
+        for number in wake_ups:
             self._low.woken(key_text, number)
-        items = [(number, packed) for number, packed in self._state.pending.items() if number not in woken]
-        inputs = ((number, read_input(self._codec, packed)[1]) for number, packed in items)
-        self._low.found(key_text, inputs)
+        times = ((number, read_input(self._codec, packed)[1]) for number, packed in inputs)
+        self._low.found(key_text, times)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Raise the low watermark as far as it goes."""

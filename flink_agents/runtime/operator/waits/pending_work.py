@@ -61,7 +61,7 @@ class PendingWork(KeyService):
             PlanChangedError: The job would fail when the time has come.
             StateError: Something cannot be read by the present code.
         """
-        numbers = [one.number for one in head.interleaved]
+        numbers = [one.number for one in head.released]
         if head.suspended is not None:
             numbers.append(head.suspended[0])
         for number in numbers:

@@ -19,7 +19,7 @@ from flink_agents.api.events.signals import UnmatchedReason
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.loop.actor import KeyActor
-from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
+from flink_agents.runtime.operator.waits.released import SignalTakers
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
@@ -32,15 +32,15 @@ class SignalRejections:
     """Tells why a signal is unmatched. Only for Flink's thread.
 
     Args:
-        interleaved: The runs that are set found.
         suspension: Reads the entry of a suspended run, by the number of its input.
         most: How many signals of a key may wait for a run that is to ask for them.
+
+    Attributes:
+        takers: Tells which signals released runs can take; None if there are no such runs.
     """
 
-    def __init__(
-        self, interleaved: InterleavedRuns, suspension: Callable[[int], Suspension], most: int
-    ) -> None:
-        self._interleaved = interleaved
+    def __init__(self, suspension: Callable[[int], Suspension], most: int) -> None:
+        self.takers: SignalTakers | None = None
         self._suspension = suspension
         self._most = most
 
@@ -89,17 +89,9 @@ class SignalRejections:
         seq = run_of(wait, key_text)
         if seq is None:
             return UnmatchedReason.INVALID
-        suspended = head.suspended
-        of_suspended = suspended is not None and suspended[1] == seq
-        found = next((one for one in head.interleaved if one.seq == seq), None)
-        if found is not None:
-            ended = found.woken is None and wait in ended_waits(key_text, self._interleaved.suspension(found))
-        elif seq < head.next_seq and not of_suspended:
-            ended = True
-        elif suspended is not None and of_suspended and actor is None:
-            ended = wait in ended_waits(key_text, self._suspension(suspended[0]))
-        else:
-            ended = False
+        ended = None if self.takers is None else self.takers.has_ended(wait, seq, key_text, head)
+        if ended is None:
+            ended = self._has_ended(wait, seq, key_text, head, actor)
         if ended:
             return UnmatchedReason.DUPLICATE
         if any(one.wait == wait for one in box.mail):
@@ -107,6 +99,13 @@ class SignalRejections:
         # It answers what a run has asked, and is not held up by what no run has asked for.
         answers = sum(one.wait is not None for one in box.mail)
         return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
+
+    def _has_ended(self, wait: str, seq: int, key_text: str, head: Head, actor: KeyActor | None) -> bool:
+        """Return True if a wait has ended of a run that keeps its key, or of one that is committed."""
+        suspended = head.suspended
+        if suspended is None or suspended[1] != seq:
+            return seq < head.next_seq
+        return actor is None and wait in ended_waits(key_text, self._suspension(suspended[0]))
 
     def _overflow(self, box: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
         live = None if actor is None else actor.mail
@@ -131,7 +130,7 @@ class SignalRejections:
             key_text: The key.
             head: Its head.
             own: The waits of the run that the key is busy with, or that holds it up.
-            going_on: Which of the interleaved runs go on: their waits are among the former.
+            going_on: Which of the released runs go on: their waits are among the former.
         """
         if own is None:
             found = 0
@@ -139,16 +138,8 @@ class SignalRejections:
             found = own.unanswered_for(name, {one.wait for one in mail if one.wait is not None})
         else:
             found = sum(wait.name == name for wait in unanswered(own, key_text, mail))
-        # Reading an entry takes long; only these may have waits with signals.
-        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
-        for one in head.interleaved:
-            if name not in one.names or (one.woken is not None and one.seq in going_on):
-                continue
-            if one.seq in concerned:
-                waits = unanswered(self._interleaved.suspension(one), key_text, mail)
-                found += sum(wait.name == name for wait in waits)
-            else:
-                found += one.names.count(name)
+        if self.takers is not None and head.released:
+            found += self.takers.free_for(name, mail, key_text, head, going_on)
         return found
 
     def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:

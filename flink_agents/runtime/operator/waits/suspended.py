@@ -12,7 +12,7 @@ Signals that come are kept in state until a run has taken them and is parked or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 
 from flink_agents.api.errors import StateError
@@ -24,12 +24,11 @@ from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns
+from flink_agents.runtime.operator.waits.released import SignalTakers
 from flink_agents.runtime.operator.waits.signal_rejections import (
     SignalRejections,
     ended_waits,
     runs_going_on,
-    unanswered,
 )
 from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
@@ -45,7 +44,6 @@ class SuspendedRuns:
         shared: What all runs share.
         state: Keyed state.
         clock: The wall-clock time in milliseconds.
-        interleaved: Keeps the interleaved runs.
     """
 
     def __init__(
@@ -53,9 +51,8 @@ class SuspendedRuns:
         shared: RunEnvironment,
         state: KeyedState,
         clock: Callable[[], int],
-        interleaved: InterleavedRuns,
     ) -> None:
-        self._interleaved = interleaved
+        self._takers: SignalTakers | None = None
         self._shared = shared
         self._codec = shared.codec
         self._strays = UnmatchedSignals(shared)
@@ -63,9 +60,11 @@ class SuspendedRuns:
         self._clock = clock
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._refusals = SignalRejections(
-            interleaved, self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY)
-        )
+        self._refusals = SignalRejections(self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
+
+    def add_takers(self, takers: SignalTakers) -> None:
+        """Let released runs take signals as well."""
+        self._takers = self._refusals.takers = takers
 
     # -- suspended runs ---------------------------------------------------------------
 
@@ -84,45 +83,14 @@ class SuspendedRuns:
         assert suspension is not None
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
-        box = self._settled(ended.run, head, out, timers, suspension)
+        box = self.settle(ended.run, head, out, timers, suspension)
         # A signal that a recorded run behind it has taken does not let it go on.
         mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
-        ready = any(one.until > self._clock() and _is_for(one, actor.key_text, suspension) for one in mail)
+        ready = any(one.until > self._clock() and is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
         return ready or (due is not None and due <= self._clock())
-
-    def release(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> bool:
-        """Put what is left of a released run into state; whether a signal lets it go on at once.
-
-        Args:
-            ended: The run.
-            head: The head of its key, which the caller writes.
-            timers: Timers of the key.
-            out: Takes unmatched signals.
-        """
-        run, suspension = ended.run, ended.suspension
-        assert suspension is not None
-        self._interleaved.keep(suspension, run.key_text, head, timers)
-        if head.suspended is not None and head.suspended[1] == suspension.seq:
-            # It was suspended under another policy.
-            head.suspended = None
-        box = self._settled(run, head, out, timers, suspension)
-        if box is None:
-            return False
-        # They came while the run was about to be suspended.
-        now, ready = self._clock(), False
-        # A signal that a recorded run has taken does not let it go on.
-        free = box.mail if run.waits is None else run.waits.mail.free(box.mail)
-        free = [one for one in free if one.until > now and _is_for(one, run.key_text, suspension)]
-        for place, mail in enumerate(box.mail):
-            if any(mail is one for one in free):
-                box.mail[place] = _meant(mail, suspension, run.key_text, box.mail)
-                ready = True
-        if ready:
-            self._keep(box, head, timers)
-        return ready
 
     def is_due(self, head: Head) -> bool:
         """Whether the suspended run of a key is to go on."""
@@ -157,10 +125,8 @@ class SuspendedRuns:
         if head.suspended is not None and head.suspended[0] == number:
             self._state.pending.end_suspension(number)
             head.suspended = None
-        if head.interleaved:
-            self._interleaved.end(head, run.key_text, number)
         self._shared.run_metrics.open_waits.resumed(run.key_text, run.sequence_number)
-        self._settled(run, head, emission, timers, None)
+        self.settle(run, head, emission, timers, None)
 
     # -- signals ----------------------------------------------------------------------
 
@@ -213,13 +179,13 @@ class SuspendedRuns:
             elif reason is not None:
                 self._strays.leave(signal, reason, key_text, out)
             else:
-                kept = self._for_aside(mail, key_text, head, box, actor)
+                kept = self._given(mail, key_text, head, box, actor)
                 box.mail.append(kept)
         if kept is not None and actor is None and head.suspended is not None:
             number, seq, _ = head.suspended
-            if _is_for(kept, key_text, self._suspension(number)):
+            if is_for(kept, key_text, self._suspension(number)):
                 head.suspended = number, seq, 0
-        self._keep(box, head, timers)
+        self.keep_signals(box, head, timers)
         self._state.head.update(head.pack())
         return kept
 
@@ -227,8 +193,8 @@ class SuspendedRuns:
         """Let the runs of a key without an actor go on, if only to wait again: then its records are read."""
         if head.suspended is not None:
             head.suspended = *head.suspended[:2], 0
-        if head.interleaved:
-            self._interleaved.wake(head, key_text, lambda one: True)
+        if self._takers is not None:
+            self._takers.wake_all(head, key_text)
 
     def _decide(
         self,
@@ -260,27 +226,15 @@ class SuspendedRuns:
                 del box.mail[place]
                 self._strays.leave(mail, UnmatchedReason.AMBIGUOUS, run.key_text, out)
             else:
-                box.mail[place] = self._for_aside(mail._replace(run=None), run.key_text, head, box, None)
+                box.mail[place] = self._given(mail._replace(run=None), run.key_text, head, box, None)
 
-    def _for_aside(
+    def _given(
         self, mail: StoredSignal, key_text: str, head: Head, box: Mailbox, actor: KeyActor | None
     ) -> StoredSignal:
-        """Wake the interleaved run that a signal is for; returns the signal, meant for that run."""
-        if not head.interleaved:
+        """Wake the released run that a signal is for; returns the signal, reserved for that run."""
+        if self._takers is None or not head.released:
             return mail
-        seq = None if mail.wait is None else run_of(mail.wait, key_text)
-        going_on = runs_going_on(actor)
-        for one in head.interleaved:
-            wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
-            # A run that goes on takes the signal itself, if it still wants one.
-            if not wanted or (one.woken is not None and one.seq in going_on):
-                continue
-            suspension = self._interleaved.suspension(one)
-            meant = _meant(mail, suspension, key_text, box.mail)
-            if meant.run == one.seq or (mail.wait is not None and _is_for(mail, key_text, suspension)):
-                self._interleaved.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
-                return meant
-        return mail
+        return self._takers.give(mail, key_text, head, box.mail, runs_going_on(actor))
 
     def expires(self, head: Head) -> bool:
         """Whether it is time for signals of the current key to expire."""
@@ -319,7 +273,7 @@ class SuspendedRuns:
             assert head.suspended is not None
             head.suspended = *head.suspended[:2], 0
         self._expire(box, now, emission, head, actor, key_text)
-        self._keep(box, head, timers, waits=False)
+        self.keep_signals(box, head, timers, waits=False)
         self._write(head)
 
     def end_signals(self, key_text: str, head: Head, emission: Emission, timers: Timers) -> None:
@@ -330,10 +284,10 @@ class SuspendedRuns:
         left, box.mail = box.mail, []
         for mail in left:
             self._strays.leave(mail, UnmatchedReason.END_OF_INPUT, key_text, emission)
-        self._keep(box, head, timers)
+        self.keep_signals(box, head, timers)
         self._write(head)
 
-    def _settled(
+    def settle(
         self, run: Run, head: Head, out: Emission, timers: Timers, suspension: Suspension | None
     ) -> Mailbox | None:
         """Remove the signals that a run took, and those for waits of it that are over; returns the others.
@@ -369,23 +323,16 @@ class SuspendedRuns:
                 box.mail.remove(mail)
                 self._strays.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
         if undecided and (suspension is not None or not waits.mail.open):
-            # Of an interleaved run, the head has the waits.
-            own = suspension if suspension is not None and suspension.input is None else None
+            # Of a released run, the head has the waits.
+            own = suspension if suspension is not None and not suspension.released else None
             undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
             self._decide(undecided, run, box, head, out, own)
-        self._release(run, box, head, suspension)
+        if self._takers is not None:
+            self._takers.unreserve(run, box, head, suspension)
         if suspension is not None:
             self._expire_behind(waits.mail, box, now, run.key_text, out)
-        self._keep(box, head, timers)
+        self.keep_signals(box, head, timers)
         return box
-
-    def _release(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
-        """Let other runs have the signals that were meant for a run which does not wait for them any more."""
-        names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
-        for place, mail in enumerate(box.mail):
-            if mail.run == run.sequence_number and mail.name not in names:
-                free = mail._replace(run=None)
-                box.mail[place] = self._for_aside(free, run.key_text, head, box, None)
 
     # -- state ------------------------------------------------------------------------
 
@@ -397,7 +344,7 @@ class SuspendedRuns:
     def _mailbox(self) -> Mailbox:
         return Mailbox.unpack(self._state.pending.mailbox())
 
-    def _keep(self, box: Mailbox, head: Head, timers: Timers, waits: bool = True) -> None:
+    def keep_signals(self, box: Mailbox, head: Head, timers: Timers, waits: bool = True) -> None:
         """Write the mailbox; the caller writes the head.
 
         Args:
@@ -457,22 +404,9 @@ class SuspendedRuns:
         return journals.may_have(head.journal_id, key_text, head.marker, True)
 
 
-def _is_for(mail: StoredSignal, key_text: str, suspension: Suspension) -> bool:
+def is_for(mail: StoredSignal, key_text: str, suspension: Suspension) -> bool:
     """Whether a wait of a suspended run can take a signal; a pause never does."""
     waits = [one for one in suspension.waits if isinstance(one, StoredSignalWait)]
     if mail.wait is not None:
         return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)
     return mail.run in (None, suspension.seq) and any(one.name == mail.name for one in waits)
-
-
-def _meant(
-    mail: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
-) -> StoredSignal:
-    """A signal for one of a run's waits as one that other runs leave to it.
-
-    One for a wait that has its signal already stays as it is: another wait may take it.
-    """
-    if mail.wait is not None or mail.run is not None:
-        return mail
-    free = any(one.name == mail.name for one in unanswered(suspension, key_text, others))
-    return mail._replace(run=suspension.seq) if free else mail

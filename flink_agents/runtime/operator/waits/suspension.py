@@ -10,10 +10,9 @@ from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
-from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.interleaved import InterleavedRuns, woken_of
+from flink_agents.runtime.operator.waits.released import ReleasedRuns
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
@@ -28,9 +27,13 @@ class SuspensionService(KeyService):
         shared: What all runs share.
         state: Keyed state.
         suspended: Keeps suspended runs and signals in state.
-        interleaved: Keeps the interleaved runs.
         requests: Takes the signals that are requests about a key.
         hooks: All hooks, for an agent that never waits.
+
+    Attributes:
+        suspended: See above.
+        input_over: True if the input has ended.
+        released: Wakes released runs; None if there are none.
     """
 
     receives = TaggedSignal
@@ -40,72 +43,44 @@ class SuspensionService(KeyService):
         shared: RunEnvironment,
         state: KeyedState,
         suspended: SuspendedRuns,
-        interleaved: InterleavedRuns,
         requests: RequestAnswers,
         hooks: tuple[str, ...],
     ) -> None:
         self._state = state
-        self._suspended = suspended
-        self._interleaved = interleaved
+        self.suspended = suspended
         self._requests = requests
         self._open_waits = shared.run_metrics.open_waits
-        self._ending = False
+        self.input_over = False
+        self.released: ReleasedRuns | None = None
         if shared.may_wait:
             shared.run_metrics.add_gauges("waits", self._open_waits.read)
         else:
             self.asleep = frozenset(hooks) - OF_SIGNALS
 
-    def attach(self, operator: AgentProcessor) -> None:
-        """Learn which operator the service belongs to."""
-        super().attach(operator)
-        operator.feeder.released = self._interleaved
-
     # -- keys without actors ----------------------------------------------------------
 
     def blocks(self, head: Head) -> bool:
         """Return True if the inputs of a key without an actor wait for the end of a suspended run."""
-        if head.suspended is not None:
-            return True
-        return (
-            bool(head.interleaved)
-            and self._interleaved.is_full(head)
-            and not self._interleaved.has_turn(head)
-        )
+        return head.suspended is not None
 
     def rests(self, head: Head, key_text: str) -> bool:
-        """Return True if a suspended run waits on, or the last of them did."""
-        if self._ending:
-            self._wake_released(head, key_text)
-        rests = self.blocks(head) and not (self._ending or self._suspended.is_due(head))
+        """Return True if the suspended run of a key still waits."""
+        rests = self.blocks(head) and not (self.input_over or self.suspended.is_due(head))
         if rests:
-            self._suspended.restored(head, key_text)
+            self.suspended.restored(head, key_text)
         return rests
-
-    def waking(self, head: Head, key_text: str, pending: bool) -> None:
-        """Wake released runs, if it is time for them."""
-        if head.interleaved:
-            self._wake_released(head, key_text)
-
-    def _wake_released(self, head: Head, key_text: str) -> None:
-        if self._ending:
-            some = self._interleaved.wake(head, key_text, lambda one: True)
-        else:
-            may_have = self.operator.heads.may_have_records
-            some = self._interleaved.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
-        if some:
-            self._state.head.update(head.pack())
 
     # -- actors -----------------------------------------------------------------------
 
     def acting(self, actor: KeyActor) -> None:
         """Give an actor the signals of its key."""
-        actor.mail = self._suspended.mail(actor.head)
+        actor.mail = self.suspended.mail(actor.head)
 
     def resuming(self, actor: KeyActor) -> None:
         """Let the suspended run of an actor's key go on, before all other inputs."""
         if actor.head.suspended is None:
             return
-        waiting = self._suspended.resume(actor.head)
+        waiting = self.suspended.resume(actor.head)
         actor.resumed = waiting.number
         self._open_waits.resumed(actor.key_text, waiting.run_seq)
         if actor.order is ReplayStatus.UNREAD:
@@ -119,8 +94,8 @@ class SuspensionService(KeyService):
         self.operator.waits.loop.suspensions.forget(actor)
 
     def keeps_end(self, head: Head) -> bool:
-        """Return True if the end of the input resumes a run of the key, or discards signals."""
-        return head.mail_expires is not None or bool(head.interleaved)
+        """Return True if the end of the input discards signals of the key."""
+        return head.mail_expires is not None
 
     # -- commits ----------------------------------------------------------------------
 
@@ -132,30 +107,17 @@ class SuspensionService(KeyService):
         if suspension is None:
             if ended.run.waits is not None or ended.resumed:
                 assert ended.number is not None
-                self._suspended.committed(ended.run, ended.number, head, out, timers)
+                self.suspended.committed(ended.run, ended.number, head, out, timers)
         elif not ended.released:
-            ended.resumes = self._suspended.suspend(ended, actor, timers, out)
-        else:
-            if self._ending:
-                self._interleaved.wake(head, actor.key_text, lambda one: True)
-            ready = self._suspended.release(ended, head, timers, out)
-            # If records have said that the run ends here, there may be some of what it did behind that.
-            if ready or ended.replayed or self._ending:
-                seq = suspension.seq
-                self._interleaved.wake(head, actor.key_text, lambda one: one.seq == seq)
-            self._interleaved.wake_due(head, actor.key_text)
+            resumes = self.suspended.suspend(ended, actor, timers, out)
+            ended.resumes = resumes or self.input_over
 
     def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Release an actor whose last run was suspended, and resume that run if it can be."""
         head, key_text, operator = actor.head, actor.key_text, self.operator
-        if self._ending and head.interleaved:
-            self._wake_released(head, key_text)
         if last is None:
             return
-        if last.released:
-            resumes = self._interleaved.has_turn(head) and head.suspended is None
-        else:
-            resumes = last.resumes or self._ending
+        resumes = last.resumes
         if head.ends and self._hasten(head, key_text):
             # It was suspended just when the user wanted it to end.
             self._state.head.update(head.pack())
@@ -187,14 +149,14 @@ class SuspensionService(KeyService):
         else:
             kept = operator.cache.get(key_text)
             head = kept.head if kept is not None else operator.heads.of(key_text)
-        mail = self._suspended.receive(record.signal, key_text, head, actor, timers, emission)
+        mail = self.suspended.receive(record.signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission
         operator.schedule.see_the_end(timers)
         if actor is not None:
             operator.waits.loop.suspensions.offer(actor, mail)
             self._feed_woken(actor, timers)
-        elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
+        elif self._can_resume(head):
             operator.wake(head, key_text, True, timers)
         return emission
 
@@ -220,13 +182,13 @@ class SuspensionService(KeyService):
             actor.ends = head.ends
             operator.waits.loop.end_run(actor, seq)
             self._feed_woken(actor, timers)
-        elif self._suspended.is_due(head) or (head.suspended is None and bool(woken_of(head))):
+        elif self._can_resume(head):
             operator.waits.check_failure()
             operator.wake(head, key_text, True, timers)
 
     def _hasten(self, head: Head, key_text: str) -> bool:
         """Let the suspended runs of a key resume that are to be ended; whether there are any."""
-        some = self._interleaved.wake(head, key_text, lambda one: one.seq in head.ends)
+        some = self.released is not None and self.released.wake_marked(head, key_text)
         if head.suspended is not None and head.suspended[1] in head.ends:
             head.suspended = *head.suspended[:2], 0
             some = True
@@ -240,45 +202,44 @@ class SuspensionService(KeyService):
             return
         actor = operator.actors.get(key_text)
         had_signals = head.mail_expires is not None
-        if actor is None and head.interleaved and self._suspended.expires(head):
+        released = self.released if head.released else None
+        if actor is None and released is not None and self.suspended.expires(head):
             # A run may have taken what expires now. It goes on, if only to wait again, and its records tell.
-            self._wake_released(head, key_text)
-        self._suspended.expire(key_text, head, actor, at, out, timers)
-        waits = head.mail_expires or head.delayed_due or head.has_pending or head.interleaved
+            released.wake_unread(head, key_text)
+        self.suspended.expire(key_text, head, actor, at, out, timers)
+        waits = head.mail_expires or head.delayed_due or head.has_pending or head.released
         if had_signals and not waits:
             operator.schedule.ignore_the_end(timers)
         if head.is_unused:
             operator.cache.drop(key_text)
             return
-        if head.interleaved and (
-            self._interleaved.wake_due(head, key_text) or (actor is None and woken_of(head))
-        ):
-            self._state.head.update(head.pack())
-            if actor is not None:
-                self._feed_woken(actor, timers)
-            elif head.suspended is None:
-                operator.waits.check_failure()
-                operator.wake(head, key_text, True, timers)
-                return
-        elif head.interleaved:
-            self._interleaved.look_again(head, at, timers)
+        if released is not None:
+            released.wake_due(head, key_text, actor, at, timers)
         if actor is None and head.suspended is not None:
-            if self._suspended.is_due(head):
+            if self.suspended.is_due(head):
                 operator.waits.check_failure()
                 operator.wake(head, key_text, True, timers)
             else:
-                self._suspended.look_again(head, at, timers)
+                self.suspended.look_again(head, at, timers)
+
+    def _can_resume(self, head: Head) -> bool:
+        """Return True if a suspended run of a key without an actor can be resumed."""
+        if head.suspended is not None:
+            return self.suspended.is_due(head)
+        return self.released is not None and self.released.has_woken(head)
 
     def _feed_woken(self, actor: KeyActor, timers: Timers) -> None:
         """Let a run of an actor's key go on that was woken."""
-        if actor.suspended is None and any(number not in actor.woken for number in woken_of(actor.head)):
+        if self.released is None or actor.suspended is not None:
+            return
+        if self.released.has_woken(actor.head, actor.woken):
             self.operator.feed(actor, timers)
 
     # -- the end of a bounded input ---------------------------------------------------
 
     def input_ended(self) -> bool:
         """Let suspended runs go on, and their waits for signals end; return True the first time."""
-        first, self._ending = not self._ending, True
+        first, self.input_over = not self.input_over, True
         if first:
             self.operator.waits.loop.suspensions.end_of_input()
         return first
@@ -287,6 +248,6 @@ class SuspensionService(KeyService):
         """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
         head = self.operator.head_of(key_text)
         if head is not None:
-            self._suspended.end_signals(key_text, head, out, timers)
+            self.suspended.end_signals(key_text, head, out, timers)
             if head.is_unused:
                 self.operator.cache.drop(key_text)

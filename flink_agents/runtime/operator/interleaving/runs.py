@@ -1,23 +1,27 @@
-"""Interleaved runs, in state: what Flink's thread has to do with them.
+"""Interleaved runs in keyed state.
 
-A run is *interleaved* when it is suspended and the agent lets other inputs of its key run meanwhile. Its
-entry has its input, and the head of the key lists it. A timer, or a signal, *wakes* it: a wake-up goes to
-``pending``, where it has its turn as an input has. Each run has one wake-up at most, until it is
-suspended again or committed.
+A suspended run is *interleaved* if the agent lets other inputs of its key run meanwhile. Its entry has its
+input, and the head of the key lists it. A timer or a signal *wakes* it: a wake-up goes to ``pending``, and
+takes its turn as an input does. Each run has at most one wake-up until it is suspended again or committed.
+
+The bytes of a wake-up follow from the number of the run and of its part alone, so a replay finds what was
+recorded behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import QueuedInput
 from flink_agents.runtime.operator.low_watermark import LowWatermark
-from flink_agents.runtime.state.interleaved import InterleavedRun, wake_up
+from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.pending import read_input
-from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension
+from flink_agents.runtime.state.suspended import ReleasedRun, StoredSignalWait, Suspension
+
+_WAKE_UP = "wake-up"
 
 
 class InterleavedRuns:
@@ -52,64 +56,68 @@ class InterleavedRuns:
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
         names = [one.name for one in suspension.waits if isinstance(one, StoredSignalWait)]
-        kept = InterleavedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
-        interleaved = list(head.interleaved)
-        places = [place for place, one in enumerate(interleaved) if one.seq == suspension.seq]
+        kept = ReleasedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
+        released = list(head.released)
+        places = [place for place, one in enumerate(released) if one.seq == suspension.seq]
         for place in places:
-            interleaved[place] = kept
-        head.interleaved = interleaved if places else [*interleaved, kept]
+            released[place] = kept
+        head.released = released if places else [*released, kept]
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
 
     def end(self, head: Head, key_text: str, number: int) -> None:
         """Remove what was left of the run that wake-up ``number`` let go on: it is committed now."""
-        left: list[InterleavedRun] = []
-        for one in head.interleaved:
+        left: list[ReleasedRun] = []
+        for one in head.released:
             if one.woken == number:
                 self._state.pending.end_suspension(one.number)
             else:
                 left.append(one)
-        head.interleaved = left
+        head.released = left
         if not left:
             self._searched.discard(key_text)
 
     def is_full(self, head: Head) -> bool:
         """Whether so many runs are interleaved that inputs wait, as behind a suspended run."""
-        return len(head.interleaved) >= self._most
+        return len(head.released) >= self._most
 
     def has_turn(self, head: Head) -> bool:
         """Whether anything of a key may run now: an input, or a wake-up."""
-        return head.has_pending and (not self.is_full(head) or bool(woken_of(head)))
+        return head.has_pending and (not self.is_full(head) or bool(self.woken(head)))
+
+    def woken(self, head: Head) -> Sequence[int]:
+        """Return the numbers of the wake-ups of a key."""
+        return [one.woken for one in head.released if one.woken is not None]
 
     # -- wake-ups ---------------------------------------------------------------------
 
-    def wake(self, head: Head, key_text: str, wanted: Callable[[InterleavedRun], bool]) -> bool:
+    def wake(self, head: Head, key_text: str, wanted: Callable[[ReleasedRun], bool]) -> bool:
         """Wake runs of the current key; returns whether there is a new wake-up."""
-        interleaved, some = list(head.interleaved), False
-        for place, one in enumerate(interleaved):
+        released, some = list(head.released), False
+        for place, one in enumerate(released):
             if one.woken is not None or not wanted(one):
                 continue
             number = head.next_pending
             self._state.pending.put_wake_up(number, wake_up(self._codec, one))
             head.next_pending += 1
-            interleaved[place] = one._replace(woken=number)
+            released[place] = one._replace(woken=number)
             some = True
             if self._low is not None:
                 self._low.woken(key_text, number)
         if some:
-            head.interleaved = interleaved
+            head.released = released
         return some
 
     def wake_due(self, head: Head, key_text: str) -> bool:
         """Wake the runs whose time has come; returns whether there are any."""
-        if not head.interleaved:
+        if not head.released:
             return False
         now = self._clock()
         return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)
 
     def wake_searched(self, head: Head, key_text: str, may_have: Callable[[], bool]) -> bool:
         """Wake all runs, once for each key of which the store may have what earlier attempts recorded."""
-        if not head.interleaved or key_text in self._searched or not may_have():
+        if not head.released or key_text in self._searched or not may_have():
             return False
         self._searched.add(key_text)
         return self.wake(head, key_text, lambda one: True)
@@ -117,14 +125,12 @@ class InterleavedRuns:
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
         """Have somebody look again where a timer came before its time, by this clock."""
         now = self._clock()
-        if any(
-            one.woken is None and one.due is not None and now < one.due <= fired for one in head.interleaved
-        ):
+        if any(one.woken is None and one.due is not None and now < one.due <= fired for one in head.released):
             timers.register_processing_time_timer(max(now, fired) + 1)
 
-    def waiting(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """The run that goes on by wake-up ``number``; None where that is an input."""
-        found = next((one for one in head.interleaved if one.woken == number), None)
+    def resumed(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
+        """Return the run that wake-up ``number`` resumes; None if that is an input."""
+        found = next((one for one in head.released if one.woken == number), None)
         if found is None:
             return None
         suspension = self.suspension(found)
@@ -132,13 +138,13 @@ class InterleavedRuns:
         record, timestamp = read_input(self._codec, suspension.input)
         return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
 
-    def suspension(self, run: InterleavedRun) -> Suspension:
+    def suspension(self, run: ReleasedRun) -> Suspension:
         """The entry of a run."""
         packed = self._state.pending.suspended(run.number)
         assert packed is not None
         return Suspension.unpack(packed)
 
 
-def woken_of(head: Head) -> list[int]:
-    """The numbers of the wake-ups of a key."""
-    return [one.woken for one in head.interleaved if one.woken is not None]
+def wake_up(codec: ValueCodec, run: ReleasedRun) -> bytes:
+    """The bytes of a wake-up. An input is a list of two, so it never looks the same."""
+    return codec.encode([_WAKE_UP, run.seq, run.part])

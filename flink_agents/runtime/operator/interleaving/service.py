@@ -1,0 +1,161 @@
+"""Interleaved runs as a key service: when one is woken, and what is left of it in state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.commit import EndedRun
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
+from flink_agents.runtime.operator.interleaving.signals import InterleavedSignals, reserve
+from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.processor import AgentProcessor
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.waits.suspended import is_for
+from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.suspended import Suspension
+
+
+class InterleavingService(KeyService):
+    """Lets the inputs of a key run while earlier runs of it are suspended, and resumes those in between.
+
+    Args:
+        shared: What all runs share.
+        state: Keyed state.
+        clock: The wall-clock time in milliseconds.
+        low: The low watermark; None if outputs need no timestamps.
+        suspension: Suspends and resumes runs. Its hooks are called after those of this service.
+    """
+
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        clock: Callable[[], int],
+        low: LowWatermark | None,
+        suspension: SuspensionService,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._suspension = suspension
+        self._runs = InterleavedRuns(shared, state, clock, low)
+        self._signals = InterleavedSignals(self._runs)
+
+    def attach(self, operator: AgentProcessor) -> None:
+        """Learn which operator the service belongs to."""
+        super().attach(operator)
+        operator.feeder.wake_ups = self._runs
+        self._suspension.released = self
+        self._suspension.suspended.add_takers(self._signals)
+
+    # -- keys without actors ----------------------------------------------------------
+
+    def blocks(self, head: Head) -> bool:
+        """Return True if so many runs of a key are interleaved that its inputs wait for one of them."""
+        return bool(head.released) and self._runs.is_full(head) and not self._runs.has_turn(head)
+
+    def rests(self, head: Head, key_text: str) -> bool:
+        """Return True if the inputs of a key wait for an interleaved run."""
+        if self._suspension.input_over:
+            self.wake_unread(head, key_text)
+            return False
+        return head.suspended is None and self.blocks(head)
+
+    def waking(self, head: Head, key_text: str, pending: bool) -> None:
+        """Wake interleaved runs if it is time for them."""
+        if head.released:
+            self.wake_unread(head, key_text)
+
+    def keeps_end(self, head: Head) -> bool:
+        """Return True if the end of the input resumes a run of the key."""
+        return bool(head.released)
+
+    # -- wake-ups ---------------------------------------------------------------------
+
+    def has_woken(self, head: Head, taken: Collection[int] = ()) -> bool:
+        """Return True if a run is awake whose wake-up is not ``taken``; see ``ReleasedRuns``."""
+        return any(number not in taken for number in self._runs.woken(head))
+
+    def wake_unread(self, head: Head, key_text: str) -> None:
+        """Wake all runs of a key if an earlier attempt may have recorded more of them, or the input ended."""
+        if self._suspension.input_over:
+            some = self._runs.wake(head, key_text, lambda one: True)
+        else:
+            may_have = self.operator.heads.may_have_records
+            some = self._runs.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
+        if some:
+            self._state.head.update(head.pack())
+
+    def wake_marked(self, head: Head, key_text: str) -> bool:
+        """Wake the runs that the user wants to end. Return True if there are any."""
+        return self._runs.wake(head, key_text, lambda one: one.seq in head.ends)
+
+    def wake_due(self, head: Head, key_text: str, actor: KeyActor | None, at: int, timers: Timers) -> None:
+        """Wake the runs whose time has come, and resume those that are awake; see ``ReleasedRuns``."""
+        some = self._runs.wake_due(head, key_text)
+        if not some and (actor is not None or not self.has_woken(head)):
+            self._runs.look_again(head, at, timers)
+            return
+        self._state.head.update(head.pack())
+        operator = self.operator
+        if actor is None:
+            if head.suspended is None:
+                operator.waits.check_failure()
+                operator.wake(head, key_text, True, timers)
+        elif actor.suspended is None and self.has_woken(head, actor.woken):
+            operator.feed(actor, timers)
+
+    # -- commits ----------------------------------------------------------------------
+
+    def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
+        """Put into state what is left of an interleaved run, or remove what was left of one that finished."""
+        head, key_text, suspension = actor.head, actor.key_text, ended.suspension
+        if suspension is None:
+            if head.released and ended.number is not None:
+                self._runs.end(head, key_text, ended.number)
+            return
+        if not ended.released:
+            return
+        ending = self._suspension.input_over
+        if ending:
+            self._runs.wake(head, key_text, lambda one: True)
+        ready = self._release(ended.run, suspension, head, timers, out)
+        # If records have said that the run ends here, there may be some of what it did behind that.
+        if ready or ended.replayed or ending:
+            self._runs.wake(head, key_text, lambda one: one.seq == suspension.seq)
+        self._runs.wake_due(head, key_text)
+
+    def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
+        """Say if the key of an actor whose last run was interleaved has something to run."""
+        head = actor.head
+        if self._suspension.input_over and head.released:
+            self.wake_unread(head, actor.key_text)
+        if last is not None and last.released:
+            last.resumes = self._runs.has_turn(head) and head.suspended is None
+
+    def _release(self, run: Run, suspension: Suspension, head: Head, timers: Timers, out: Emission) -> bool:
+        """Put what is left of a run into state. Return True if a signal resumes it at once."""
+        key_text, suspended = run.key_text, self._suspension.suspended
+        self._runs.keep(suspension, key_text, head, timers)
+        if head.suspended is not None and head.suspended[1] == suspension.seq:
+            # It was suspended under another policy.
+            head.suspended = None
+        box = suspended.settle(run, head, out, timers, suspension)
+        if box is None:
+            return False
+        # They came while the run was about to be suspended.
+        now, ready = self._clock(), False
+        # A signal that a recorded run has taken does not let it go on.
+        free = box.mail if run.waits is None else run.waits.mail.free(box.mail)
+        free = [one for one in free if one.until > now and is_for(one, key_text, suspension)]
+        for place, mail in enumerate(box.mail):
+            if any(mail is one for one in free):
+                box.mail[place] = reserve(mail, suspension, key_text, box.mail)
+                ready = True
+        if ready:
+            suspended.keep_signals(box, head, timers)
+        return ready

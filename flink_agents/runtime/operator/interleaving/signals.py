@@ -1,0 +1,104 @@
+"""Tells which signals interleaved runs take, and reserves them.
+
+A reserved signal has the number of its run, and no other run of the key takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
+from flink_agents.runtime.operator.waits.signal_rejections import ended_waits, unanswered
+from flink_agents.runtime.operator.waits.suspended import is_for
+from flink_agents.runtime.state.keyed_state import Head
+from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
+from flink_agents.runtime.state.suspended import Suspension, run_of
+
+
+class InterleavedSignals:
+    """Gives signals to the interleaved runs of the current key. Only for Flink's thread.
+
+    Args:
+        runs: The runs.
+    """
+
+    def __init__(self, runs: InterleavedRuns) -> None:
+        self._runs = runs
+
+    def wake_all(self, head: Head, key_text: str) -> None:
+        """Wake all interleaved runs of a key."""
+        self._runs.wake(head, key_text, lambda one: True)
+
+    def give(
+        self,
+        mail: StoredSignal,
+        key_text: str,
+        head: Head,
+        others: Iterable[StoredSignal],
+        going_on: Collection[int],
+    ) -> StoredSignal:
+        """Wake the interleaved run that a signal is for; see ``SignalTakers``."""
+        seq = None if mail.wait is None else run_of(mail.wait, key_text)
+        for one in head.released:
+            wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
+            # A run that goes on takes the signal itself, if it still wants one.
+            if not wanted or (one.woken is not None and one.seq in going_on):
+                continue
+            suspension = self._runs.suspension(one)
+            reserved = reserve(mail, suspension, key_text, others)
+            named = mail.wait is not None and is_for(mail, key_text, suspension)
+            if reserved.run == one.seq or named:
+                self._runs.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
+                return reserved
+        return mail
+
+    def unreserve(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
+        """Let other runs take the signals that a run waits for no more; see ``SignalTakers``."""
+        names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
+        for place, mail in enumerate(box.mail):
+            if mail.run == run.sequence_number and mail.name not in names:
+                free = mail._replace(run=None)
+                box.mail[place] = self.give(free, run.key_text, head, box.mail, ())
+
+    def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
+        """Return True if a wait of an interleaved run has ended; None if run ``seq`` is none."""
+        found = next((one for one in head.released if one.seq == seq), None)
+        if found is None:
+            return None
+        return found.woken is None and wait in ended_waits(key_text, self._runs.suspension(found))
+
+    def free_for(
+        self,
+        name: str,
+        mail: Collection[StoredSignal],
+        key_text: str,
+        head: Head,
+        going_on: Collection[int],
+    ) -> int:
+        """Return how many waits for a name are open that no signal is for; see ``SignalTakers``."""
+        # Reading an entry takes long; only these may have waits with signals.
+        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
+        found = 0
+        for one in head.released:
+            if name not in one.names or (one.woken is not None and one.seq in going_on):
+                continue
+            if one.seq in concerned:
+                waits = unanswered(self._runs.suspension(one), key_text, mail)
+                found += sum(wait.name == name for wait in waits)
+            else:
+                found += one.names.count(name)
+        return found
+
+
+def reserve(
+    mail: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
+) -> StoredSignal:
+    """Reserve a signal for one of a run's waits.
+
+    A signal for a wait that has one already stays as it is: another wait may take it.
+    """
+    if mail.wait is not None or mail.run is not None:
+        return mail
+    free = any(one.name == mail.name for one in unanswered(suspension, key_text, others))
+    return mail._replace(run=suspension.seq) if free else mail
