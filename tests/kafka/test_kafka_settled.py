@@ -297,7 +297,7 @@ def test_a_topic_with_a_long_history_is_not_kept_in_memory(monkeypatch: pytest.M
     def counted(batch: Batch, offset: int, entries: list[Entry]) -> None:
         nonlocal most
         add(batch, offset, entries)
-        most = max(most, attempt.garbage.counts()["removals_kept"], len(attempt.scanner.known))
+        most = max(most, attempt.garbage.counts()["tombstones_kept"], len(attempt.scanner.known))
 
     monkeypatch.setattr(attempt.garbage, "add", counted)
     attempt.scanner.read({0: 0})

@@ -148,7 +148,7 @@ def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
         for percent in (50, 99)
     )
     yield "" if p50 is None or p99 is None else f"{took(p50 / 1e6)} / {took(p99 / 1e6)}"
-    yield _micros(most.get("runtime.harvest_delay_us_p99"))
+    yield _micros(most.get("runtime.commit_delay_us_p99"))
     yield _micros(most.get("runtime.store_append_micros"))
     blocked = one.per_second("runtime.backpressure_ms", before)
     yield "" if blocked is None else f"{blocked / 10:.0f} %"

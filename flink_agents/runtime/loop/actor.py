@@ -383,7 +383,7 @@ def restore_begin(
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
-    """How many runs of ``actors`` are in flight, queued and parked, by those words. For any thread."""
+    """How many runs of ``actors`` are in flight, queued and spilled, by those words. For any thread."""
     in_flight = queued = parked = 0
     for actor in actors:
         state = actor.state
@@ -392,7 +392,7 @@ def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
             queued += state.phase is Phase.RECORDS
         queued += len(actor.queue)
         parked += actor.parked
-    return {"in_flight": in_flight, "queued": queued, "parked": parked}
+    return {"in_flight": in_flight, "queued": queued, "spilled": parked}
 
 
 def cancelled_itself(actor: KeyActor) -> ContextMisuseError:

@@ -164,7 +164,7 @@ class RunMetrics(RunObserver):
         """Update the group."""
         self._total("events", self.events)
         self._total("backpressure_ms", int(self.backpressure * 1000))
-        self._spread(self.group, "harvest_delay_us", self.harvest)
+        self._spread(self.group, "commit_delay_us", self.harvest)
         executed = 0
         for name in self.here:
             action = self._action(name)

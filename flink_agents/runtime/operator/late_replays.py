@@ -58,7 +58,7 @@ class LateReplays(KeyService):
         overtaken = {**head.overtaken, **dict.fromkeys(overtakes, now)}
         overtaken.pop(seq, None)
         head.overtaken = overtaken
-        self._metrics.group.get_counter("runs_overtaken").inc(len(overtakes))
+        self._metrics.group.get_counter("runs_replayed_late").inc(len(overtakes))
         oldest = next(iter(overtaken), None)
         if oldest is None or not (len(overtaken) > MAX_OVERTAKEN or self._is_late(overtaken, oldest)):
             return
@@ -77,7 +77,7 @@ class LateReplays(KeyService):
         if not given_up:
             return
         head.overtaken = {seq: at for seq, at in overtaken.items() if seq not in set(given_up)}
-        self._metrics.group.get_counter("runs_given_up").inc(len(given_up))
+        self._metrics.group.get_counter("runs_abandoned").inc(len(given_up))
         _log.warning(
             "key %r: the inputs of %d recorded runs, such as %d, did not come again, and are waited for no "
             "longer (%s, or more than %d of a key). If one comes, its calls are made again",

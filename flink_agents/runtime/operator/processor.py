@@ -439,7 +439,7 @@ class AgentProcessor:
             hook(actor, last, timers)
 
     def _load(self) -> dict[str, int]:
-        """How many runs are in flight, queued and parked, by those words."""
+        """How many runs are in flight, queued and spilled, by those words."""
         return load_of(list(self.actors.values()))
 
 

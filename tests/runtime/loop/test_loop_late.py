@@ -199,7 +199,7 @@ def test_what_was_overtaken_is_counted() -> None:
     with new_harness(Faults(), AT_ONCE) as harness:
         recorded_then_overtaken(harness, harness.snapshot())
         measured = harness.run_metrics
-        assert (measured["runs_reordered"], measured["runs_overtaken"]) == (1, 3)
+        assert (measured["runs_reordered"], measured["runs_replayed_late"]) == (1, 3)
 
 
 # -- where its input never comes -----------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
             harness.run_until_idle()
         head = heads(harness.snapshot())["i0"]
         assert not head.overtaken and head.settled_through == head.next_seq - 1
-        assert harness.run_metrics["runs_given_up"] >= 1
+        assert harness.run_metrics["runs_abandoned"] >= 1
         harness.push((0, "c"))
         harness.run_until_idle()
         assert sum(count for (_, name, _), count in counted().items() if name == "c") == 4
@@ -244,7 +244,7 @@ def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.Monk
         harness.push((0, "new"))
         harness.run_until_idle()
         assert list(heads(harness.snapshot())["i0"].overtaken) == [5, 6, 7]
-        assert harness.run_metrics["runs_given_up"] == 5
+        assert harness.run_metrics["runs_abandoned"] == 5
 
 
 def test_pruning_leaves_what_was_overtaken() -> None:

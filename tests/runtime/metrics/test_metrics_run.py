@@ -46,7 +46,7 @@ def test_events_and_actions_are_counted_on_all_threads() -> None:
     assert metrics["action_failures"] == metrics["action.end.failures"] == 1
     assert metrics["action.start.latency_us"] == 3
     assert metrics["action.end.latency_us"] == 2
-    assert metrics["harvest_delay_us"] == 3
+    assert metrics["commit_delay_us"] == 3
 
 
 def test_names_of_the_author_are_not_touched() -> None:
@@ -65,8 +65,8 @@ def test_runs_on_the_spot_wait_nowhere() -> None:
     harness = OperatorHarness(Direct, forced_serialization=False)
     harness.push_all(range(7))
     metrics = harness.run_metrics
-    assert (metrics["events"], metrics["actions"], metrics["harvest_delay_us"]) == (7, 7, 0)
-    assert {metrics[f"runs_{where}"] for where in ("in_flight", "queued", "parked")} == {0}
+    assert (metrics["events"], metrics["actions"], metrics["commit_delay_us"]) == (7, 7, 0)
+    assert {metrics[f"runs_{where}"] for where in ("in_flight", "queued", "spilled")} == {0}
 
 
 class Gated(Agent):
@@ -102,12 +102,12 @@ def test_where_runs_are() -> None:
         assert metrics["runs_in_flight"] == 2
         # One of the busy key is executed, two are queued behind it; the rest stays in state.
         assert metrics["runs_queued"] == 2
-        assert metrics["runs_parked"] == 3
+        assert metrics["runs_spilled"] == 3
         Gated.gate.set()
         harness.run_until_idle()
         metrics = harness.run_metrics
         assert metrics["events"] == 7
-        assert [metrics[f"runs_{where}"] for where in ("in_flight", "queued", "parked")] == [0, 0, 0]
+        assert [metrics[f"runs_{where}"] for where in ("in_flight", "queued", "spilled")] == [0, 0, 0]
 
 
 def test_backpressure_is_timed() -> None:

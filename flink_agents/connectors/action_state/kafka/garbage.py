@@ -102,7 +102,7 @@ class Garbage:
             "runs_kept": self._stored_runs,
             "batches_kept": len(self._needed),
             "batches_removed": self.found,
-            "removals_kept": len(self._removals),
+            "tombstones_kept": len(self._removals),
         }
 
     def with_runs(self) -> set[Batch]:
