@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.mutations.mutation import mutation
 
+PACKAGE = "runtime.operator.interleaving"
+
 
 @mutation("part-ends-elsewhere", "runtime.loop.suspensions:ends_part", overtakes=True)
 def part_ends_elsewhere(before: Any) -> Any:
@@ -13,7 +15,7 @@ def part_ends_elsewhere(before: Any) -> Any:
     return lambda record: False
 
 
-@mutation("old-part-sees-the-present", "runtime.loop.suspensions:Suspensions._parts", overtakes=True)
+@mutation("old-part-sees-the-present", f"{PACKAGE}.release:Interleaving.parts", overtakes=True)
 def old_part_sees_the_present(before: Any) -> Any:
     """A replay of an old part reads what memory is now."""
 
@@ -28,13 +30,13 @@ def old_part_sees_the_present(before: Any) -> Any:
     return parts
 
 
-@mutation("parts-not-told-apart", "runtime.execution.waits.parts:RunParts.deliver", overtakes=True)
+@mutation("parts-not-told-apart", f"{PACKAGE}.parts:InterleavedParts.deliver", overtakes=True)
 def parts_not_told_apart(before: Any) -> Any:
     """What an action reads behind its wait is what it would have read before."""
     return lambda self, path, number: None
 
 
-@mutation("set-aside-unstored", "runtime.journal.buffered:BufferedJournal.end_part", overtakes=True)
+@mutation("set-aside-unstored", f"{PACKAGE}.journal:PartJournal.end_part", overtakes=True)
 def set_aside_unstored(before: Any) -> Any:
     """A part that has ended is not in the store when the next one begins."""
 
@@ -44,7 +46,7 @@ def set_aside_unstored(before: Any) -> Any:
     return end_part
 
 
-@mutation("parts-alike", "runtime.operator.interleaving.runs:wake_up", overtakes=True)
+@mutation("parts-alike", f"{PACKAGE}.runs:wake_up", overtakes=True)
 def parts_alike(before: Any) -> Any:
     """Wake-ups of a key are all alike, so that records of one run are given to another one."""
     return lambda codec, aside: before(codec, aside._replace(seq=0, part=0))

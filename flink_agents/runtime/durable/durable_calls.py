@@ -41,7 +41,6 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, check_waits_awaited
-from flink_agents.runtime.execution.waits.part_delivery import PartDelivery
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import (
@@ -169,7 +168,7 @@ class DurableCalls:
                 step.delivery = Delivery(*given)
             else:
                 parts = run.waits.parts
-                step.delivery = Delivery(*given) if parts is None else PartDelivery(parts, path, *given)
+                step.delivery = Delivery(*given) if parts is None else parts.delivery(path, *given)
                 step.delivery.at_rest = partial(_at_rest, step, run.waits)
         return step.delivery
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from sys import modules
 from typing import Any, Literal
 
@@ -19,9 +19,7 @@ from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.resources.provenance import LIBRARY
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.waits.part_memory import PartTree
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
-from flink_agents.runtime.journal.reads import Read
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.keys import decode_key
@@ -189,12 +187,6 @@ class Run:
             outputs, side = self.waits.put_out(path, outputs, side)
         self.outputs += outputs
         self.side_outputs += side
-
-    def split(self, reads: Sequence[Sequence[Read]]) -> PartTree:
-        """Let short-term memory be that of several parts, of which the old ones read ``reads``."""
-        assert isinstance(self.short_term, TracedTree)
-        self.short_term = parts = PartTree(self.short_term, reads, self.undo)
-        return parts
 
     def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
         """Note something that an action did: nobody wants to know."""

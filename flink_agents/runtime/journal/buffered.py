@@ -15,13 +15,13 @@ from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, 
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords
 from flink_agents.runtime.journal.portions import portions
 from flink_agents.runtime.journal.reads import ReadLog
-from flink_agents.runtime.journal.records import ActionRecord, RunHeader, with_layout
+from flink_agents.runtime.journal.records import ActionRecord, RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension
 
-_END_OF_PART = 2**62
-"""The index of the record that says that the run was interleaved."""
+END_OF_PART = 2**62
+"""The index of the record that says that a part of the run ends behind those before it."""
 
 MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of a record where there is no store."""
@@ -39,8 +39,6 @@ class BufferedJournal(RunJournal):
         records: What the store has of the run.
         suspension: What was left of the run when it was suspended; None where it was not.
         log: What the run reads of memory; None where that is not recorded.
-        turn: Under which sequence number the store gets the records: that of the part that is executed, where
-            the run was interleaved before. By default, that of the run.
 
     Attributes:
         kept: All that was recorded, in order.
@@ -56,16 +54,11 @@ class BufferedJournal(RunJournal):
         records: Sequence[Record] = (),
         suspension: Suspension | None = None,
         log: ReadLog | None = None,
-        turn: int | None = None,
     ) -> None:
-        self._turn = seq if turn is None else turn
         records = [one._replace(seq=seq) for one in records]
-        self._set_aside = any(map(ends_part, records))
         stored = [one for one in records if _is_kept(one)]
         before = list(suspension.records) if suspension is not None else []
-        # What a part recorded that follows others may look like what one of those did.
-        apart = suspension is not None and suspension.input is not None
-        known: set[Record] = set() if apart else set(before)
+        known = self._repeated(before)
         self.kept = before + [one for one in stored if one not in known]
         found = set(stored)
         unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
@@ -88,19 +81,17 @@ class BufferedJournal(RunJournal):
         """The places of the records that the store has not got."""
         return [place for place, one in enumerate(self.kept) if one in self._unstored]
 
+    def _repeated(self, before: Sequence[Record]) -> set[Record]:
+        """Return the records of before the suspension that the store may have as well."""
+        return set(before)
+
+    def _addressed(self, records: list[Record]) -> list[Record]:
+        """Return records as the store gets them."""
+        return records
+
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
         """Keep how waits ended, and what goes with them; the store gets it with the next record."""
         self._keep(self._outcomes(step, outcomes))
-
-    async def end_part(self, counts: bool) -> None:
-        """Store what the store has not got, and that the run was interleaved behind that; nothing twice.
-
-        Args:
-            counts: Whether the part of the run that has ended did anything.
-        """
-        if self._has_store and (self._unstored or (counts and not self._set_aside)):
-            self._set_aside = True
-            await self._append([_end_of_part(self._codec, self._seq)])
 
     def keep_reads(self) -> None:
         """Keep what the run has read of memory so far."""
@@ -153,9 +144,7 @@ class BufferedJournal(RunJournal):
         if not self.bound:
             header = self._header().pack(self._codec)
             whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
-        if self._turn != self._seq:
-            whole = [one._replace(seq=self._turn) for one in whole]
-        for part in portions(whole, self.limit):
+        for part in portions(self._addressed(whole), self.limit):
             await self._store.append(self._journal, part)
             self.bound = True
         self._logged = max(self._logged, logged)
@@ -165,18 +154,13 @@ class BufferedJournal(RunJournal):
 
 
 def ends_part(record: Record) -> bool:
-    """Whether a record says that the run was interleaved behind those before it."""
-    return record.kind is RecordKind.RUN and record.index == _END_OF_PART
-
-
-def _end_of_part(codec: ValueCodec, seq: int) -> Record:
-    # To whoever does not know it, it is a record of reads, and there are none.
-    return Record(RecordKind.RUN, seq, "", _END_OF_PART, with_layout(codec, [True, True, codec.encode([])]))
+    """Whether a record says that a part of the run ends behind those before it."""
+    return record.kind is RecordKind.RUN and record.index == END_OF_PART
 
 
 def _is_kept(record: Record) -> bool:
     """Whether a record is one of those that an entry of state takes over."""
-    return record.kind is not RecordKind.RUN or 0 < record.index < _END_OF_PART
+    return record.kind is not RecordKind.RUN or 0 < record.index < END_OF_PART
 
 
 async def _nothing() -> None:

@@ -193,7 +193,7 @@ def header_of(
         memory: Short-term memory before the run.
         packed: The bytes of its input.
         begin: The first sequence number of the key's incarnation.
-        is_part: True for a part of an interleaved run. It begins with no input of its own.
+        is_part: True for a later part of a run. It begins with no input of its own.
     """
     nodes = memory.nodes()
     return RunHeader(

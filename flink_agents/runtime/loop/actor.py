@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
@@ -24,6 +24,8 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
+from flink_agents.runtime.execution.waits.run_waits import RunParts
+from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.journals import KeyJournal
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin, identity_of
@@ -54,7 +56,7 @@ class QueuedInput:
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Both as they arrived, encoded: what an action does to the input does not reach this.
-        seq: Sequence number of its run; where that was interleaved, of the part that is next.
+        seq: Sequence number of its run; if that is committed part by part, of the part that is next.
         run: The run, if it has begun.
         step: The step of that run which has to be awaited.
         records: What earlier attempts recorded of the run.
@@ -85,14 +87,14 @@ class QueuedInput:
         return self.seq if self.suspension is None else self.suspension.seq
 
     @property
-    def was_interleaved(self) -> bool:
-        """Whether the run was interleaved, so that this is a further part of it."""
-        return self.suspension is not None and self.suspension.input is not None
+    def is_later_part(self) -> bool:
+        """True if earlier parts of the run are committed."""
+        return self.suspension is not None and self.suspension.released
 
     @property
     def identity(self) -> str | None:
         """Identity of the job that the run began in; None for that of its journal."""
-        if self.suspension is not None and self.was_interleaved:
+        if self.suspension is not None and self.is_later_part:
             return self.suspension.identity
         return identity_of(self.records)
 
@@ -104,7 +106,7 @@ class QueuedInput:
 
 
 class CommittedSegment(NamedTuple):
-    """The part of a run that has ended, since the run is interleaved.
+    """The part of a run that has ended, since its key is released.
 
     Attributes:
         number: Number of the input, or of the wake-up, that it began with.
@@ -119,6 +121,36 @@ class CommittedSegment(NamedTuple):
     changes: dict[str, bytes | None]
     counts: bool
     replayed: bool
+
+
+class KeyRelease(Protocol):
+    """Releases the keys of suspended runs, which are then committed part by part. Only for the loop."""
+
+    def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
+        """Make the journal of a part, given its sequence number and the arguments of ``BufferedJournal``."""
+        ...
+
+    def parts(self, run: Run, suspension: Suspension) -> RunParts | None:
+        """Return the parts of a run that was suspended; None if none of them is committed."""
+        ...
+
+    async def end_part(self, run: Run, waiting: QueuedInput) -> CommittedSegment | None:
+        """Return the part of a run that ends as the run is suspended; None if the run keeps its key."""
+        ...
+
+    def left(
+        self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
+    ) -> Suspension:
+        """Return what is left of a run whose key is released.
+
+        Args:
+            suspension: What is left if the run keeps its key.
+            run: The run.
+            waiting: Its input, or what resumed it.
+            path: The execution that waits.
+            part: The part that has ended.
+        """
+        ...
 
 
 class KeyActor:
@@ -167,7 +199,8 @@ class KeyActor:
         unpruned: Number of its runs with records that were committed since they were last noted.
         unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
         overtakes: Recorded runs that the suspended one was the first to overtake.
-        part: The part of that run that has ended, where it is interleaved; else None.
+        part: The part of that run that has ended, if its key is released; else None.
+        release: Releases the key when a run is suspended; None if such a run keeps its key.
         woken: Numbers of the wake-ups that were chosen.
         mail: The signals of the key; None where no action of the agent waits.
         resumed: Number of the input of a suspended run that goes on, or None.
@@ -206,6 +239,7 @@ class KeyActor:
         "pending",
         "pulled",
         "queue",
+        "release",
         "resumed",
         "resumes",
         "running",
@@ -257,6 +291,7 @@ class KeyActor:
         self.suspended: tuple[Run, Suspension] | None = None
         self.overtakes: tuple[int, ...] = ()
         self.part: CommittedSegment | None = None
+        self.release: KeyRelease | None = None
         self.woken: set[int] = set()
 
     def go_on_from(self, begin: int) -> None:

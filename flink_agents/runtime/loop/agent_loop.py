@@ -439,7 +439,7 @@ class AgentLoop:
             self._clock(),
             None,
             actor.memory,
-            waiting.ordered or actor.unrecorded or waiting.was_interleaved,
+            waiting.ordered or actor.unrecorded or waiting.is_later_part,
             waiting.identity,
             waiting.state,
         )

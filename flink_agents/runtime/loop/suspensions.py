@@ -6,7 +6,7 @@ A suspended run has neither a coroutine nor an actor. Flink's thread stores it i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -18,13 +18,11 @@ from flink_agents.runtime.execution.retry import kept_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
-from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
-from flink_agents.runtime.journal.reads import Read, recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import header_of
-from flink_agents.runtime.loop.actor import CommittedSegment, KeyActor, QueuedInput, restore_begin
+from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, restore_begin
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
@@ -78,7 +76,7 @@ class Suspensions:
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
             None if self._deadline is None else run.started_at + self._deadline,
-            self._parts(run, suspension),
+            None if actor.release is None or suspension is None else actor.release.parts(run, suspension),
             any(map(ends_part, waiting.records)),
         )
         self._take_recorded(run.waits, journal, waiting)
@@ -98,10 +96,8 @@ class Suspensions:
         # What the action has put out leaves, too.
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
-        before, part = waiting.suspension, None
-        if self._shared.interleaves or waiting.was_interleaved:
-            part = self._end_part(run, waiting, journal)
-            await journal.end_part(part.counts)
+        release = actor.release
+        part = None if release is None else await release.end_part(run, waiting)
         suspension = Suspension(
             waiting.number,
             run.sequence_number,
@@ -114,36 +110,15 @@ class Suspensions:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := kept_trial(step.trial)) else {},
-            identity=run.identity if part is not None else None,
             over=run.waits.over,
         )
-        if part is not None:
-            suspension = _left_of_parts(
-                suspension, before, waiting.packed, step.path if part.counts else None
-            )
+        if release is not None and part is not None:
+            suspension = release.left(suspension, run, waiting, step.path, part)
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # The records of state count from here on; whatever comes lies behind this.
             journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
         waiting.run = waiting.step = None
         actor.suspend(run, suspension, waiting.overtakes, part)
-
-    def _end_part(self, run: Run, waiting: QueuedInput, journal: BufferedJournal) -> CommittedSegment:
-        """What has to be committed of the part of a run that has ended."""
-        assert run.waits is not None
-        before, changes = waiting.suspension, run.short_term.changes()
-        known = len(before.records) if before is not None else 0
-        counts = not waiting.was_interleaved or bool(waiting.records or changes or len(journal.kept) > known)
-        return CommittedSegment(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
-
-    def _parts(self, run: Run, suspension: Suspension | None) -> RunParts | None:
-        """The parts of an interleaved run."""
-        if suspension is None or not suspension.parts:
-            return None
-        records, done, reads = suspension.records, 0, list[list[Read]]()
-        for _, count in suspension.parts:
-            reads.append(recorded_reads(self._shared.codec, records[done:count]))
-            done = count
-        return RunParts(run.split(reads), records, suspension.parts)
 
     def forget(self, actor: KeyActor) -> None:
         """Let go of the signals of a key that has no actor any more; for Flink's thread."""
@@ -152,18 +127,25 @@ class Suspensions:
 
     def _journal(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> BufferedJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
-        records, apart, seq = waiting.records, waiting.was_interleaved, run.sequence_number
-        before = suspension.records if suspension is not None and not apart else ()
+        records, is_later, release = waiting.records, waiting.is_later_part, actor.release
+        before = suspension.records if suspension is not None and not is_later else ()
         began = suspension.started_at if suspension is not None else None
         log = restore_begin(codec, run, [*before, *records], began)
-        if journals is None:
-            return BufferedJournal(None, codec, None, seq, _no_header, records, suspension, log)
-        header = partial(
-            header_of, journals.plan, run.started_at, run.short_term, waiting.packed, actor.begin, apart
+        header: Callable[[], RunHeader] = _no_header
+        if journals is not None:
+            memory, packed = run.short_term, waiting.packed
+            header = partial(header_of, journals.plan, run.started_at, memory, packed, actor.begin, is_later)
+        made = BufferedJournal if release is None else partial(release.journal, waiting.seq)
+        return made(
+            store=None if journals is None else journals.store,
+            codec=codec,
+            journal=None if journals is None else journals.key(run.journal_id, run.key_text),
+            seq=run.sequence_number,
+            header=header,
+            records=records,
+            suspension=suspension,
+            log=log,
         )
-        journal = journals.key(run.journal_id, run.key_text)
-        turn = waiting.seq
-        return BufferedJournal(journals.store, codec, journal, seq, header, records, suspension, log, turn)
 
     def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
         """Have signals removed that the run took, as only the store knows."""
@@ -180,35 +162,13 @@ class Suspensions:
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
                 waits.recorded.append((taken.identity, taken.name))
-                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.was_interleaved)
+                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
         # What has become void since then was taken from state.
         waits.give_back(known)
 
     def _end_all(self) -> None:
         for mail in list(self._live):
             mail.end_input(self._skips)
-
-
-def _left_of_parts(
-    suspension: Suspension, before: Suspension | None, packed: bytes, waiting: str | None
-) -> Suspension:
-    """What is left of an interleaved run.
-
-    Args:
-        suspension: What is left of a run that is suspended.
-        before: What was left of it before.
-        packed: The bytes that its part began with.
-        waiting: The execution that waits; None where no part has ended.
-    """
-    parts: list[tuple[str, int]] = []
-    if before is not None and before.input is not None:
-        parts, packed = list(before.parts), before.input
-    if before is not None:
-        suspension = replace(suspension, number=before.number)
-    if waiting is not None:
-        parts.append((waiting, len(suspension.records)))
-    # The store has all of it. Its next part has a number, and a header, of its own.
-    return replace(suspension, unstored=(), bound=False, recorded=False, parts=tuple(parts), input=packed)
 
 
 def _no_header() -> RunHeader:

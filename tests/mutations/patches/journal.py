@@ -82,20 +82,6 @@ patch(
     "What a suspended run has stored is stored again with each append.",
 )
 patch(
-    "turn-ignored",
-    "buffered:BufferedJournal._append",
-    "whole = [one._replace(seq=self._turn) for one in whole]",
-    "pass",
-    "The next part of a run that was set aside is recorded under its first number.",
-)
-patch(
-    "part-as-known",
-    "buffered:BufferedJournal.__init__",
-    "known: set[Record] = set() if apart else set(before)",
-    "known: set[Record] = set(before)",
-    "Records of a part that equal those of an earlier part are left out.",
-)
-patch(
     "reads-kept-again",
     "buffered:BufferedJournal.keep_reads",
     "self._logged = len(self._log.reads)",

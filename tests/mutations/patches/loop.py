@@ -49,8 +49,8 @@ patch(
 patch(
     "untraced-behind-unrecorded",
     "agent_loop:AgentLoop._new_run",
-    "waiting.ordered or actor.unrecorded or waiting.was_interleaved",
-    "waiting.ordered or waiting.was_interleaved",
+    "waiting.ordered or actor.unrecorded or waiting.is_later_part",
+    "waiting.ordered or waiting.is_later_part",
     "A run behind one that recorded nothing does not trace its memory.",
 )
 patch(

@@ -250,6 +250,20 @@ patch(
     "What is left of a run that was set aside stays in state after its end.",
 )
 patch(
+    "turn-ignored",
+    "interleaving.journal:PartJournal._addressed",
+    "[one._replace(seq=self._turn) for one in records] if self._turn != self._seq else records",
+    "records",
+    "The next part of a run that was set aside is recorded under its first number.",
+)
+patch(
+    "part-as-known",
+    "interleaving.journal:PartJournal._repeated",
+    "set() if self._is_later else super()._repeated(before)",
+    "super()._repeated(before)",
+    "Records of a part that equal those of an earlier part are left out.",
+)
+patch(
     "delayed-timer-of-first",
     "waits.delayed:Delays.sent",
     "if first is not None and first != before:",

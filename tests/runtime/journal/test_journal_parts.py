@@ -20,7 +20,6 @@ from flink_agents.runtime.journal.records import FLAT_NUMBERS, CallIdentity, Cal
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.runtime.state.suspended import Suspension
 
 CODEC = ValueCodec(False)
 KEY = JournalKey("job", "key")
@@ -144,15 +143,6 @@ def test_what_a_run_has_kept_is_stored_once() -> None:
     done(journal.add_outcomes("act", {nth(2): call(order=2)}))
     assert journal.unstored == []
     assert store.kinds == [[RecordKind.RUN, RecordKind.CALL, RecordKind.CALL], [RecordKind.CALL]]
-
-
-def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None:
-    """Each part has its own records: two that are equal are two."""
-    equal = Record(RecordKind.CALL, 0, "act", 0, call().pack(CODEC))
-    aside = Suspension(0, 0, 1, records=[equal], input=b"input")
-    waiting = Suspension(0, 0, 1, records=[equal])
-    parts = [BufferedJournal(None, CODEC, None, 0, first_header, [equal], one) for one in (aside, waiting)]
-    assert [part.kept for part in parts] == [[equal, equal], [equal]]
 
 
 def test_what_a_run_reads_is_recorded_once_and_in_records_of_its_own() -> None:

@@ -11,7 +11,6 @@ from flink_agents.api.events import Event, OutputEvent
 from flink_agents.runtime.execution.delivery import Delivery
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
-from flink_agents.runtime.execution.waits.parts import RunParts
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
 from flink_agents.runtime.state.mailbox import StoredSignal
@@ -34,6 +33,26 @@ class Execution(Protocol):
         ...
 
 
+class RunParts(Protocol):
+    """Shows the code of a run that is committed part by part the memory of the part that it replays."""
+
+    def begin(self, path: str) -> None:
+        """Show the memory with which an attempt of an execution begins."""
+        ...
+
+    def replay(self, path: str) -> None:
+        """Show the memory with which an execution ended, all of which is taken from its record."""
+        ...
+
+    def void(self, path: str) -> None:
+        """Forget what an execution recorded: it is executed anew."""
+        ...
+
+    def delivery(self, path: str, *arguments: Any) -> Delivery:
+        """Make what delivers outcomes to an execution, given the arguments of ``Delivery``."""
+        ...
+
+
 class RunWaits:
     """What one run waits for, and what has left of it when it was suspended before.
 
@@ -43,8 +62,8 @@ class RunWaits:
         left: How many outputs and side outputs of each execution have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
         over: When its waits end, in milliseconds since the epoch; None for never.
-        parts: The parts that it consists of, where it was interleaved before; else None.
-        ends_part: Whether records say that the run was interleaved behind them, and so is again.
+        parts: Its parts if it is committed part by part; else None.
+        ends_part: True if its records say that a part of it ended behind them, and so does again.
 
     Attributes:
         mail: See above.

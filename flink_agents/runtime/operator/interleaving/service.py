@@ -9,6 +9,7 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.interleaving.release import Interleaving
 from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
 from flink_agents.runtime.operator.interleaving.signals import InterleavedSignals, reserve
 from flink_agents.runtime.operator.low_watermark import LowWatermark
@@ -44,6 +45,7 @@ class InterleavingService(KeyService):
         self._suspension = suspension
         self._runs = InterleavedRuns(shared, state, clock, low)
         self._signals = InterleavedSignals(self._runs)
+        self._release = Interleaving(shared)
 
     def attach(self, operator: AgentProcessor) -> None:
         """Learn which operator the service belongs to."""
@@ -73,6 +75,10 @@ class InterleavingService(KeyService):
     def keeps_end(self, head: Head) -> bool:
         """Return True if the end of the input resumes a run of the key."""
         return bool(head.released)
+
+    def acting(self, actor: KeyActor) -> None:
+        """Let an actor release its key when it suspends a run."""
+        actor.release = self._release
 
     # -- wake-ups ---------------------------------------------------------------------
 
@@ -123,7 +129,7 @@ class InterleavingService(KeyService):
         ending = self._suspension.input_over
         if ending:
             self._runs.wake(head, key_text, lambda one: True)
-        ready = self._release(ended.run, suspension, head, timers, out)
+        ready = self._keep(ended.run, suspension, head, timers, out)
         # If records have said that the run ends here, there may be some of what it did behind that.
         if ready or ended.replayed or ending:
             self._runs.wake(head, key_text, lambda one: one.seq == suspension.seq)
@@ -137,7 +143,7 @@ class InterleavingService(KeyService):
         if last is not None and last.released:
             last.resumes = self._runs.has_turn(head) and head.suspended is None
 
-    def _release(self, run: Run, suspension: Suspension, head: Head, timers: Timers, out: Emission) -> bool:
+    def _keep(self, run: Run, suspension: Suspension, head: Head, timers: Timers, out: Emission) -> bool:
         """Put what is left of a run into state. Return True if a signal resumes it at once."""
         key_text, suspended = run.key_text, self._suspension.suspended
         self._runs.keep(suspension, key_text, head, timers)

@@ -8,13 +8,17 @@ execution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
 
 from flink_agents.api.action_state import Record, RecordKind
-from flink_agents.runtime.execution.waits.part_memory import PartTree
-from flink_agents.runtime.journal.calls import Number, task_of
+from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome
+from flink_agents.runtime.journal.calls import Number, Outcome, task_of
+from flink_agents.runtime.operator.interleaving.memory import PartTree
 
 
-class RunParts:
+class InterleavedParts:
     """Shows the code of a run the memory of the part that it is in. Only for the agent loop.
 
     Args:
@@ -55,6 +59,10 @@ class RunParts:
         for one in [one for one in self._of if one[0] == path]:
             del self._of[one]
 
+    def delivery(self, path: str, *arguments: Any) -> Delivery:
+        """Make what delivers outcomes to an execution, given the arguments of ``Delivery``."""
+        return PartDelivery(self, path, *arguments)
+
     def _note(self, record: Record, part: int) -> None:
         path, task = task_of(record.step)
         if record.kind in (RecordKind.CALL, RecordKind.WAIT):
@@ -63,3 +71,30 @@ class RunParts:
             self._ended[path] = part
         elif record.kind is RecordKind.RERUN:
             self.void(path)
+
+
+class PartDelivery(Delivery):
+    """Shows the execution the memory of the part that an outcome belongs to, before it gets that.
+
+    Args:
+        parts: The parts of the run.
+        path: The execution.
+        arguments: Those of ``Delivery``.
+    """
+
+    def __init__(self, parts: InterleavedParts, path: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._parts = parts
+        self._path = path
+
+    @override
+    def take(self, number: Number) -> Outcome | None:
+        outcome = super().take(number)
+        if outcome is not None:
+            self._parts.deliver(self._path, number)
+        return outcome
+
+    @override
+    def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
+        self._parts.deliver(self._path, pending.number)
+        super()._give(pending, outcome)

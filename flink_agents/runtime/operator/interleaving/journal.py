@@ -1,0 +1,53 @@
+"""The records of an interleaved run: each of its parts is recorded as a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from flink_agents.api.action_state import Record, RecordKind
+from flink_agents.runtime.journal.buffered import END_OF_PART, BufferedJournal, ends_part
+from flink_agents.runtime.journal.records import with_layout
+from flink_agents.runtime.state.suspended import Suspension
+
+
+class PartJournal(BufferedJournal):
+    """Keeps the records of one part. Only the thread of the agent loop uses it.
+
+    Args:
+        turn: The sequence number of the part, under which the store gets the records.
+        records: What the store has of the part.
+        suspension: What was left of the run when it was suspended; None if it was not.
+        arguments: The other arguments of ``BufferedJournal``, by their names.
+    """
+
+    def __init__(
+        self, turn: int, records: Sequence[Record], suspension: Suspension | None, **arguments: Any
+    ) -> None:
+        self._turn = turn
+        self._is_later = suspension is not None and suspension.released
+        self._has_ended = any(map(ends_part, records))
+        super().__init__(records=records, suspension=suspension, **arguments)
+
+    async def end_part(self, counts: bool) -> None:
+        """Store what the store has not got, and that the part ends behind that; nothing twice.
+
+        Args:
+            counts: True if the part did anything.
+        """
+        if self._has_store and (self._unstored or (counts and not self._has_ended)):
+            self._has_ended = True
+            # To a reader that does not know it, this is a record of reads, and there are none.
+            nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
+            await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
+
+    @override
+    def _repeated(self, before: Sequence[Record]) -> set[Record]:
+        # What a later part recorded may look like what an earlier one did.
+        return set() if self._is_later else super()._repeated(before)
+
+    @override
+    def _addressed(self, records: list[Record]) -> list[Record]:
+        return [one._replace(seq=self._turn) for one in records] if self._turn != self._seq else records

@@ -1,0 +1,82 @@
+"""What the agent loop does when it suspends an interleaved run: a part of the run ends, and is committed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.journal.buffered import BufferedJournal
+from flink_agents.runtime.journal.reads import Read, recorded_reads
+from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.loop.actor import CommittedSegment, QueuedInput
+from flink_agents.runtime.operator.interleaving.journal import PartJournal
+from flink_agents.runtime.operator.interleaving.memory import PartTree
+from flink_agents.runtime.operator.interleaving.parts import InterleavedParts
+from flink_agents.runtime.state.suspended import Suspension
+
+
+class Interleaving:
+    """Releases the keys of suspended runs. Only for the thread of the agent loop.
+
+    Args:
+        shared: What all runs share.
+    """
+
+    def __init__(self, shared: RunEnvironment) -> None:
+        self._codec = shared.codec
+        self._always = shared.interleaves
+
+    def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
+        """Make the journal of a part; see ``KeyRelease``."""
+        return PartJournal(turn, **arguments)
+
+    def parts(self, run: Run, suspension: Suspension) -> InterleavedParts | None:
+        """Return the parts of a run, which sees their memory from now on."""
+        if not suspension.parts:
+            return None
+        records, done, reads = suspension.records, 0, list[list[Read]]()
+        for _, count in suspension.parts:
+            reads.append(recorded_reads(self._codec, records[done:count]))
+            done = count
+        assert isinstance(run.short_term, TracedTree)
+        run.short_term = memory = PartTree(run.short_term, reads, run.undo)
+        return InterleavedParts(memory, records, suspension.parts)
+
+    async def end_part(self, run: Run, waiting: QueuedInput) -> CommittedSegment | None:
+        """Return the part of a run that ends, of which the store has all records then."""
+        if not (self._always or waiting.is_later_part):
+            return None
+        journal = run.journal
+        assert isinstance(journal, PartJournal) and run.waits is not None
+        before, changes = waiting.suspension, run.short_term.changes()
+        known = len(before.records) if before is not None else 0
+        counts = not waiting.is_later_part or bool(waiting.records or changes or len(journal.kept) > known)
+        await journal.end_part(counts)
+        return CommittedSegment(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
+
+    def left(
+        self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
+    ) -> Suspension:
+        """Return what is left of a run; see ``KeyRelease``."""
+        before = waiting.suspension
+        parts: list[tuple[str, int]] = []
+        packed, number = waiting.packed, suspension.number
+        if before is not None:
+            number = before.number
+            if before.input is not None:
+                parts, packed = list(before.parts), before.input
+        if part.counts:
+            parts.append((path, len(suspension.records)))
+        # The store has all of it. The next part has a number, and a header, of its own.
+        return replace(
+            suspension,
+            number=number,
+            unstored=(),
+            bound=False,
+            recorded=False,
+            parts=tuple(parts),
+            input=packed,
+            identity=run.identity,
+        )
