@@ -26,6 +26,8 @@ def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert {"index.html", "reference.html", "mistakes.html"} <= {one.name for one in tmp_path.iterdir()}
     reference = (tmp_path / "reference.html").read_text(encoding="utf-8")
     assert "durable_execute_async" in reference and "recorded_calls" in reference
+    commands = (tmp_path / "cli.html").read_text(encoding="utf-8")
+    assert "flink-agents journal replay" in commands and "--allow-non-restored-state" in commands
     drawn_online = [
         page.name for page in tmp_path.rglob("*.html") if 'class="mermaid"' in page.read_text("utf-8")
     ]
