@@ -63,8 +63,6 @@ OLD_CODE = {
     "flink_agents/runtime/operator": 140,
     "flink_agents/runtime/retention": 40,
     "flink_agents/runtime/state": 35,
-    "flink_agents/trace": 40,
-    "flink_agents/ui": 40,
 }
 """Packages with old words, and the number of findings that each may have. The numbers only go down."""
 

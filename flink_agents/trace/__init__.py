@@ -1,1 +1,1 @@
-"""Records what runs do, hands the records to sinks, and reads them again."""
+"""Execution records of runs: creates them, writes them to sinks, and reads them."""

@@ -1,4 +1,4 @@
-"""A job's answers about a key, as lines of JSON and in words; and the lines of its watchdog in words."""
+"""Formats a job's answers about a key, as JSON and as text, and the lines of its watchdog."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answer_line(answer: Mapping[str, Any], most: int) -> str:
 
 
 def inspected(answer: Mapping[str, Any]) -> list[str]:
-    """Explain the state of a key, as in a job's answer. The topic may hold an answer of another form."""
+    """Return a job's answer about a key as text. Invalid answers, which a topic may hold, raise nothing."""
     try:
         return list(_inspected(answer))
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
@@ -97,7 +97,14 @@ def _behind(answer: Mapping[str, Any], run: Any) -> Iterator[str]:
 
 
 def watched(line: Mapping[str, Any]) -> str:
-    """Say what the watchdog has logged of a run."""
+    """Return a line that the watchdog logged about a run as text."""
+    try:
+        return _watched(line)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError) as error:
+        return f"A line of the watchdog has a form that this version cannot explain: {error!r}"
+
+
+def _watched(line: Mapping[str, Any]) -> str:
     at = when(line["time"]) if "time" in line else "an unknown time"
     name = f"the run with sequence {line.get('sequence')} of agent {line.get('agent')}"
     if line.get("ended"):

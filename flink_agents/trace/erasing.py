@@ -13,12 +13,12 @@ from flink_agents.trace.sinks.jsonl import SUFFIX
 
 
 class Erased(NamedTuple):
-    """What was removed from files.
+    """The result of removing a key from files.
 
     Attributes:
-        records: How many records.
-        files: How many files they were in.
-        held: Files that a job may still write, so that records could come again.
+        records: Number of removed records.
+        files: Number of files that contained them.
+        held: Files that a job may still write to, so that new records can appear.
     """
 
     records: int
@@ -27,12 +27,13 @@ class Erased(NamedTuple):
 
 
 def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Erased:
-    """Rewrite the files of a trace without the records of a key. Each file is replaced at once.
+    """Rewrite the files of a trace without the records of a key. Each file is replaced atomically.
 
     Args:
         place: A file, or a directory.
-        keys: The texts of the key.
-        recent: Files that were changed after this time may be open: their records are blanked in place.
+        keys: The canonical texts of the key.
+        recent: Files that were changed after this time may be open, so their records are overwritten with
+            blanks.
     """
     records = files = held = 0
     for file in sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]:

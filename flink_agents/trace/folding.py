@@ -1,7 +1,7 @@
 """Folds the actions of a run into its own record, and unfolds them.
 
-Most runs begin and end on Flink's thread. If each of their actions succeeded, one record tells all of it, and
-who reads the trace gets a record for each action, with the same ids as if it had been written.
+Most runs start and end on Flink's thread. If each of their actions succeeded, one record holds all of them.
+Readers of the trace get a record for each action, with the id that a record of its own would have.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, cast
 from flink_agents.trace.records import TraceRecord, span_id
 
 FOLDED = "actions"
-"""The attribute of a run's record that has its actions."""
+"""The attribute of a run's record that contains its actions."""
 
 _MOST = 1e15
 
 
 def counted(event_types: Sequence[str]) -> dict[str, int]:
-    """Return how often each type occurs."""
+    """Return the number of occurrences of each type."""
     return {event_types[0]: 1} if len(event_types) == 1 else dict(Counter(event_types))
 
 
 def folded(actions: Iterable[tuple[str, float, Sequence[str]]]) -> list[dict[str, Any]]:
-    """Return actions as an attribute: their names, their seconds, and the events that they sent."""
+    """Return actions as an attribute: their names, durations in seconds, and the events that they sent."""
     return [
         {"name": name, "seconds": seconds, "sent": counted(sent)}
         if sent
@@ -35,7 +35,7 @@ def folded(actions: Iterable[tuple[str, float, Sequence[str]]]) -> list[dict[str
 
 
 def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
-    """Yield records, and before that of a run those of the actions in it."""
+    """Yield records, with the records of folded actions before the record of their run."""
     for record in records:
         actions = record.attributes.get(FOLDED) if record.kind == "run" else None
         if isinstance(actions, list):

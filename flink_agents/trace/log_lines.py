@@ -1,4 +1,4 @@
-"""Finds the lines in a log that say something as JSON: trace records, the watchdog's, answers to requests."""
+"""Finds lines with JSON in a log: trace records, lines of the watchdog, and answers to requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def marked(log: bytes, mark: str) -> Iterator[dict[str, Any]]:
-    """Yield what the lines of a log say behind ``mark``. A line that was cut, or is no JSON, is left out."""
+    """Yield the JSON that follows ``mark`` in the lines of a log. Invalid and truncated lines are skipped."""
     wanted = mark.encode()
     start = log.find(wanted)
     while start >= 0:

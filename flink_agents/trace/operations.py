@@ -1,7 +1,6 @@
-"""Tells what a recorded call is: a request to a model, a tool, an MCP request, a retrieval, ...
+"""Classifies recorded calls: requests to models, tool calls, MCP requests, retrievals, ...
 
-The runtime names each call that it makes for an author, such as ``chat:claude`` or
-``mcp:files:call_tool:read``.
+The runtime gives each of its own calls a name such as ``chat:claude`` or ``mcp:files:call_tool:read``.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ CHAT, TOOL, MCP, EMBEDDING, RETRIEVAL, MEMORY = (
 
 _KINDS = {"chat": CHAT, "tool": TOOL, "mcp": MCP, "embed": EMBEDDING, "vector_store": MEMORY}
 _READS = ("query", "search", "get", "find", "count")
-"""What the methods of vector stores that only read begin with."""
+"""Prefixes of the methods of vector stores that only read."""
 
 
 class Operation(NamedTuple):
-    """What a call is.
+    """The operation of a call.
 
     Attributes:
-        kind: ``chat``, ``tool``, ``mcp``, ``embedding``, ``retrieval``, ``vector-store`` for what changes
-            one; or empty for a durable step of the author.
-        target: Name of the model, tool, server or store; for a durable step, the function.
-        request: What an MCP server or a vector store is asked for, such as ``call_tool:read``; else empty.
+        kind: ``chat``, ``tool``, ``mcp``, ``embedding``, ``retrieval``, ``vector-store`` for its changes, or
+            empty for a durable step of your own.
+        target: Name of the model, tool, server or store. For a durable step, the function.
+        request: The request to an MCP server or a vector store, such as ``call_tool:read``; otherwise empty.
     """
 
     kind: str
@@ -38,7 +37,7 @@ class Operation(NamedTuple):
 
 
 def operation_of(function: str) -> Operation:
-    """Return what a call is, by the name of its function."""
+    """Return the operation of a call, by the name of its function."""
     prefix, colon, rest = function.partition(":")
     kind = _KINDS.get(prefix) if colon else None
     if kind is None:

@@ -1,4 +1,4 @@
-"""Gives a sink a thread and a queue of its own, so that one that is slow keeps no records from the others."""
+"""Gives a sink its own thread and queue, so that a slow sink does not delay other sinks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class Sink(Protocol[T_contra]):
 
 
 class QueuedSink(Generic[T]):
-    """A sink that takes records at once, and writes them later.
+    """A sink that queues records immediately, and writes them in its own thread.
 
     Args:
-        name: Its name, for its thread.
-        sink: What writes them.
-        most: How many records can wait.
-        on_error: Told how many records the sink did not write, and why. Called by the thread of the sink.
+        name: Name of the sink, for its thread.
+        sink: Writes the records.
+        most: Maximum number of queued records.
+        on_error: Called by the sink's thread with the number of records that it did not write, and the
+            error.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class QueuedSink(Generic[T]):
         """Queue ``records``.
 
         Raises:
-            BufferError: Too many records wait.
+            BufferError: The queue is full.
         """
         with self._changed:
             if self._waiting and self._waiting + len(records) > self._most:
@@ -65,18 +66,18 @@ class QueuedSink(Generic[T]):
             self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until the sink has got all records; returns False if that took too long."""
+        """Wait until the sink has received all records. Returns False after a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, seconds)
 
     def end(self) -> None:
-        """Close the sink as soon as it has got all records. Does not wait."""
+        """Close the sink when it has received all records. Does not wait."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait until the sink is closed, for which :meth:`end` was called."""
+        """Close the sink when it has received all records, and wait for that."""
         self.end()
         if self._thread is None:
             self._sink.close()

@@ -1,4 +1,4 @@
-"""Reads records of files again, and puts those of each run together."""
+"""Reads records from files, and groups them by run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flink_agents.trace.sinks.jsonl import SUFFIX
 
 @dataclass
 class RunTrace:
-    """All records of one run, each once, in the order of time.
+    """All records of one run, without duplicates, ordered by time.
 
     Attributes:
         run_id: Id of the run.
-        records: Its records.
+        records: Records of the run.
     """
 
     run_id: str
@@ -26,7 +26,7 @@ class RunTrace:
 
     @property
     def last(self) -> TraceRecord:
-        """The latest record about the run itself; else the latest of all."""
+        """The latest record about the run itself; if there is none, the latest record."""
         about = [one for one in self.records if one.kind == "run"]
         # What ends a run is the last word, whatever a clock of another machine says.
         ends = [one for one in about if one.outcome in ("completed", "dead-lettered")]
@@ -42,37 +42,37 @@ class RunTrace:
 
     @property
     def begun(self) -> float:
-        """When the first of its records began, in seconds since the epoch."""
+        """Start of its first record, in seconds since the epoch."""
         return min(one.time - (one.seconds or 0.0) for one in self.records)
 
     @property
     def ended(self) -> float:
-        """When the last of its records was made."""
+        """Time of its last record, in seconds since the epoch."""
         return max(one.time for one in self.records)
 
     @property
     def seconds(self) -> float:
-        """How long it took until its last record, in seconds."""
+        """Time between its start and its last record, in seconds."""
         return self.ended - self.begun
 
     def children(self, span: str) -> list[TraceRecord]:
-        """Return the records of a span's parts, in the order in which they began."""
+        """Return the records of a span's children, in the order of their start."""
         found = [one for one in self.records if one.parent_id == span and one.is_end]
         return sorted(found, key=lambda one: one.time - (one.seconds or 0.0))
 
     def roots(self) -> list[TraceRecord]:
-        """Return records whose parent has no record, but the starts: those of a run that has not ended."""
+        """Return records whose parent has no record, without the records of starts."""
         spans = {one.span_id for one in self.records if one.is_end}
         found = [one for one in self.records if one.is_end]
         return [one for one in found if one.parent_id is None or one.parent_id not in spans]
 
 
 def read_files(place: Path) -> Iterator[TraceRecord]:
-    """Read a file of records, or all of a directory. A last line that was cut is left out.
+    """Read a file of records, or all files of a directory. A truncated last line is skipped.
 
     Raises:
-        TraceNotFoundError: There is no such file, or no file of records in the directory.
-        TraceFormatError: A line is no record.
+        TraceNotFoundError: The file does not exist, or the directory has no file of records.
+        TraceFormatError: A line is not a record.
     """
     files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
     if not files or not all(one.is_file() for one in files):
@@ -105,7 +105,7 @@ def _read(file: Path) -> Iterator[TraceRecord]:
 
 
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
-    """Put records together by run: each once, the runs in the order in which they began."""
+    """Group records by run, without duplicates. Runs are in the order of their start."""
     found: dict[str, RunTrace] = {}
     seen: set[str] = set()
     for record in records:

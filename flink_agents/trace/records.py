@@ -1,7 +1,7 @@
 """The schema of execution records, and the ids of their spans.
 
-All ids follow from the identity of the run, so that a repeated record has the id of the first one and a
-reader can drop it. They follow from no idempotency key, and no key follows from them.
+All ids are derived from the identity of the run. So a repeated record has the id of the first one, and a
+reader drops it. Idempotency keys and these ids are not derived from each other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from flink_agents.api.errors.trace import TraceFormatError
+from flink_agents.trace.forms import check_fields, well_formed
 
 SCHEMA_VERSION = 1
 
 STARTED, RUNNING, WAITING = "started", "running", "waiting"
-"""The outcomes of records about runs that have not ended."""
+"""Outcomes of records about runs that have not ended."""
 
 
 # Not frozen: that takes three times as long to make, and each step of each run makes one.
@@ -32,12 +33,12 @@ class TraceRecord:
     """One execution record. All times are in seconds since the epoch, all durations in seconds.
 
     Attributes:
-        kind: What it is about: ``run``, ``action``, ``call``, ``attempt`` of a call, ``event``, or ``agent``:
-            one that an action called.
+        kind: ``run``, ``action``, ``call``, ``attempt`` of a call, ``event``, or ``agent`` for an agent that
+            an action called.
         name: Name of the agent, the action, the function of the call, or the type of the event.
         outcome: ``started``, ``running``, ``waiting``, ``ok``, ``failed``, ``suspended``, ``completed``,
-            ``dead-lettered`` or ``ignored``. The first three are of runs that have not ended.
-        job: Identity of the job that the run began in.
+            ``dead-lettered`` or ``ignored``. The first three mean that the run has not ended.
+        job: Identity of the job in which the run started.
         agent: Name of the agent.
         subtask: Number of the subtask.
         attempt: Number of the task attempt, from 0.
@@ -45,11 +46,11 @@ class TraceRecord:
         sequence_number: Number of the run within the key.
         run_id: Id of the run, as dead letters and approvals name it.
         span_id: Id of the span, 16 hexadecimal digits.
-        parent_id: Id of the span that this one belongs to; None for the span of a run.
-        time: When the record was made.
-        seconds: How long it took; None if that is not known.
+        parent_id: Id of the parent span; None for the span of a run.
+        time: Time of the record, which is the end of the span.
+        seconds: Duration; None if it is unknown.
         replayed: True if all of it came from the journal.
-        attributes: What else there is to say.
+        attributes: Further facts.
         version: Version of this schema.
         trace: Id of the trace that the run continues, from the ``traceparent`` of its input; or None.
     """
@@ -75,7 +76,7 @@ class TraceRecord:
 
     @property
     def id(self) -> str:
-        """Id of the record: repeated records have the same one."""
+        """Id of the record. Repeated records have the same id."""
         seen = self.outcome
         if seen in (WAITING, RUNNING):
             seen = f"{seen}:{self.attributes.get('since')}"
@@ -83,12 +84,12 @@ class TraceRecord:
 
     @property
     def is_end(self) -> bool:
-        """True if the record tells how something ended, and False if it tells of a run that goes on."""
+        """True if the record is about something that ended, False if it is about a run that continues."""
         return self.outcome not in (STARTED, WAITING, RUNNING)
 
     @property
     def trace_id(self) -> str:
-        """Id of the trace, 32 hexadecimal digits: that of all records of the run."""
+        """Id of the trace, 32 hexadecimal digits. All records of a run share it."""
         return self.trace or trace_id(self.run_id)
 
     def to_json(self) -> str:
@@ -96,7 +97,7 @@ class TraceRecord:
         return json.dumps(as_dict(self), separators=(",", ":"), ensure_ascii=True, default=str)
 
     def to_bytes(self) -> bytes:
-        """Return the record as one line of JSON in UTF-8, without its end."""
+        """Return the record as one line of JSON in UTF-8, without a line break."""
         try:
             return self._encoded()
         except PydanticSerializationError:
@@ -123,22 +124,22 @@ class TraceRecord:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> TraceRecord:
-        """Return the record that :meth:`to_json` wrote. Unknown fields are ignored.
+        """Parse a line that :meth:`to_json` wrote. Unknown fields are ignored.
 
         Raises:
-            TraceFormatError: The line is no record, or one of a newer version.
+            TraceFormatError: The line is not a record, or a newer version wrote it.
         """
         try:
             return cls.from_dict(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _no_record(line) from error
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TraceRecord:
-        """Return the record with these fields, as :func:`as_dict` gives them.
+        """Create a record from fields, as :func:`as_dict` returns them.
 
         Raises:
-            TraceFormatError: They are those of no record, or of one of a newer version.
+            TraceFormatError: The fields are not those of a record, or a newer version wrote them.
         """
         try:
             if values["version"] > SCHEMA_VERSION:
@@ -148,7 +149,9 @@ class TraceRecord:
                     found=str(values["version"]),
                     fix="upgrade the package that reads the trace",
                 )
-            return cls(**{name: values[name] for name in _NAMES if name in values})
+            check_fields(values)
+            known = {name: values[name] for name in _NAMES if name in values}
+            return cls(**(known | {"attributes": well_formed(values["attributes"])}))
         except (KeyError, TypeError, AttributeError) as error:
             raise _no_record(str(values)) from error
 
@@ -156,7 +159,7 @@ class TraceRecord:
 def _no_record(line: str | bytes) -> TraceFormatError:
     shown = line if isinstance(line, str) else line.decode("utf-8", "replace")
     return TraceFormatError(
-        "a line of the trace is no record",
+        "a line of the trace is not a record",
         expected="a JSON object with the fields of TraceRecord",
         found=shown[:100],
         fix="remove the line, or give the path of a trace",
@@ -180,7 +183,7 @@ def _same(job: str, agent: str, subtask: int, attempt: int) -> str:
 
 
 def run_id_of(job: str, key: str, sequence_number: int) -> str:
-    """Return the id of a run: that of its input event."""
+    """Return the id of a run, which is the id of its input event."""
     path = f"\x00{job}\x00{key}\x00{sequence_number}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(path, digest_size=12).hexdigest()
 
@@ -191,33 +194,33 @@ def trace_id(run_id: str) -> str:
 
 
 def traceparent(run_id: str, given: str | None = None) -> str:
-    """Return the trace context of a run, for what follows from it.
+    """Return the trace context of a run, for its outputs.
 
     Args:
         run_id: Id of the run.
-        given: The trace context that came with its input; the run is part of that trace.
+        given: The trace context of its input, whose trace the run continues.
     """
     return f"00-{trace_of(given) or trace_id(run_id)}-{span_id(run_id)}-01"
 
 
 def trace_of(context: str | None) -> str | None:
-    """Return the id of the trace that a context of W3C Trace Context names."""
+    """Return the trace id of a W3C Trace Context."""
     return None if context is None else context.split("-")[1]
 
 
 def span_of_context(context: str) -> str:
-    """Return the id of the span that a context of W3C Trace Context names."""
+    """Return the span id of a W3C Trace Context."""
     return context.split("-")[2]
 
 
 def span_id(run_id: str, *path: object) -> str:
-    """Return the id of a span of a run: of the run itself if there is no path."""
+    """Return the id of a span of a run. An empty path is the run itself."""
     return _digest("span", run_id, *path, size=8)
 
 
 _person = b"agents-trace"
 _bases = {size: hashlib.blake2b(digest_size=size, person=_person) for size in (8, 16)}
-"""Digests of nothing: to copy one takes a fifth of the time of making one."""
+"""Empty digests: copying one is five times as fast as creating one."""
 
 
 def _digest(*parts: object, size: int) -> str:

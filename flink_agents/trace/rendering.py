@@ -1,4 +1,4 @@
-"""Tells traces to people: lines of runs, trees, one page of HTML, and why a key does not continue."""
+"""Renders traces as text and HTML: tables, trees, timelines, and explanations of waits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from flink_agents.api.events.approvals import APPROVAL_SIGNAL
+from flink_agents.trace.forms import error_of, is_time
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import RUNNING, STARTED, WAITING, TraceRecord
@@ -15,12 +17,14 @@ UNFINISHED = ("running", "waiting", "suspended", "failed")
 
 
 def when(seconds: float) -> str:
-    """Return a time in UTC."""
+    """Format a time in UTC, or as a number if no calendar has it."""
+    if not is_time(seconds):
+        return f"{seconds} s"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def took(seconds: float | None) -> str:
-    """Return a duration in a unit that fits it."""
+    """Format a duration in a suitable unit."""
     if seconds is None:
         return ""
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0)):
@@ -30,14 +34,14 @@ def took(seconds: float | None) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text that moves no cursor: without control characters."""
+    """Escape the control characters of a text, which would move the cursor of a terminal."""
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
 
 
 def run_row(run: RunTrace) -> dict[str, Any]:
-    """Return what a table says of a run."""
+    """Return a run as a row of a table."""
     last = run.last
-    error = last.attributes.get("error") or {}
+    error = error_of(last.attributes)
     return {
         "run": run.run_id,
         "agent": last.agent,
@@ -47,12 +51,12 @@ def run_row(run: RunTrace) -> dict[str, Any]:
         "begun": when(run.begun),
         "took": took(run.seconds),
         "calls": sum(one.kind == "call" for one in run.records),
-        "error": f"{error.get('error')}: {error.get('message')}" if error else "",
+        "error": f"{error['error']}: {error.get('message', '')}" if error else "",
     }
 
 
 def tree(run: RunTrace) -> Iterator[str]:
-    """Return the lines of a run's tree."""
+    """Yield the lines of a run's tree."""
     last = run.last
     yield safe(
         f"run {run.run_id}  {last.agent}  key {last.key}  sequence {last.sequence_number}  "
@@ -74,7 +78,7 @@ def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Ite
 
 
 def line_of(record: TraceRecord) -> str:
-    """Return one line about a record."""
+    """Format a record as one line."""
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", record.name, "")
     what = "segment" if record.kind == "run" else kind or record.kind
     name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
@@ -84,7 +88,7 @@ def line_of(record: TraceRecord) -> str:
 
 def _details(record: TraceRecord) -> Iterator[str]:
     attributes = record.attributes
-    error = attributes if isinstance(attributes.get("error"), str) else attributes.get("error") or {}
+    error = error_of(attributes)
     if error:
         yield f"{error['error']}: {error.get('message', '')}".split("\n")[0]
         yield f"at {error['where']}" if "where" in error else ""
@@ -106,7 +110,7 @@ def _details(record: TraceRecord) -> Iterator[str]:
 
 
 def model_text(facts: Mapping[str, Any]) -> str:
-    """Return what a request to a model used."""
+    """Format the model, tokens and price of a request."""
     used = f"{facts.get('input_tokens', 0)} tokens in, {facts.get('output_tokens', 0)} out"
     cost = f", {facts['cost']:.6g} USD" if "cost" in facts else ""
     ended = f", ended by {facts['finish_reason']}" if "finish_reason" in facts else ""
@@ -114,21 +118,23 @@ def model_text(facts: Mapping[str, Any]) -> str:
 
 
 def wait_text(wait: dict[str, Any]) -> str:
-    """Return what would end a wait."""
+    """Format the events and times that end a wait."""
     deadline = wait.get("deadline")
     at = when(deadline / 1000) if deadline is not None else ""
-    if wait.get("name") is None:
+    name = wait.get("name")
+    if name is None:
         return f"the timer at {at}" if at else "a timer"
-    return f"the signal {wait['name']!r}" + (f", at most until {at}" if at else "")
+    what = "an approval" if name == APPROVAL_SIGNAL else f"the signal {name!r}"
+    return what + (f", at most until {at}" if at else "")
 
 
 def why(runs: Iterable[RunTrace], key: str) -> list[str]:
-    """Return in words what becomes of a key."""
+    """Explain the state of a key, by its runs."""
     found = list(runs)
     if not found:
         return [
             f"The trace has no run of the key {key}.",
-            "The key may never have come, may not be sampled, or its files may have been removed.",
+            "Perhaps it had no input yet, is not sampled, or its files were removed.",
         ]
     unfinished = [one for one in found if one.status in UNFINISHED]
     if not unfinished:
@@ -136,7 +142,7 @@ def why(runs: Iterable[RunTrace], key: str) -> list[str]:
     unfinished.sort(key=lambda one: one.last.sequence_number)
     told = [line for one in unfinished[:1] for line in _unfinished(one)]
     if len(unfinished) > 1:
-        told.append(f"{len(unfinished) - 1} further run(s) of the key have not ended and may wait for it.")
+        told.append(f"{len(unfinished) - 1} further run(s) of the key have not ended, and may wait for it.")
     return told
 
 
@@ -159,9 +165,9 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
     if run.status == "failed":
         yield f"{name} failed at {when(last.time)}, and the task attempt {last.attempt} with it."
         yield from _error(last)
-        yield "Flink restarts the task if its restart strategy allows it, and the run is repeated then."
+        yield "Flink restarts the task if its restart strategy allows it, and repeats the run."
         return
-    yield f"{name} has not ended. It began at {when(run.begun)}; its last record is of {when(run.ended)}."
+    yield f"{name} has not ended. It began at {when(run.begun)}; its last record is from {when(run.ended)}."
     yield from _going_on(run)
     failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
     if failed:
@@ -171,26 +177,25 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
 
 
 def _going_on(run: RunTrace) -> Iterator[str]:
-    """Say what a run was last seen to do."""
+    """Explain the last known activity of a run."""
     last = run.last
     if last.outcome == STARTED:
-        yield "What it does is recorded when it has done that for 5 seconds: ask again then."
+        yield "Its phase is recorded after 5 seconds: ask again then."
     if last.outcome not in (RUNNING, WAITING):
         return
     attributes = last.attributes
     since = f" since {when(attributes['since'])}" if attributes.get("since") else ""
-    calls: Mapping[str, int] = attributes.get("calls", {})
+    calls = attributes.get("calls")
     if last.outcome == RUNNING:
-        yield f"It executes its own code{since}, or awaits something that is no durable call."
+        yield f"It executes your code{since}, or awaits something that is not a durable call."
     else:
-        yield f"It waits for {attributes['for']}{since}."
-    for function, attempt in calls.items():
+        yield f"It waits for {attributes.get('for', 'something that the trace lacks')}{since}."
+    for function, attempt in calls.items() if isinstance(calls, Mapping) else ():
         yield f"Its durable call {function} is in attempt {attempt}."
 
 
 def _error(record: TraceRecord) -> list[str]:
-    attributes = record.attributes
-    error = attributes if isinstance(attributes.get("error"), str) else attributes.get("error")
+    error = error_of(record.attributes)
     if not error:
         return []
     where = f" at {error['where']}" if "where" in error else ""
@@ -206,7 +211,7 @@ _STYLE = (
 
 
 def page(runs: Sequence[RunTrace]) -> str:
-    """Return one page of HTML with a timeline of each run: it needs no network and has no scripts."""
+    """Return a page of HTML with the timeline of each run. It needs no network and has no scripts."""
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trace</title>"
         "<meta http-equiv='Content-Security-Policy' "

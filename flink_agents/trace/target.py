@@ -1,4 +1,4 @@
-"""What a sink is, and what it is made for: whose records it takes, and the options of the trace."""
+"""The interface of sinks, and the subtask and options that a sink is created for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flink_agents.trace.records import TraceRecord
 
 @dataclass(frozen=True)
 class TraceTarget:
-    """What a sink is made for.
+    """The subtask and options that a sink is created for.
 
     Attributes:
         agent: Name of the agent.
@@ -26,12 +26,12 @@ class TraceTarget:
 
 
 class TraceSink(Protocol):
-    """Takes records. All methods are called by one thread, and may block and raise."""
+    """Writes records. All methods are called by one thread, and may block and raise."""
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Write ``records``; what it raises counts all of them as dropped."""
+        """Write ``records``. If it raises, all of them count as dropped."""
         ...
 
     def close(self) -> None:
-        """Write what is left, and let go of everything."""
+        """Write the rest and release all resources."""
         ...

@@ -1,4 +1,4 @@
-"""Hands records to sinks in a thread of its own: its queue is bounded, and never blocks or fails the job."""
+"""Passes records to sinks in its own thread. Its queue is bounded, and never blocks or fails the job."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from flink_agents.trace.target import TraceSink
 _log = bounded_logger("flink_agents.trace")
 
 PAUSE_SECONDS = 0.2
-"""How long records wait for others before they are written."""
+"""Time that records wait for others, to be written as one batch."""
 
 BATCH = 500
 CLOSE_SECONDS = 5.0
 
 LOOK_SECONDS = 5.0
-"""How often the writer asks which runs have not ended."""
+"""Time between two looks at runs that have not ended."""
 
 Pending = Callable[[], TraceRecord]
-"""Makes a record: what can be done later is not done by the thread of the run."""
+"""Creates a record in the writer's thread, which saves time of the run's thread."""
 
 
 class TraceWriter:
     """Queues records, and writes them to sinks in its own thread.
 
     Args:
-        sinks: The sinks, by name. If there are several, each has a thread of its own: one that fails or hangs
-            keeps no records from the others.
-        most: How many records the queue holds; what comes beyond that is dropped.
-        on_drop: Told how many records were dropped. For any thread.
+        sinks: The sinks by name. Each of several sinks has its own thread, so one that fails or hangs does
+            not delay the others.
+        most: Maximum number of queued records. Further records are dropped.
+        on_drop: Called with the number of dropped records, by any thread.
 
     Attributes:
-        dropped: How many records were dropped.
-        look: Called in the writer's thread from time to time; may put records.
+        dropped: Number of dropped records.
+        look: Called periodically in the writer's thread. May put records.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TraceWriter:
             self._start()
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until everything queued was handed to the sinks; returns False if that took too long."""
+        """Wait until the sinks have received all queued records. Returns False after a timeout."""
         self._wanted.set()
         until = time.monotonic() + seconds
         with self._written:
@@ -84,7 +84,7 @@ class TraceWriter:
         return all(sink.flush(max(0.0, until - time.monotonic())) for sink in self._queued.values())
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write what is queued and close the sinks, in bounded time."""
+        """Write all queued records and close the sinks, in bounded time."""
         self._closing = True
         self._wanted.set()
         if self._thread is not None:

@@ -1,1 +1,1 @@
-"""The console: pages that show what agents do, and take answers for runs that wait."""
+"""The console: web pages that show runs of agents, and take answers for runs that wait."""

@@ -1,4 +1,4 @@
-"""Puts the console together: pages behind their guard."""
+"""Assembles the console: its pages and their guard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FORMS: dict[str, Page] = {
 
 
 def make_index(settings: ConsoleSettings) -> TraceIndex:
-    """Return the index of the records that the settings name."""
+    """Return the index of the records in the sources that the settings name."""
     sources: list[Source] = []
     if settings.trace is not None:
         sources.append(TraceFiles(settings.trace))
@@ -56,13 +56,13 @@ def make_index(settings: ConsoleSettings) -> TraceIndex:
 
 
 def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outside: Outside) -> ASGIApp:
-    """Return the console. It follows the records from its start on, and closes the index at its end.
+    """Return the console as an ASGI application. It follows new records, and closes the index when it ends.
 
     Args:
-        settings: What it looks at.
-        access: Whom it serves.
-        index: The records.
-        outside: Brokers and Flink.
+        settings: Sources of the console.
+        access: Addresses and token of the console.
+        index: Index of the records.
+        outside: Access to brokers and to Flink.
     """
     view = View(settings, index, outside)
 
@@ -77,12 +77,16 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
     def missing(request: Request, error: Exception) -> Response:
         return view.page(request, "missing.html", 404, what="page", name=request.url.path)
 
+    def failed(request: Request, error: Exception) -> Response:
+        return view.page(request, "failed.html", 500, error=f"{type(error).__name__}: {error}"[:500])
+
     routes = [
         *[Route(path, _handler(page, view), methods=["GET"]) for path, page in PAGES.items()],
         *[Route(path, _handler(page, view), methods=["POST"]) for path, page in FORMS.items()],
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
-    return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing}), access)
+    pages = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing, 500: failed})
+    return Guard(pages, access)
 
 
 def _handler(page: Page, view: View) -> Callable[[Request], Response]:

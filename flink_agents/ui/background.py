@@ -1,4 +1,4 @@
-"""Values that take long to get: asked for in a thread, while pages show the last ones."""
+"""Slow values: a thread reads them, while pages show the last ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.15
-"""How long a page waits for a value that it never had."""
+"""Time that a page waits for a value that was never read."""
 
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """What is known of a value.
+    """The last known state of a value.
 
     Attributes:
-        value: The value as it was last; None if there was none yet.
-        problem: Why it could not be read the last time; empty if it could.
-        age: How old the value is, in seconds.
+        value: The last value; None if there is none yet.
+        problem: The last error; empty if the last read succeeded.
+        age: Age of the value in seconds.
     """
 
     value: T | None
@@ -30,16 +30,16 @@ class Reading(Generic[T]):
 
     @property
     def loading(self) -> bool:
-        """True if nothing is known yet."""
+        """True if there is neither a value nor an error yet."""
         return self.value is None and not self.problem
 
 
 class Background(Generic[T]):
-    """Gets a value in a thread of its own whenever it is wanted and old.
+    """Reads a value in its own thread, if a page needs it and it is too old.
 
     Args:
-        make: Gets the value. It may block and raise.
-        seconds: How old a value may become.
+        make: Returns the value. It may block and raise.
+        seconds: Maximum age of a value.
     """
 
     def __init__(self, make: Callable[[], T], seconds: float = 2.0) -> None:
@@ -53,7 +53,7 @@ class Background(Generic[T]):
         self._tried = 0.0
 
     def read(self, patience: float = PATIENCE_SECONDS) -> Reading[T]:
-        """Return what is known now, and let it be renewed if it is old."""
+        """Return the last known state, and start a new read if it is too old."""
         with self._changed:
             old = time.monotonic() - self._tried >= self._seconds or not self._tried
             if old and self._thread is None:
@@ -64,7 +64,7 @@ class Background(Generic[T]):
             return Reading(self._value, self._problem, time.monotonic() - self._made if self._made else 0.0)
 
     def renew(self, patience: float = 10.0) -> Reading[T]:
-        """Return a value that is read from now on; what was known if that takes too long."""
+        """Read the value now, and return it. After a timeout, return the last known state."""
         with self._changed:
             asked = time.monotonic()
             # One that is being read may be from before.

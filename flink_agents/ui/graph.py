@@ -1,4 +1,4 @@
-"""Draws the graph of a plan: places its nodes in layers, with counts from the trace on its edges."""
+"""Draws the graph of a plan in layers, with counts from the trace on its edges."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MARGIN = 20
 
 @dataclass(frozen=True)
 class Box:
-    """A node that has its place.
+    """A node with its position.
 
     Attributes:
         kind: ``event``, ``action`` or ``side``.
         title: Its name.
         x: Left edge.
         y: Upper edge.
-        said: How often it came about; empty if the trace has no count.
-        failed: How often it failed.
-        notes: What else the plan says.
+        said: Number of its occurrences as text; empty if the trace has no count.
+        failed: Number of its failures as text.
+        notes: Further settings of the plan.
     """
 
     kind: str
@@ -43,12 +43,12 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An edge.
+    """An edge with its position.
 
     Attributes:
-        path: Its path, as SVG has it.
-        x: Where its count is.
-        y: Where its count is.
+        path: Its path in SVG.
+        x: Horizontal position of its count.
+        y: Vertical position of its count.
         said: The count; empty if the trace has none.
     """
 
@@ -60,14 +60,14 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph with places.
+    """A graph with the positions of its nodes and edges.
 
     Attributes:
         name: Name of the agent.
         boxes: Its nodes.
         arrows: Its edges.
-        width: Width of all.
-        height: Height of all.
+        width: Total width.
+        height: Total height.
     """
 
     name: str
@@ -82,8 +82,8 @@ def draw(plan: AgentPlan, counts: Counts, runs: int) -> Drawing:
 
     Args:
         plan: The plan.
-        counts: How often each kind and name of record has each outcome.
-        runs: How many runs the trace has of the agent.
+        counts: Number of records by kind, name and outcome.
+        runs: Number of recorded runs of the agent.
     """
     return draw_flow(plan.name, flow_of(plan), counts, runs)
 
@@ -104,7 +104,7 @@ def draw_flow(name: str, flow: Flow, counts: Counts, runs: int) -> Drawing:
 
 
 def seen_flow(counts: Counts) -> Flow:
-    """Return what the trace shows of an agent whose plan is not at hand."""
+    """Return the actions and events of an agent as recorded, if its plan is unknown."""
     nodes = {INPUT: Node(INPUT, "event", InputEvent.__name__)}
     edges: list[tuple[str, str]] = []
     for kind, name in counts:
@@ -115,7 +115,7 @@ def seen_flow(counts: Counts) -> Flow:
 
 
 def _layers(flow: Flow) -> list[list[str]]:
-    """Return the nodes by the longest way to them; what leads back into a circle does not count."""
+    """Return the nodes by the length of the longest path to them. Edges that close a cycle are ignored."""
     after: dict[str, list[str]] = {node: [] for node in flow.nodes}
     for one, other in flow.edges:
         after[one].append(other)
@@ -149,7 +149,7 @@ def _layers(flow: Flow) -> list[list[str]]:
 
 
 def _said(flow: Flow, counts: Counts, runs: int) -> list[tuple[str, str, str]]:
-    """Return the edges with their counts. An action with several triggers does not tell which it was."""
+    """Return the edges with their counts. If an action has several triggers, the trigger is unknown."""
     triggers: dict[str, int] = {}
     for _, other in flow.edges:
         triggers[other] = triggers.get(other, 0) + 1

@@ -1,4 +1,4 @@
-"""Stands before all pages: who may ask, from which page, and what a browser may do with the answer."""
+"""Checks each request before a page handles it: host, origin, token and CSRF token."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from flink_agents.ui.settings import Access
 
 SESSION = "flink-agents-session"
 MOST_BODY = 1 << 20
+MOST_FIELDS = 2000
 READING = ("GET", "HEAD")
 
 HEADERS = {
@@ -33,7 +34,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 
-_FOREIGN = "only pages of the console may ask"
+_FOREIGN = "only pages of this console may send this request"
 _LOGIN = (
     "<!doctype html><html lang='en'><meta charset='utf-8'><title>Console</title>"
     "<link rel='stylesheet' href='/static/console.css'><main class='login'><h1>Console</h1>"
@@ -44,11 +45,11 @@ _LOGIN = (
 
 
 class Guard:
-    """Checks each request, and adds the headers that bound what a page may do.
+    """Checks each request, and adds security headers to each response.
 
     Args:
         app: The pages.
-        access: Whom the console serves.
+        access: Addresses and token of the console.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -59,7 +60,7 @@ class Guard:
         self._name = f"{SESSION}-{access.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or let it through to the pages."""
+        """Handle a request, or pass it to the pages."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -76,36 +77,41 @@ class Guard:
             return await _plain(403, rejected)(scope, receive, guarded)
         form: Mapping[str, list[str]] = {}
         if scope["method"] not in READING:
-            body = await _body(receive)
-            if body is None:
+            try:
+                form = parse_qs(
+                    (await _body(receive)).decode("utf-8", "replace"),
+                    keep_blank_values=True,
+                    max_num_fields=MOST_FIELDS,
+                )
+            except _Disconnected:
+                # Half a form must not be executed: the reason or an argument could be missing.
+                return
+            except ValueError:
                 return await _plain(413, "the form is too large")(scope, receive, guarded)
-            form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
         answer = self._admit(scope, headers, form)
         await (answer or self._app)(scope, receive, guarded)
 
     def csrf(self, session: str) -> str:
-        """Return what each form of a session carries."""
+        """Return the CSRF token of a session."""
         return self._signed("form", session)
 
     def _reject(self, method: str, headers: Headers) -> str:
-        """Return why a request is not for this console; empty if it is."""
+        """Return the reason to reject a request; empty if it is allowed."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.admits_host(hosts[0]):
-            return "this console does not go by that name; see --allow-host"
+            return "this console does not have that host name; see --allow-host"
         if method not in (*READING, "POST"):
-            return "only GET and POST are known"
+            return "only GET, HEAD and POST are allowed"
         origin = headers.get("origin")
         if origin is None:
-            # Without it only browsers tell where a request comes from.
+            # Without an Origin, only browsers say which page sent the request.
             foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
             followed = method in READING and headers.get("sec-fetch-mode") == "navigate"
-            return (
-                "" if method in READING and (followed or not foreign) else "only pages of the console may ask"
-            )
-        return "" if urlsplit(origin).netloc == hosts[0] else "only pages of the console may ask"
+            return "" if method in READING and (followed or not foreign) else _FOREIGN
+        return "" if _host_of(origin) == hosts[0] else _FOREIGN
 
     def _admit(self, scope: Scope, headers: Headers, form: Mapping[str, list[str]]) -> ASGIApp | None:
-        """Return the answer to a visitor who may not ask; None lets the request through."""
+        """Return the response to a visitor without access; None if the request may pass."""
         path, method = scope["path"], scope["method"]
         session = self._session(headers)
         if path == "/login" and method == "POST":
@@ -125,12 +131,12 @@ class Guard:
         if method == "POST" and not hmac.compare_digest(
             _first(form, "csrf").encode(), self.csrf(session).encode()
         ):
-            return _plain(403, "this form is not of this console, or is older than it: load the page again")
+            return _plain(403, "this form is not from this start of the console: load the page again")
         scope.setdefault("state", {}).update(session=session, csrf=self.csrf(session), form=form)
         return self._begin(session) if fresh else None
 
     def _begin(self, session: str) -> ASGIApp:
-        """Return the pages for a visitor who gets the cookie with the answer."""
+        """Return the pages for a visitor who gets a cookie with the response."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             async def with_cookie(message: Message) -> None:
@@ -144,7 +150,7 @@ class Guard:
 
     def _login(self, token: str, path: str = "/") -> ASGIApp:
         if not self._access.token or not self._is_token(token):
-            return HTMLResponse(_LOGIN.format(said="That is not the token."), 401)
+            return HTMLResponse(_LOGIN.format(said="This token is wrong."), 401)
         # One slash: two would name another machine.
         answer = RedirectResponse("/" + path.lstrip("/\\"), 303)
         answer.headers.append("set-cookie", self._cookie(self._new_session()))
@@ -158,7 +164,7 @@ class Guard:
         return f"{name}.{self._signed('session', name)}"
 
     def _session(self, headers: Headers) -> str:
-        """Return the session of a request; empty if it has none of this process."""
+        """Return the session of a request; empty if it has no session of this process."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self._name)
         except CookieError:
@@ -183,13 +189,32 @@ def _plain(status: int, text: str) -> Response:
     return Response(text + "\n", status, media_type="text/plain")
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """Return the body of a request; None if it is too large."""
+class _Disconnected(Exception):
+    """The visitor disconnected before the request was complete."""
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ValueError: It is too large.
+        _Disconnected: It is incomplete.
+    """
     body = b""
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Disconnected
         body += message.get("body", b"")
         if len(body) > MOST_BODY:
-            return None
+            raise ValueError("too large")
         if not message.get("more_body"):
             return body
+
+
+def _host_of(origin: str) -> str:
+    """Return host and port of an Origin header; empty if it is invalid."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""

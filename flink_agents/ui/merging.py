@@ -1,45 +1,45 @@
-"""What the console knows of a run, put together from its records as they come."""
+"""Rows of runs in the console, which are updated with each record."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.trace.forms import error_of
 from flink_agents.trace.records import TraceRecord
 
 FINAL = ("completed", "dead-lettered")
-"""The outcomes that end a run, whatever comes later."""
+"""Outcomes that end a run. Later records do not change its status."""
 
 NO_CALLS = ("run", "action", "event", "memory", "wait", "commit", "attempt")
-"""The kinds of records that are no calls."""
+"""Kinds of records that are not calls."""
 
 MOST_TEXT = 500
 
 
 @dataclass
 class RunRow:
-    """A run, as the list of runs has it.
+    """A run in the list of runs.
 
     Attributes:
         run_id: Its id.
         job: Identity of the job.
         agent: Name of the agent.
         key: Canonical text of the key.
-        shown_key: The key for people.
+        shown_key: The key as shown.
         sequence: Number of the run within the key.
         status: ``running``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``.
-        begun: When its first record began, in seconds since the epoch.
-        ended: When its last record was made.
+        begun: Start of its first record, in seconds since the epoch.
+        ended: Time of its last record.
         seconds: The time between the two.
-        calls: How many calls were recorded.
-        error_class: Class of the last error; empty if there was none.
-        error: That error's text and line.
-        waits: What would end it, as JSON, if it is suspended.
-        decided: When the record was made that the status comes from.
+        calls: Number of recorded calls.
+        error_class: Class of the last error; empty if there is none.
+        error: Message and line of that error.
+        waits: Its waits as JSON, if it is suspended.
+        decided: Time of the record that determines the status.
     """
 
     run_id: str
@@ -60,7 +60,7 @@ class RunRow:
 
     @classmethod
     def first(cls, record: TraceRecord) -> RunRow:
-        """Return the row of a run whose first record this is."""
+        """Create the row of a run from its first record."""
         return cls(
             record.run_id,
             storable(record.job),
@@ -73,7 +73,7 @@ class RunRow:
         )
 
     def repeated(self, record: TraceRecord) -> None:
-        """Take in what a record says of the present: also one that was recorded before, as by a replay."""
+        """Update the current state from a record, which may be a repeated one of a replay."""
         if record.kind == "run" and self.status not in FINAL:
             final = record.outcome in FINAL
             if final or record.time >= self.decided:
@@ -84,7 +84,7 @@ class RunRow:
         self.seconds = self.ended - self.begun
 
     def add(self, record: TraceRecord) -> None:
-        """Take in a record that is new."""
+        """Update the row from a new record."""
         self.begun = min(self.begun, _begun(record))
         self.calls += record.kind not in NO_CALLS
         error = error_of(record.attributes)
@@ -104,16 +104,8 @@ COLUMNS = tuple(one.name for one in fields(RunRow))
 _fields_of = attrgetter(*COLUMNS)
 
 
-def error_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the error that a record tells of; empty if none."""
-    error = attributes.get("error")
-    if isinstance(error, str):
-        return attributes
-    return error if isinstance(error, Mapping) else {}
-
-
 def shown_key(text: str) -> str:
-    """Return a key for people: a string as it is, another value as JSON, else the canonical text."""
+    """Return a key as shown: a string unchanged, another value as JSON, otherwise the canonical text."""
     try:
         # No class is imported: the trace may come from anywhere.
         value = decode_key(text, from_outside=True)
@@ -123,7 +115,7 @@ def shown_key(text: str) -> str:
 
 
 def storable(text: object) -> str:
-    """Return a text that is UTF-8: half a character becomes its escape."""
+    """Return a text that can be encoded as UTF-8: surrogates become escapes."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 

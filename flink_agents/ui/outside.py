@@ -1,4 +1,4 @@
-"""What the console asks of brokers and of Flink, and what it sends: signals, answers and dead letters."""
+"""Reads from brokers and from Flink, and sends signals, answers and dead letters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class ConsoleJob:
     Attributes:
         id: Its id.
         name: Its name.
-        state: Its state, as Flink says it.
-        since: When it started, in seconds since the epoch.
-        tasks: How many of its tasks are in each state, of those that there are.
-        checkpoints: How many checkpoints it completed, and how many failed.
-        problem: The last exception that it restarted after, its first line.
+        state: Its state in Flink.
+        since: Its start, in seconds since the epoch.
+        tasks: Number of its tasks by state.
+        checkpoints: Number of completed and of failed checkpoints.
+        problem: The last exception that caused a restart, as one line.
     """
 
     id: str
@@ -53,18 +53,18 @@ class ConsoleJob:
 
 @dataclass(frozen=True)
 class DeadLetterRow:
-    """A dead letter for people.
+    """A dead letter as shown.
 
     Attributes:
-        place: Where it lies: ``topic/partition/offset``.
+        place: Its position: ``topic/partition/offset``.
         topic: The topic of dead letters.
-        agent: Name of the agent that could not handle it.
+        agent: Name of the agent that failed to process it.
         error_class: Class of the error.
         error: Class and text of the error.
-        origin: The topic that it came from.
+        origin: The original topic.
         key: Its key.
-        value: Its value, cut.
-        time: When it was written, in seconds since the epoch.
+        value: Its value, truncated.
+        time: Time of the dead letter, in seconds since the epoch.
         headers: Its headers.
     """
 
@@ -81,10 +81,10 @@ class DeadLetterRow:
 
 
 class Outside:
-    """Reads brokers and Flink in threads of their own, and sends what people decide.
+    """Reads from brokers and Flink in background threads, and sends the decisions of visitors.
 
     Args:
-        settings: Where these are.
+        settings: Addresses and topics.
     """
 
     def __init__(self, settings: ConsoleSettings) -> None:
@@ -117,7 +117,7 @@ class Outside:
         return None
 
     def letters(self) -> dict[str, Reading[list[DeadLetterRow]]]:
-        """Return the dead letters that nobody has put back, by topic."""
+        """Return the dead letters that were not sent back, by topic."""
         return {name: one.read() for name, one in self._letters.items()}
 
     def _read(self, topic: str) -> list[DeadLetterRow]:
@@ -139,7 +139,7 @@ class Outside:
         """Send an answer to a request, and return the request.
 
         Raises:
-            RejectedAnswerError: The request is not pending, was answered already, or has no such argument.
+            RejectedAnswerError: The request is not pending, is already answered, or has no such argument.
             KafkaStreamError: The brokers cannot be reached.
         """
         if self._settings.signals is None:
@@ -166,14 +166,14 @@ class Outside:
         Raises:
             RejectedAnswerError: No topic of signals is named.
             KafkaStreamError: The brokers cannot be reached.
-            KafkaValueError: A value is no JSON, or the id of the wait is none.
+            KafkaValueError: A value cannot be JSON, or the id of the wait is invalid.
         """
         if self._settings.signals is None:
             raise _not_set_up("signals", "--signals TOPIC")
         self._desk.send([signal])
 
     def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> list[str]:
-        """Ask the job what there is of a key, and return its answer in words.
+        """Ask the job about a key, and return its answer as lines of text.
 
         Raises:
             RejectedAnswerError: No topic of signals is named, or neither a topic of answers nor a cluster.
@@ -192,11 +192,11 @@ class Outside:
         return [line for one in known or answers for line in inspected(one)]
 
     def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
-        """Put dead letters back, and return how many went into each topic.
+        """Send dead letters back, and return their number by topic.
 
         Raises:
-            RejectedAnswerError: No letter is chosen, or none of these is there any more.
-            KafkaStreamError: The brokers cannot be reached, or a letter came from nowhere that is known.
+            RejectedAnswerError: No letter is chosen, or the chosen ones were sent back before.
+            KafkaStreamError: The brokers cannot be reached, or the original topic of a letter is unknown.
         """
         if topic not in self._letters or not places:
             raise _rejected("no dead letter is chosen", found=topic)
@@ -204,7 +204,7 @@ class Outside:
         done = redrive(topic, to, choose=lambda letter: letter.place in wanted, **self._settings.client)
         self._letters[topic].renew()
         if not done.topics:
-            raise _rejected("these dead letters were put back before", found=", ".join(places)[:200])
+            raise _rejected("these dead letters were sent back before", found=", ".join(places)[:200])
         return done.topics
 
     def renew_requests(self) -> Reading[list[ApprovalRequest]] | None:
@@ -257,17 +257,17 @@ def _job(cluster: ClusterRest, said: dict[str, Any]) -> ConsoleJob:
 
 
 def _first_cause(stack: str) -> str:
-    """Return the line of a Java stack that says most: that of the Python error, else the first."""
+    """Return the most useful line of a Java stack trace: the Python error, otherwise the first line."""
     lines = [one.strip() for one in stack.splitlines() if one.strip()]
     own = [one for one in lines if one.startswith("flink_agents.") or one.split(":")[0].endswith("Error")]
     return (own or lines or [""])[0][:300]
 
 
 def json_of(text: str, what: str) -> Any:
-    """Return the value that a field of a form has as JSON.
+    """Parse a field of a form as JSON.
 
     Raises:
-        RejectedAnswerError: It is no JSON.
+        RejectedAnswerError: The field is not JSON.
     """
 
     def reject(constant: str) -> Any:

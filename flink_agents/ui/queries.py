@@ -1,4 +1,4 @@
-"""What the pages ask the index."""
+"""Queries of the pages to the index."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PAGE = 50
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs are asked for; an empty field leaves it open.
+    """A filter of runs. Empty fields match all runs.
 
     Attributes:
         status: Their status.
         agent: Name of the agent.
         key: Canonical text of the key.
         error: Class of their error.
-        text: What the key, the error or the id holds.
-        since: Only runs with records of the last so many seconds.
-        slow: The longest first, not the latest.
+        text: Part of the key, the error or the id.
+        since: Only runs with a record in this last number of seconds.
+        slow: True to list the longest runs first, not the latest.
         page: Number of the page, from 0.
     """
 
@@ -41,7 +41,7 @@ class RunFilter:
     page: int = 0
 
     def where(self) -> tuple[str, list[Any]]:
-        """Return the condition and its values."""
+        """Return the condition in SQL, and its values."""
         parts: list[str] = []
         values: list[Any] = []
         for column, value in (
@@ -66,7 +66,7 @@ class RunFilter:
 
 
 def runs(index: TraceIndex, asked: RunFilter) -> tuple[list[Any], int]:
-    """Return one page of runs, and how many there are on all pages."""
+    """Return one page of runs, and the total number of runs."""
     where, values = asked.where()
     order = "seconds" if asked.slow else "ended"
     rows = index.ask(
@@ -87,7 +87,7 @@ def run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
 
 
 def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrace]:
-    """Return the latest runs of a key with their records, and before these the unfinished ones."""
+    """Return the unfinished and then the latest runs of a key, with their records."""
     ids = [
         row["run_id"]
         for row in index.ask(
@@ -111,7 +111,7 @@ def agents(index: TraceIndex) -> list[str]:
 
 
 def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
-    """Return how many runs each agent has, by status."""
+    """Return the number of runs of each agent by status."""
     found: dict[str, dict[str, int]] = {}
     for row in index.ask("SELECT agent, status, count(*) AS number FROM runs GROUP BY status, agent"):
         found.setdefault(row["agent"], dict.fromkeys(STATUSES, 0))[row["status"]] = row["number"]
@@ -119,7 +119,7 @@ def by_agent(index: TraceIndex) -> dict[str, dict[str, int]]:
 
 
 def series(index: TraceIndex, minutes: int, now: float) -> dict[str, list[float]]:
-    """Return runs that ended per minute, with those that failed, for a chart."""
+    """Return ended and failed runs per minute, for a chart."""
     # Without the present minute, which looks as if everything had stopped.
     first = int(now // 60) - minutes
     times = [float(60 * (first + number)) for number in range(minutes)]
@@ -148,7 +148,7 @@ def errors(index: TraceIndex, most: int = 8) -> list[Any]:
 
 
 def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
-    """Return keys with unfinished runs, those that wait longest first, and how many inputs wait with each."""
+    """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
     rows = index.ask(
         "SELECT *, min(sequence), count(*) AS unfinished FROM runs "
         "WHERE status IN ('running', 'suspended', 'failed') AND (? = '' OR agent = ?) "
@@ -159,12 +159,12 @@ def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[st
 
 
 def waits_of(row: Any) -> list[dict[str, Any]]:
-    """Return what would end a suspended run."""
+    """Return the waits of a suspended run."""
     return [one for one in json.loads(row["waits"]) if isinstance(one, dict)]
 
 
 def counts(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int]]:
-    """Return how often each kind and name of record has each outcome, for one agent."""
+    """Return the number of records of an agent by kind, name and outcome."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for row in index.ask("SELECT * FROM counts WHERE agent = ?", [storable(agent)]):
         found.setdefault((row["kind"], row["name"]), {})[row["outcome"]] = row["number"]

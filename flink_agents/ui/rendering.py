@@ -1,4 +1,4 @@
-"""Templates: everything that they show is escaped, and shows what it hides."""
+"""Templates. They escape everything and make invisible characters visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGE = "flink_agents.ui"
 
 
 def visible(value: Any) -> Any:
-    """Return a text in which each character that is not seen, or turns others around, is written out."""
+    """Return a text whose invisible characters and changes of direction are escaped."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     if value.isprintable():
@@ -30,7 +30,7 @@ def _escape(one: str) -> str:
 
 
 def ago(seconds: float, now: float | None = None) -> str:
-    """Return how long ago a time was, or that it comes."""
+    """Format a time relative to now."""
     passed = (time.time() if now is None else now) - seconds
     return f"in {_span(-passed)}" if passed < -0.5 else f"{_span(passed)} ago"
 
@@ -43,30 +43,43 @@ def _span(seconds: float) -> str:
 
 
 def link(path: str, **values: Any) -> str:
-    """Return an address of the console; values that are empty are left out."""
+    """Return an address of the console. Empty parameters are omitted."""
     pairs = {name: storable(value) for name, value in values.items() if value not in (None, "", 0, False)}
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 
 
 def compact(number: float) -> str:
-    """Return a number with separators."""
+    """Format a number with separators."""
     return f"{number:,.0f}"
 
 
+MOST_TEXT = 20_000
+"""Maximum number of shown characters of a value."""
+
+
 def pretty(value: Any) -> str:
-    """Return a value as JSON with indents; a string as it is."""
+    """Format a value as indented JSON; a string is unchanged. A long text is truncated."""
+    text = _pretty(value)
+    return (
+        text
+        if len(text) <= MOST_TEXT
+        else f"{text[:MOST_TEXT]} ... {len(text) - MOST_TEXT:,} more characters"
+    )
+
+
+def _pretty(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON in ASCII, so that a form sends back what it got."""
+    """Return a value as JSON in ASCII, so that a form returns it unchanged."""
     return json.dumps(value)
 
 
 def time_of(seconds: float) -> str:
-    """Return a time in UTC; the number itself if no calendar has it."""
+    """Format a time in UTC, or as a number if it is outside the calendar."""
     try:
         return when(seconds)
     except (ValueError, OverflowError, OSError):
@@ -74,7 +87,7 @@ def time_of(seconds: float) -> str:
 
 
 def wait_said(wait: dict[str, Any]) -> str:
-    """Return what would end a wait, whatever the record holds."""
+    """Format the event or time that ends a wait, for any content of the record."""
     try:
         return wait_text(wait)
     except (ValueError, OverflowError, OSError, TypeError):

@@ -1,4 +1,4 @@
-"""What the console looks at, and whom it serves."""
+"""Settings of the console: its sources, its address and its token."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from flink_agents.api.errors.console import UnsafeAddressError
 from flink_agents.plan.model import AgentPlan
 
 JournalReader = Callable[[str, int | None], list[dict[str, Any]]]
-"""Returns the journals of a key, by its canonical text, and of one run of it if there is a number."""
+"""Returns the journals of a key by its canonical text, and by the sequence number of a run if given."""
 
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """What the console looks at. A part that is not named is shown as not set up.
+    """Sources of the console. Pages show which of them are not set.
 
     Attributes:
         trace: Directory or file of trace records.
         trace_topic: Topic of trace records.
-        client: How the brokers are reached: options of kafka-python.
+        client: Options of kafka-python for the connection.
         requests: Topic of requests for approvals.
         signals: Topic that the job reads signals from.
         answers: Topic of the job's answers to requests.
@@ -52,16 +52,16 @@ class ConsoleSettings:
 
 @dataclass(frozen=True)
 class Access:
-    """Whom the console serves.
+    """Address and token of the console.
 
     Attributes:
-        host: The address that it listens at.
+        host: The address to listen at.
         port: Its port.
-        token: What a visitor has to give; None if everybody on this machine may look.
-        names: Further names of the machine in the browser's address, for example behind a proxy.
+        token: Token that visitors need. None: all users of this machine have access.
+        names: Further host names in the browser's address, such as the name of a proxy.
 
     Raises:
-        UnsafeAddressError: The address can be reached from elsewhere, and there is no token.
+        UnsafeAddressError: Other machines reach the address, and there is no token.
     """
 
     host: str = "127.0.0.1"
@@ -79,7 +79,7 @@ class Access:
             )
 
     def admits_host(self, header: str) -> bool:
-        """True if a Host header names this console: no name that others could let point here."""
+        """True if a Host header names this console. Others can point their names to it (DNS rebinding)."""
         name, _, port = header.rpartition(":") if header.rpartition(":")[2].isdecimal() else (header, "", "")
         name = name.strip("[]").lower().rstrip(".")
         if name in {one.lower() for one in self.names}:
@@ -93,7 +93,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches an address."""
+    """True if only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Where the console's records come from: files of the sink ``jsonl``, or a topic of the sink ``kafka``."""
+"""Sources of records: files of the sink ``jsonl``, or a topic of the sink ``kafka``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHUNK = 1 << 20
 
 @dataclass
 class Lines:
-    """Lines that are new.
+    """New lines.
 
     Attributes:
-        place: Where they are from.
+        place: File or topic of the lines.
         lines: The lines.
     """
 
@@ -27,24 +27,24 @@ class Lines:
 
 @dataclass
 class Removed:
-    """A place whose records are no more.
+    """A file that was removed.
 
     Attributes:
-        place: Where they were.
+        place: The file.
     """
 
     place: str
 
 
 class Source(Protocol):
-    """Gives what is new since the last time."""
+    """Returns new lines since the last read."""
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield what is new, in portions."""
+        """Yield new lines in batches."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
@@ -56,7 +56,7 @@ class _Position:
 
 @dataclass
 class TraceFiles:
-    """Follows the files of a directory, or one file. It reads no byte twice.
+    """Follows the files of a directory, or one file. It reads each byte once.
 
     Attributes:
         place: The directory or file.
@@ -66,7 +66,7 @@ class TraceFiles:
     _positions: dict[Path, _Position] = field(default_factory=dict[Path, _Position])
 
     def read(self) -> Iterator[Lines | Removed]:
-        """Yield the lines that were appended. A last line without its end waits for it."""
+        """Yield appended lines. An incomplete last line waits for its end."""
         files = sorted(self.place.rglob(f"*{SUFFIX}")) if self.place.is_dir() else [self.place]
         for gone in self._positions.keys() - set(files):
             del self._positions[gone]
@@ -97,15 +97,15 @@ class TraceFiles:
                     yield Lines(str(file), complete.split(b"\n"))
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: no file stays open between two reads."""
 
 
 class TraceTopic:
-    """Follows a topic of records from its begin.
+    """Follows a topic of records from its start.
 
     Args:
         topic: The topic.
-        client: How the brokers are reached: options of kafka-python.
+        client: Options of kafka-python for the connection.
     """
 
     def __init__(self, topic: str, client: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The timeline of a run: bars on an axis, on which long pauses take little room."""
+"""The timeline of a run: bars on an axis that shortens long pauses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flink_agents.trace.records import TraceRecord
 
 WIDTH = 1000.0
 SQUEEZED = 0.12
-"""Share of the axis that a long pause takes."""
+"""Share of the axis for a long pause."""
 
 LONG = 0.3
-"""A pause is long if it takes more than this share of all other time."""
+"""A pause is long if it takes more than this share of the remaining time."""
 
 MOST_BARS = 500
 
@@ -24,15 +24,15 @@ class Bar:
     """A row of the timeline.
 
     Attributes:
-        label: What it is about.
+        label: Its text.
         kind: Kind of the record; ``waiting`` for a pause between two segments.
         outcome: Its outcome.
-        depth: How deep it is in the tree.
-        x: Where the bar begins, of 1000.
-        width: How wide it is.
-        seconds: How long it took; None if that is not known.
+        depth: Its depth in the tree.
+        x: Start of the bar, of 1000.
+        width: Width of the bar.
+        seconds: Duration; None if it is unknown.
         replayed: True if all of it came from the journal.
-        attributes: What else its record says.
+        attributes: Further facts of its record.
     """
 
     label: str
@@ -52,9 +52,9 @@ class Timeline:
 
     Attributes:
         bars: Its rows.
-        breaks: Where the axis leaves out a pause, of 1000, with its seconds.
-        left_out: How many rows there are beyond the most that are shown.
-        phases: What the run waited for before and between its calls, in seconds.
+        breaks: Positions of shortened pauses, of 1000, with their seconds.
+        left_out: Number of rows beyond the shown ones.
+        phases: Waits of the run before and between its calls, in seconds by reason.
     """
 
     bars: Sequence[Bar]
@@ -64,7 +64,7 @@ class Timeline:
 
 
 class _Axis:
-    """Places times on the axis."""
+    """Maps times to positions on the axis."""
 
     def __init__(self, intervals: Sequence[tuple[float, float]], begin: float, end: float) -> None:
         edges = sorted([(begin, begin), *intervals, (end, end)])
@@ -90,11 +90,11 @@ class _Axis:
 
     @property
     def breaks(self) -> list[tuple[float, float]]:
-        """The middle of each long pause, and its seconds."""
+        """The middle and the seconds of each long pause."""
         return [(self.x(start) + self._squeezed / 2, stop - start) for start, stop in self._long]
 
     def x(self, time: float) -> float:
-        """Return the place of a time."""
+        """Return the position of a time."""
         place, reached = 0.0, self._begin
         for start, stop in self._long:
             if time <= start:
@@ -132,7 +132,7 @@ def timeline(run: RunTrace) -> Timeline:
 
 
 def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:
-    """Return records as a tree, flat: each with its depth, parts behind what they belong to."""
+    """Return records in the order of their tree, each with its depth."""
     spans = {one.span_id for one in records}
     children: dict[str, list[TraceRecord]] = {}
     roots: list[TraceRecord] = []

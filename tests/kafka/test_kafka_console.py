@@ -161,7 +161,7 @@ def test_dead_letters_are_put_back_each_once(desk: Desk) -> None:
     browser = desk.browser
     form = {"topic": desk.letters, "place": [f"{desk.letters}/0/1"], "to": target}
     assert f"1 into {target}" in browser.submit("/dead-letters/redrive", form, "/dead-letters")
-    assert "put back before" in browser.submit("/dead-letters/redrive", form, "/dead-letters")
+    assert "sent back before" in browser.submit("/dead-letters/redrive", form, "/dead-letters")
     assert "no dead letter is chosen" in browser.submit(
         "/dead-letters/redrive", {"topic": desk.letters}, "/dead-letters"
     )

@@ -106,6 +106,11 @@ def test_why_reads_the_watchdog_if_there_is_no_trace(line: dict[str, Any], words
         ] == []
         other = asked("why", "nobody", "--cluster", address)
         assert other.exit_code == 1 and "That proves nothing" in other.output
+        # A checkpoint that failed long ago explains nothing.
+        answers["/jobs/j/checkpoints"]["latest"] = {"failed": {"id": 3}, "completed": {"id": 4}}
+        assert "checkpoint" not in asked("why", "slow", "--cluster", address).output
+        answers["/jobs/j/checkpoints"]["latest"] = {"failed": {"id": 5}, "completed": {"id": 4}}
+        assert "the last one among them" in asked("why", "slow", "--cluster", address).output
     assert all(word in watched(line) for word in words)
 
 

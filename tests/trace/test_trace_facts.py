@@ -118,7 +118,7 @@ class Seen:
         ("limit", Phase.LIMIT, "rate limit of the tool x", 9.0, "waiting", "rate limit of the tool x"),
         ("queued", Phase.QUEUED, "", 9.0, "waiting", "earlier runs of its key"),
         ("client", Phase.CLIENT, "", 9.0, "waiting", "waits for a client"),
-        ("own code", Phase.RUNNING, "", 9.0, "running", "executes its own code since"),
+        ("your code", Phase.RUNNING, "", 9.0, "running", "executes your code since"),
         ("no input", Phase.INPUT, "", 0.0, "waiting", "its input to come again"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +58,7 @@ def why(
     others = bool(rest or requests or store or journal or signals)
     for found, lines in (
         _traced(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others),
-        _approvals(requests, client, key),
+        _approvals(requests, signals, client, key),
         _recorded(store, journal, key),
         *((_logged(rest, key), _trouble(rest)) if rest is not None else ()),
         _answered(signals, answers, client, rest, key, timeout),
@@ -91,7 +92,7 @@ def _traced(place: TracePlace, key: str, others: bool) -> Said:
     return bool(found), rendering.why(found.values(), key)
 
 
-def _approvals(topic: str | None, client: str | None, key: str) -> Said:
+def _approvals(topic: str | None, answers: str | None, client: str | None, key: str) -> Said:
     if topic is None:
         return False, []
     from flink_agents.cli.kafka.topics import client_options
@@ -105,7 +106,10 @@ def _approvals(topic: str | None, client: str | None, key: str) -> Said:
         if encode_key(one.key) in wanted:
             expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
             said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
-            said.append(f"  flink-agents approvals approve {one.id!r}")
+            more = (
+                f"--topic {topic} --signals {answers or 'TOPIC'} --bootstrap-servers {client or 'HOST:PORT'}"
+            )
+            said.append(f"  flink-agents approvals approve {shlex.quote(one.id)} {more}")
     return bool(said), said
 
 
@@ -164,12 +168,19 @@ def _job(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
         told = rest.get(f"{place}/exceptions?maxExceptions=1").get("exceptionHistory", {})
         for entry in told.get("entries", [])[:1]:
             yield f"Its last failure: {str(entry.get('stacktrace', '')).strip().partition(chr(10))[0][:300]}"
-    counts = rest.get(f"{place}/checkpoints").get("counts", {})
-    if counts.get("failed"):
-        yield f"{counts['failed']} checkpoint(s) of the job {job['name']} have failed."
+    checkpoints = rest.get(f"{place}/checkpoints")
+    failed = checkpoints.get("counts", {}).get("failed")
+    if failed and _last_failed(checkpoints.get("latest") or {}):
+        yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
     for vertex in rest.get(place).get("vertices", ()):
         if level := _backpressure(rest, place, vertex["id"]):
             yield f"{vertex['name']} is under {level} backpressure: downstream operators do not keep up."
+
+
+def _last_failed(latest: dict[str, Any]) -> bool:
+    """True if no checkpoint was completed after the last one that failed."""
+    ids = [(latest.get(one) or {}).get("id", -1) for one in ("failed", "completed")]
+    return ids[0] >= ids[1]
 
 
 def _backpressure(rest: ClusterRest, place: str, vertex: str) -> str:

@@ -1,1 +1,1 @@
-"""Makes execution records of what runs do, and queues them for the sinks."""
+"""Creates execution records of runs, and queues them for the sinks."""

@@ -1,4 +1,4 @@
-"""Makes the recorder of a subtask from the options of its job; none if nothing is recorded."""
+"""Creates the recorder of a subtask from the options of its job."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def recorder_of(
 ) -> TraceRecorder | None:
     """Return the recorder of a subtask, or None if the level of all its actions is ``off``.
 
-    A sink that cannot be made is logged and left out: a trace never fails the job.
+    A sink that cannot be created is logged and skipped: a trace never fails the job.
 
     Args:
         config: Options of the job.
-        subtask: Whose records it writes.
-        on_drop: Told how many records were dropped.
+        subtask: The subtask.
+        on_drop: Called with the number of dropped records.
     """
     level, actions = levels_of(config, subtask.agent)
     if level is TraceLevel.OFF and all(one is TraceLevel.OFF for one in actions.values()):
@@ -47,10 +47,10 @@ def recorder_of(
 
 
 def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, TraceLevel]]:
-    """Return the level of an agent, and those of its actions that have their own.
+    """Return the level of an agent, and the levels of actions that have their own.
 
     Raises:
-        TraceOptionError: One is no level.
+        TraceOptionError: A value is not a level.
     """
     own = config.below("trace.levels")
     level: Any = own.get(agent, config.get(AgentOptions.TRACE_LEVEL))
@@ -63,7 +63,7 @@ def check_trace_options(config: Configuration) -> None:
     """Check the options of the trace when a job is defined.
 
     Raises:
-        TraceOptionError: A level is none.
+        TraceOptionError: A value is not a level.
         UnknownTraceSinkError: A sink has no provider.
     """
     for name, level in config.below("trace.levels").items():
@@ -74,7 +74,7 @@ def check_trace_options(config: Configuration) -> None:
 
 
 def sink_names(config: Configuration) -> list[str]:
-    """Return the names of the sinks, each once."""
+    """Return the names of the sinks, without duplicates."""
     names: str = config.get(AgentOptions.TRACE_SINKS)
     return list(dict.fromkeys(name for one in names.split(",") if (name := one.strip())))
 

@@ -1,4 +1,4 @@
-"""The attributes of records: where a run comes from, what ends its waits, what it wrote, how it failed."""
+"""Attributes of records: the origin of a run, its waits, the memory that it wrote, and its error."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _MOST_NAMES = 50
 
 
 def origin_of(run: ObservedRun) -> dict[str, str]:
-    """Return what a run began with: the message, and the span that it continues."""
+    """Return the origin of a run: its message, and the span that it continues."""
     found = {"parent": run.parent, "traceparent": run.traceparent}
     return {name: redaction.hide(text) for name, text in found.items() if text}
 
 
 def written_of(values: Mapping[str, int]) -> dict[str, int]:
-    """Return which memory a run wrote: names without secrets, and sizes."""
+    """Return the memory that a run wrote: names without secrets, and sizes."""
     return {redaction.hide(name): size for name, size in sorted(values.items())[:_MOST_NAMES]}
 
 
 def wait_of(wait: Any) -> dict[str, Any]:
-    """Return what would end a wait of a suspended run."""
+    """Return the event or time that ends a wait of a suspended run."""
     return {
         "kind": wait.kind,
         "name": wait.name,
@@ -38,7 +38,7 @@ def wait_of(wait: Any) -> dict[str, Any]:
 
 
 def told_of(error: BaseException) -> dict[str, Any]:
-    """Return an error for people: its class, its text, and the author's line."""
+    """Return an error as attributes: its class, its message, and the line of your code."""
     told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), _MOST_ERROR)}
     frames = traceback.extract_tb(error.__traceback__)
     own = [

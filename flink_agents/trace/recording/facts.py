@@ -1,6 +1,6 @@
-"""Tells what the result of a durable call says of a request: model, tokens, price, why the answer ended.
+"""Reads facts about a request from the result of a durable call: model, tokens, price, finish reason.
 
-They are numbers and names only, and so are recorded at the level ``calls``, too.
+They are only numbers and names, so the level ``calls`` records them, too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MOST = 200
 
 
 def facts_of(value: Any, function: str = "") -> dict[str, Any]:
-    """Return what the result of a call says of a request; empty if it was none.
+    """Return facts about a request from the result of a call; empty if the call is not a request.
 
     Args:
-        value: What the call returned: a recorded answer of a chat model, one of a whole agent, or what a
-            vector store found.
+        value: The result: a recorded response of a chat model or a Pydantic AI agent, or the documents that
+            a vector store found.
         function: Name of the call.
     """
     if isinstance(value, list | tuple) and operation_of(function).kind == RETRIEVAL:

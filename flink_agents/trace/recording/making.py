@@ -1,4 +1,4 @@
-"""Makes records of what the recorder noted, in the thread of the writer."""
+"""Creates records from the recorder's notes, in the thread of the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flink_agents.trace.records import TraceRecord, run_id_of, span_id, trace_of
 
 @dataclass(frozen=True)
 class TracedSubtask:
-    """What all records of a subtask have in common.
+    """The fields that all records of a subtask share.
 
     Attributes:
         job: Identity of the job.
@@ -32,10 +32,10 @@ class TracedSubtask:
 
 
 class RecordMaker:
-    """Makes the records of a subtask. Called by one thread.
+    """Creates the records of a subtask. Called by one thread.
 
     Args:
-        subtask: What all records have in common.
+        subtask: The fields that all records share.
     """
 
     def __init__(self, subtask: TracedSubtask) -> None:
@@ -56,7 +56,7 @@ class RecordMaker:
         now: float,
         replayed: bool,
     ) -> TraceRecord:
-        """Make a record."""
+        """Create a record."""
         subtask, context = self._subtask, run.traceparent
         job, number = identity or subtask.job, run.sequence_number
         known = self._latest

@@ -1,4 +1,4 @@
-"""Makes execution records of what it is told of runs. One for each subtask with a trace."""
+"""Creates execution records from the events of runs. Each subtask with a trace has one recorder."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 _CALLS, _CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
 
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
-"""The phases in which a run stands for one that begins later."""
+"""The phases of a run that has not started yet."""
 
 _STARTED = (Phase.QUEUED, Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD)
-"""The phases that only a run outside of Flink's thread comes to: it gets a record when it starts."""
+"""The phases of runs on the event loop. Such a run gets a record when it starts."""
 
 
 class TraceRecorder(RunObserver):
-    """Writes records of runs.
+    """Records runs.
 
     Args:
-        subtask: What all records have in common.
-        level: How much is recorded.
+        subtask: The fields that all records share.
+        level: Level of the agent.
         actions: Levels of single actions.
-        writer: Takes the records.
-        percent: Share of the keys that are recorded.
-        most_content: How many characters of a content are recorded.
-        now: The time in seconds since the epoch.
-        clock: What the phases of runs are timed with.
+        writer: Receives the records.
+        percent: Percentage of keys that are recorded.
+        most_content: Maximum number of characters of a request or result.
+        now: Returns the time in seconds since the epoch.
+        clock: Returns the time in seconds by which the phases of runs are measured.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class TraceRecorder(RunObserver):
 
     @property
     def writer(self) -> TraceWriter:
-        """What takes the records."""
+        """The writer of the records."""
         return self._writer
 
     @property
     def known(self) -> int:
-        """How many runs it keeps something of: those that have not ended."""
+        """Number of runs that have not ended, and so are kept in memory."""
         return len(self._segments)
 
     # -- runs -------------------------------------------------------------------------
 
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
-        """Record the begin, the suspension or the end of a run."""
+        """Record the start, the suspension or the end of a run."""
         phase = run.phase
         if phase in _START_LESS:
             if phase is Phase.INPUT and self._samples(run):
@@ -131,13 +131,13 @@ class TraceRecorder(RunObserver):
             )
 
     def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
-        """Note which memory a run wrote: names and sizes, no values."""
+        """Note the memory that a run wrote: names and sizes, no values."""
         segment = self._segments.get(run)
         if segment is not None:
             segment.written = {**(segment.written or {}), **values}
 
     def look(self) -> None:
-        """Record what runs do that have been in one phase for a while. Called by the writer's thread."""
+        """Record runs that have been in one phase for a while. Called by the writer's thread."""
         now = self._clock()
         for run, segment in list(self._segments.items()):
             phase, since = run.phase, run.since
@@ -160,9 +160,9 @@ class TraceRecorder(RunObserver):
 
         Args:
             run: The run.
-            waits_for: What it waits for; empty if it executes the author's code.
-            since: Since when, by the clock of phases.
-            more: What else there is to say.
+            waits_for: The reason of its wait; empty if it executes your code.
+            since: Start of the phase, by the clock of phases.
+            more: Further attributes.
         """
         begun = round(self._now() - (self._clock() - since), 3) if since else None
         attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
@@ -171,7 +171,7 @@ class TraceRecorder(RunObserver):
         return partial(made, attributes, None, self._now(), False)
 
     def closed(self) -> None:
-        """Write what is queued."""
+        """Write all queued records."""
         self._writer.close()
 
     # -- actions ----------------------------------------------------------------------
@@ -190,13 +190,13 @@ class TraceRecorder(RunObserver):
         self._action(run, segment, action, "ok", seconds, {"inline": inline, **more})
 
     def events_sent(self, run: ObservedRun, action: str, event_types: Sequence[str]) -> None:
-        """Note which events an attempt of an action sent: their types, no values."""
+        """Note the types of the events that an attempt of an action sent."""
         segment = self._segments.get(run)
         if segment is not None:
             segment.sent = tuple(event_types)
 
     def _unfold(self, run: ObservedRun, segment: Segment) -> None:
-        """Give the actions so far records of their own, since the run takes longer, or has more to tell."""
+        """Create a record for each action so far: the run is too long or too eventful for one record."""
         folded, segment.folded = segment.folded, None
         for action, seconds, sent in folded or ():
             more = {"sent": counted(sent)} if sent else {}
@@ -218,7 +218,7 @@ class TraceRecorder(RunObserver):
             segment.retries[action] += 1
 
     def action_replayed(self, run: ObservedRun, action: str) -> None:
-        """Note an action that came from its record: it is recorded already."""
+        """Note an action that is replayed. It has a record already."""
         segment = self._segments.get(run)
         if segment is not None:
             self._unfold(run, segment)
@@ -249,7 +249,7 @@ class TraceRecorder(RunObserver):
     # -- calls ------------------------------------------------------------------------
 
     def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
-        """Note when a durable call began."""
+        """Note the start of a durable call."""
         segment = self._segments.get(run)
         if segment is not None:
             self._unfold(run, segment)
@@ -264,7 +264,7 @@ class TraceRecorder(RunObserver):
     def call_attempt_failed(
         self, run: ObservedRun, action: str, function: str, attempt: int, error: BaseException
     ) -> None:
-        """Record an attempt of a durable call that another one follows: it says why the call takes long."""
+        """Record a failed attempt of a durable call that is retried."""
         segment = self._segments.get(run)
         opened = segment.open.get((action, function)) if segment is not None else None
         if opened and self._wants(action, _CALLS):
@@ -297,11 +297,11 @@ class TraceRecorder(RunObserver):
         self._call(run, action, function, "ok", {})
 
     def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
-        """Record a durable call that failed for good."""
+        """Record a durable call that failed after its last attempt."""
         self._call(run, action, function, "failed", told_of(error))
 
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
-        """Note a call that got its recorded outcome: it is recorded already."""
+        """Note a call that is replayed. It has a record already."""
         segment = self._segments.get(run)
         if segment is not None:
             segment.calls[action, function] += 1

@@ -1,1 +1,1 @@
-"""Sinks of the trace. Each is found by its name; one imports no other."""
+"""Sinks of the trace. A job loads them by name; no sink imports another one."""

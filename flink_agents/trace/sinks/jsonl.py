@@ -1,4 +1,4 @@
-"""Writes records as lines of JSON: files of one subtask, rotated by size and age, bounded in total."""
+"""Writes records as lines of JSON to the files of a subtask, which are rotated and limited in total size."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SUFFIX = ".trace.jsonl"
 
 
 class JsonlSink:
-    """Appends records to files of a directory. Each attempt of a subtask begins a file of its own.
+    """Appends records to files of a directory. Each task attempt starts its own file.
 
     Args:
-        directory: Where the files are; made if it is missing.
-        prefix: What the names of this subtask's files begin with.
-        file_bytes: Size from which on a new file begins.
-        file_seconds: Age from which on a new file begins.
-        total_bytes: How much the files of the subtask may hold; the oldest ones are removed.
-        now: The time in seconds since the epoch.
+        directory: Directory of the files, which is created if it does not exist.
+        prefix: Start of the names of this subtask's files.
+        file_bytes: Size at which a new file starts.
+        file_seconds: Age at which a new file starts.
+        total_bytes: Maximum total size of the subtask's files. The oldest files are removed.
+        now: Returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class JsonlSink:
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> JsonlSink:
-        """Make the sink of a subtask from the options of its job."""
+        """Create the sink of a subtask from the options of its job."""
         read = target.config.get
         return cls(
             Path(read(AgentOptions.TRACE_DIRECTORY)).expanduser(),
@@ -62,7 +62,7 @@ class JsonlSink:
         )
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Append records. After an error, the next call begins a new file."""
+        """Append records. After an error, the next call starts a new file."""
         try:
             lines: list[bytes] = []
             size = 0
@@ -117,12 +117,12 @@ class JsonlSink:
             sizes.pop(0)
 
     def _is_own(self, path: Path) -> bool:
-        """True if no other agent, whose name begins alike, wrote the file."""
+        """True if this agent wrote the file, and not one whose name has the same start."""
         rest = path.name.removeprefix(self._prefix)
         return re.fullmatch(r"\d{13}-[0-9a-f]{8}" + re.escape(SUFFIX), rest) is not None
 
     def _abandon(self) -> None:
-        """Let go of a file that cannot be written. A line that was cut stays at its end."""
+        """Close a file that cannot be written. Its last line may be truncated."""
         file, self._file = self._file, None
         if file is not None:
             try:

@@ -1,4 +1,4 @@
-"""Writes records into a Kafka topic, keyed by the id of their run."""
+"""Writes records to a Kafka topic, keyed by the id of their run."""
 
 from __future__ import annotations
 

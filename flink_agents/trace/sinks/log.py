@@ -1,4 +1,4 @@
-"""Writes records into the log of the TaskManager: one line each, with the words ``agent-trace`` first."""
+"""Writes each record to the log of the TaskManager, as a line that starts with ``agent-trace``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MARK = "agent-trace "
 
 
 class LogSink:
-    """Logs records at the level ``INFO``. One that is too long for a line loses its attributes."""
+    """Logs records at the level ``INFO``. A record that is too long for a line loses its attributes."""
 
     def __init__(self) -> None:
         self._log = bounded_logger("flink_agents.trace.records")
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> LogSink:
-        """Make the sink of a subtask."""
+        """Create the sink of a subtask."""
         return cls()
 
     def write(self, records: Sequence[TraceRecord]) -> None:

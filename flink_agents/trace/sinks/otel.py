@@ -1,7 +1,7 @@
 """Exports records as OpenTelemetry spans over OTLP/HTTP, named by the GenAI conventions (extra ``otel``).
 
-A span is exported at most once: records of starts and of replayed work become none, and a batch that the
-collector does not take is dropped. A live job also exports histograms of tokens and durations.
+A span is exported at most once. Records of starts and of replayed work become no spans, and a batch that the
+collector rejects is dropped. A running job also exports histograms of tokens and durations.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class OtelSink:
     """Sends spans to a collector.
 
     Args:
-        endpoint: Address of the collector for traces; by default what ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
-        seconds: How long an export may take, with its retries.
-        histograms: Counts requests to models; None if only spans are sent.
+        endpoint: Address of the collector for traces. Default: ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        seconds: Time limit of an export, including its retries.
+        histograms: Counts requests to models. None: only spans are exported.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OtelSink:
 
     @classmethod
     def from_target(cls, target: TraceTarget) -> OtelSink:
-        """Make the sink of a subtask from the options of its job."""
+        """Create the sink of a subtask from the options of its job."""
         endpoint = target.config.get(AgentOptions.TRACE_OTLP_ENDPOINT)
         histograms = GenAiHistograms(endpoint, target.agent, target.subtask, EXPORT_SECONDS)
         return cls(endpoint, histograms=histograms)
@@ -62,7 +62,7 @@ class OtelSink:
         """Export the spans of ``records``.
 
         Raises:
-            TraceError: The collector did not take them.
+            TraceError: The collector did not accept them.
         """
         from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -78,17 +78,23 @@ class OtelSink:
             )
 
     def close(self) -> None:
-        """Export what is left, and close the connections."""
+        """Export the rest, and close the connections."""
         if self._histograms is not None:
             self._histograms.close()
         self._exporter.shutdown()
 
 
 def spans_of(records: Iterable[TraceRecord]) -> Iterable[Any]:
-    """Return a span for each record that is one: what has ended, and is no replay."""
+    """Yield a span for each record about something that ended and was not replayed."""
     for record in unfolded(records):
-        if record.is_end and not record.replayed:
-            yield span_of(record)
+        if not record.is_end or record.replayed:
+            continue
+        try:
+            span = span_of(record)
+        except ValueError:
+            # Another program wrote the record: its ids are not hexadecimal.
+            continue
+        yield span
 
 
 def span_of(record: TraceRecord) -> Any:
@@ -120,7 +126,7 @@ def span_of(record: TraceRecord) -> Any:
 
 @lru_cache(maxsize=64)
 def _resource(agent: str, job: str) -> Any:
-    """Return the resource of an agent: it reads the environment, so not for each span."""
+    """Return the resource of an agent. Cached, since creating it reads the environment."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({"service.name": agent, "flink.job.identity": job})
@@ -134,7 +140,7 @@ _OPERATIONS = {
     operations.RETRIEVAL: ("retrieval", "gen_ai.data_source.id"),
     operations.MEMORY: ("update_memory", "gen_ai.data_source.id"),
 }
-"""What the conventions call the kinds of calls: operation, and the attribute that has the target."""
+"""Names of the conventions by kind of call: the operation, and the attribute of its target."""
 
 _MCP_TOOL = "call_tool:"
 _MCP_METHODS = {
@@ -155,11 +161,11 @@ _FACTS = {
     "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
     "finish_reason": "gen_ai.response.finish_reasons",
 }
-"""What the conventions call the facts of a request to a model."""
+"""Names of the conventions for facts about a request to a model."""
 
 
 def _parent(record: TraceRecord) -> str | None:
-    """Return the span that a record belongs to: that of a run may be one of another system."""
+    """Return the parent span of a record. The parent of a run may belong to another system."""
     context = record.attributes.get("traceparent")
     if record.kind == "run" and record.parent_id is None and isinstance(context, str):
         return span_of_context(context)
@@ -167,7 +173,7 @@ def _parent(record: TraceRecord) -> str | None:
 
 
 def _name(record: TraceRecord) -> tuple[str, str]:
-    """Return the name of a span, and its operation."""
+    """Return the name and the operation of a span."""
     if record.kind in ("run", "agent"):
         return f"invoke_agent {record.name}", "invoke_agent"
     if record.kind == "call":

@@ -1,6 +1,6 @@
 """Exports histograms of tokens and durations of requests to models, named by the GenAI conventions.
 
-They follow from the records of calls. A replay makes no record of a call, so each request counts once.
+They are computed from the records of calls. A replay records no call, so each request counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKENS, DURATION = "gen_ai.client.token.usage", "gen_ai.client.operation.duratio
 
 _TOKEN_BOUNDS = [4.0**power for power in range(14)]
 _SECONDS_BOUNDS = [0.01 * 2.0**power for power in range(14)]
-"""The boundaries of buckets that the conventions name."""
+"""Bucket boundaries of the conventions."""
 
 _NAMES = {operations.CHAT: "chat", operations.EMBEDDING: "embeddings"}
 _TOKEN_TYPES = {"input_tokens": "input", "output_tokens": "output"}
@@ -33,15 +33,15 @@ _TRACES, _METRICS = "/v1/traces", "/v1/metrics"
 class GenAiHistograms:
     """Counts requests of one subtask, and exports the histograms every minute from a thread of the SDK.
 
-    Values are cumulative: an export that fails loses nothing. Each task attempt is a series of its own, by
+    Values are cumulative, so a failed export loses nothing. Each task attempt is a series of its own, by
     ``service.instance.id``.
 
     Args:
-        endpoint: Address of the collector for traces; that for metrics follows from it. By default, what
-            ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`` says.
+        endpoint: Address of the collector for traces, from which the one for metrics is derived. Default:
+            ``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_METRICS_ENDPOINT``.
         agent: Name of the agent.
         subtask: Number of the subtask.
-        seconds: How long an export may take, with its retries.
+        seconds: Time limit of an export, including its retries.
     """
 
     def __init__(self, endpoint: str | None, agent: str, subtask: int, seconds: float) -> None:
@@ -65,7 +65,7 @@ class GenAiHistograms:
                 self._count(record, _NAMES[kind], target)
 
     def close(self) -> None:
-        """Export what was counted, in bounded time."""
+        """Export all counts, in bounded time."""
         provider, self._provider, self._wanted = self._provider, None, False
         if provider is not None:
             provider.shutdown(timeout_millis=self._seconds * 1000)
@@ -107,7 +107,7 @@ class GenAiHistograms:
         return True
 
     def _open(self) -> None:
-        """Make the histograms, when the first request is counted."""
+        """Create the histograms when the first request is counted."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # pyright: ignore[reportMissingImports]
             OTLPMetricExporter,
         )

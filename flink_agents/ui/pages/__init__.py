@@ -1,1 +1,1 @@
-"""The pages: each module has the handlers of one part of the console."""
+"""Pages of the console. Each module has the handlers of one part."""

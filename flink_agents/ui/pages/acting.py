@@ -1,4 +1,4 @@
-"""Waiting, approvals, dead letters and signals: where people decide."""
+"""Pages of waits, approvals, dead letters and signals, on which you decide."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ ARGUMENT = "argument:"
 
 Form = Mapping[str, list[str]]
 
+MOST_SHOWN = 200
+"""Maximum number of requests on the page of approvals."""
+
 
 def waiting(view: View, request: Request) -> Response:
-    """List the keys that wait, and what would end each wait."""
+    """List the waiting keys, and the events or times that end their waits."""
     agent = request.query_params.get("agent", "")
     rows = queries.waiting(view.index, agent)
     pending = view.outside.requests()
@@ -35,20 +38,33 @@ def waiting(view: View, request: Request) -> Response:
 
 
 def key_of_request(asked: ApprovalRequest) -> str:
-    """Return the canonical text of the key whose run asks."""
+    """Return the canonical text of the key whose run requests the approval."""
     return wait_of_request(asked.id).rsplit("|", 4)[0]
 
 
 def approvals(view: View, request: Request) -> Response:
-    """List the pending requests for approvals."""
+    """List the pending requests for approvals, the oldest first."""
+    reading, text = view.outside.requests(), request.query_params.get("q", "").strip()
+    found = [one for one in (reading.value if reading else None) or () if _matches(one, text)]
     return view.page(
         request,
         "approvals.html",
-        reading_=view.outside.requests(),
+        reading_=reading,
+        found=found[:MOST_SHOWN],
+        left_out=max(0, len(found) - MOST_SHOWN),
+        q=text,
         sent=view.outside.sent,
         plain=plain,
         key_of=key_of_request,
     )
+
+
+def _matches(asked: ApprovalRequest, text: str) -> bool:
+    """True if the key, the agent, the tool or an argument of a request contains a text."""
+    if not text:
+        return True
+    values = (asked.key, asked.agent, asked.what, *asked.arguments.values())
+    return any(text.lower() in str(value).lower() for value in values)
 
 
 def approval(view: View, request: Request) -> Response:
@@ -91,7 +107,7 @@ def answer(view: View, request: Request) -> Response:
 
 
 def _changed(form: Form) -> dict[str, Any] | None:
-    """Return the arguments that somebody changed; None if nobody did."""
+    """Return the changed arguments; None if they are unchanged."""
     changed: dict[str, Any] = {}
     for field, values in form.items():
         if field.startswith(ARGUMENT):
@@ -110,17 +126,17 @@ def _changed(form: Form) -> dict[str, Any] | None:
 
 
 def dead_letters(view: View, request: Request) -> Response:
-    """List dead letters, with a form to put them back."""
+    """List dead letters, with a form to send them back."""
     return view.page(request, "dead_letters.html", topics=view.outside.letters())
 
 
 def redrive(view: View, request: Request) -> Response:
-    """Put dead letters back."""
+    """Send dead letters back."""
 
     def act(form: Form) -> str:
         to = first(form, "to").strip() or None
         done = view.outside.redrive(first(form, "topic"), form.get("place", []), to)
-        return "put back: " + ", ".join(f"{number} into {topic}" for topic, number in done.items())
+        return "sent back: " + ", ".join(f"{number} into {topic}" for topic, number in done.items())
 
     return view.do(request, act, "/dead-letters")
 
@@ -157,7 +173,7 @@ def send(view: View, request: Request) -> Response:
 
 
 def _key(text: str) -> Any:
-    """Return the key that somebody wrote: JSON, or else the text itself."""
+    """Parse the key in a form: JSON, otherwise the text itself."""
     try:
         return json_of(text, "the key")
     except RejectedAnswerError:

@@ -1,4 +1,4 @@
-"""Keys: what becomes of one, its runs and its journal."""
+"""Pages of keys: state, runs and journal of a key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flink_agents.ui.rendering import link
 
 
 def keys(view: View, request: Request) -> Response:
-    """Show a key, or the form that asks for one."""
+    """Show a key, or the form to enter one."""
     given = request.query_params.get("key", "").strip()
     raw = request.query_params.get("raw", "")
     canonical = raw or _known(view, given)
@@ -42,7 +42,7 @@ def keys(view: View, request: Request) -> Response:
 
 
 def inspect(view: View, request: Request) -> Response:
-    """Ask the job itself what there is of a key."""
+    """Ask the job itself about a key."""
 
     def act(form: Mapping[str, list[str]]) -> str:
         try:
@@ -69,7 +69,7 @@ def journal(view: View, request: Request) -> Response:
 
 
 def _as_written(canonical: str) -> str:
-    """Return a key as the form of signals takes it: JSON, so that "7" is not 7."""
+    """Return a key as JSON for the form of signals, so that "7" differs from 7."""
     try:
         return json.dumps(decode_key(canonical, from_outside=True))
     except Exception:  # no key yet, a redacted one, or one of a class
@@ -93,7 +93,7 @@ def _recent(view: View) -> list[Any]:
 
 
 def _known(view: View, given: str) -> str:
-    """Return the canonical text that somebody means: the first one with runs; else that of the text."""
+    """Return the canonical text of an entered key: the first one with runs, otherwise that of the string."""
     forms = list(_forms(given)) if given else []
     for form in forms:
         if view.index.ask("SELECT 1 FROM runs WHERE key = ? LIMIT 1", [storable(form)]):

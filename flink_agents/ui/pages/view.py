@@ -1,4 +1,4 @@
-"""What all pages share: their parts, their frame, and what they say after a form was sent."""
+"""Shared parts of all pages: their sources, their frame, and the message after a form was sent."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ NAVIGATION = (
 
 @dataclass
 class View:
-    """The parts that pages are made from.
+    """The sources and templates of pages.
 
     Attributes:
-        settings: What the console looks at.
-        index: The records.
-        outside: Brokers and Flink.
+        settings: Sources of the console.
+        index: Index of the records.
+        outside: Access to brokers and to Flink.
         templates: The templates.
-        said: What a visitor is told on the next page, by session.
+        said: Messages for the next page, by session.
     """
 
     settings: ConsoleSettings
@@ -49,7 +49,7 @@ class View:
     said: dict[str, deque[tuple[str, str]]] = field(default_factory=dict[str, deque[tuple[str, str]]])
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Render a page."""
         text = self.templates.get_template(template).render(
             navigation=NAVIGATION,
             here="/" + request.url.path.strip("/").partition("/")[0],
@@ -65,13 +65,13 @@ class View:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)
 
     def tell(self, request: Request, kind: str, text: str) -> None:
-        """Tell a visitor something on the next page."""
+        """Show a message to a visitor on the next page."""
         if len(self.said) > 1000:
             self.said.clear()
         self.said.setdefault(request.state.session, deque(maxlen=5)).append((kind, text))
 
     def do(self, request: Request, act: Callable[[Mapping[str, list[str]]], str], back: str) -> Response:
-        """Do what a form asks for, and lead back to a page that says what came of it."""
+        """Execute a form, and redirect to a page that shows the result."""
         try:
             self.tell(request, "good", act(request.state.form))
         except AgentsError as error:
@@ -85,7 +85,7 @@ def first(form: Mapping[str, list[str]], name: str) -> str:
 
 
 def number(text: str | None, least: int = 0, most: int = 1_000_000) -> int:
-    """Return the number in a text; the least one if it is none."""
+    """Return the number in a text, or the minimum if it is not a number."""
     try:
         return min(max(int(text or least), least), most)
     except ValueError:

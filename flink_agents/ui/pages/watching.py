@@ -1,4 +1,4 @@
-"""Overview, agents, runs and one run."""
+"""Pages of jobs, agents, runs and a single run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _calls(view: View, agent: str) -> list[dict[str, Any]]:
 
 
 def runs(view: View, request: Request) -> Response:
-    """List runs, by what a visitor looks for."""
+    """List runs, with search and filters."""
     given = request.query_params
     asked = RunFilter(
         status=given.get("status", "") if given.get("status") in queries.STATUSES else "",

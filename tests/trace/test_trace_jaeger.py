@@ -1,0 +1,124 @@
+"""A real collector takes the spans of a job and of recorded traces, and its API returns their trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RetryPolicy, RunnerContext
+from flink_agents.cli.main import app
+from flink_agents.testing import OperatorHarness
+from flink_agents.testing.models import ScriptedModel, ToolCall
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.otel import span_of
+from tests.trace.jaegers import Jaeger, Span, jaeger
+from tests.trace.test_trace_records import PLAIN
+
+pytestmark = [pytest.mark.own_conditions, pytest.mark.nightly]
+
+FAILURES: list[str] = []
+
+
+def model() -> ScriptedModel:
+    return ScriptedModel([ToolCall("price", {"item": "tea"}), "three"] * 4)
+
+
+def price(item: str) -> int:
+    """Price an item."""
+    return len(item)
+
+
+async def handle(event: Any, ctx: RunnerContext) -> OutputEvent:
+    said = (await ctx.chat("clerk", "which?")).output
+
+    async def charge() -> str:
+        if event.input not in FAILURES:
+            FAILURES.append(event.input)
+            raise ConnectionError("the till is away")
+        return "charged"
+
+    await ctx.durable_execute_async(charge, retry=RetryPolicy(max_attempts=2, initial_interval=0.001))
+    if event.input == "fail":
+        raise ValueError("no such order")
+    paid = await ctx.wait_for_signal("paid")
+    return OutputEvent(output=[said, paid])
+
+
+def agent() -> Agent:
+    """Asks a model, which calls a tool; charges, at the second attempt; and waits for the payment."""
+    clerk = Agent(name="clerk").add_action("handle", [InputEvent], handle, on_error="dead-letter")
+    clerk.add_resource("price", "tool", price)
+    clerk.add_resource("clerk", "chat_model", ChatModel(clazz=f"{__name__}:model", tools=["price"]))
+    return clerk
+
+
+def run(config: dict[str, Any], **conditions: Any) -> None:
+    FAILURES.clear()
+    with OperatorHarness(agent(), lambda value: value, config=config, **conditions) as harness:
+        harness.push_all(["order", "fail"])
+        assert harness.signal("order", "paid", 7) == [["three", 7]]
+        assert len(harness.dead_letters) == 1
+
+
+def wanted(records: list[TraceRecord]) -> dict[str, dict[str, Any]]:
+    """The spans of recorded runs, by trace and id."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in records:
+        if one.is_end and not one.replayed:
+            found.setdefault(one.trace_id, {})[one.span_id] = span_of(one)
+    return found
+
+
+def check(collector: Jaeger, records: list[TraceRecord]) -> dict[str, Span]:
+    """Compare the traces of a collector with records; returns all spans by their names."""
+    named: dict[str, Span] = {}
+    expected = wanted(records)
+    assert len(expected) == 2
+    for trace, spans in expected.items():
+        got = collector.spans(trace, len(spans))
+        assert got.keys() == spans.keys()
+        for id, span in spans.items():
+            one = got[id]
+            parent = "" if span.parent is None else f"{span.parent.span_id:016x}"
+            assert (one.name, one.parent) == (span.name, parent)
+            assert one.links == tuple(f"{link.context.span_id:016x}" for link in span.links)
+            assert one.resource["service.name"] == "clerk"
+            assert one.attributes.keys() == span.attributes.keys()
+        named |= {one.name: one for one in got.values()}
+        roots = [one for one in got.values() if not one.parent]
+        assert [one.name for one in roots] == ["invoke_agent clerk"]
+    return named
+
+
+def test_a_collector_has_the_traces_of_a_job_and_of_files(tmp_path: Path) -> None:
+    with jaeger(tmp_path) as collector:
+        live = {
+            "trace.level": "calls",
+            "trace.sinks": "otel,jsonl",
+            "trace.directory": str(tmp_path / "live"),
+        }
+        run(live | {"trace.otlp-endpoint": collector.address, "job-identifier": "live"}, **PLAIN)
+        spans = check(collector, list(read_files(tmp_path / "live")))
+        expected = {"invoke_agent clerk", "action handle", "chat scripted", "execute_tool price"}
+        assert expected <= spans.keys() and any(name.endswith("charge") for name in spans)
+        chat, tool_call = spans["chat scripted"], spans["execute_tool price"]
+        assert chat.attributes["gen_ai.operation.name"] == "chat"
+        assert chat.attributes["gen_ai.request.model"] == "scripted"
+        assert int(chat.attributes["gen_ai.usage.input_tokens"]) > 0
+        assert tool_call.attributes["gen_ai.tool.name"] == "price"
+        # What is replayed has no second span: the same job with a replay of each run, in files, then sent.
+        recorded = {"trace.level": "calls", "trace.directory": str(tmp_path / "files")}
+        replayed = PLAIN | {"forced_replay": True}
+        run(recorded | {"job-identifier": "recorded"}, **replayed)
+        for key in ("order", "fail"):
+            sent = CliRunner().invoke(
+                app, ["trace", "--key", key, "--path", str(tmp_path / "files"), "--otlp", collector.address]
+            )
+            assert sent.exit_code == 0 and "sent 1 run(s)" in sent.output, sent.output
+        found = list(read_files(tmp_path / "files"))
+        check(collector, found)
+        assert len(by_run(found)) == 2
