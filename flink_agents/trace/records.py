@@ -150,8 +150,9 @@ class TraceRecord:
                     fix="upgrade the package that reads the trace",
                 )
             check_fields(values)
-            known = {name: values[name] for name in _NAMES if name in values}
-            return cls(**(known | {"attributes": well_formed(values["attributes"])}))
+            known: dict[str, Any] = {name: values[name] for name in _NAMES if name in values}
+            known["attributes"] = well_formed(values["attributes"])
+            return cls(**known)
         except (KeyError, TypeError, AttributeError) as error:
             raise _no_record(str(values)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +39,13 @@ def safe(text: str) -> str:
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
 
 
+def age(run: RunTrace, now: float | None = None) -> float:
+    """Return the seconds of a run: until its end, or until now if it waits or executes."""
+    if run.status in ("running", "waiting", "suspended"):
+        return max(0.0, (time.time() if now is None else now) - run.begun)
+    return run.seconds
+
+
 def run_row(run: RunTrace) -> dict[str, Any]:
     """Return a run as a row of a table."""
     last = run.last
@@ -49,18 +57,29 @@ def run_row(run: RunTrace) -> dict[str, Any]:
         "sequence": last.sequence_number,
         "status": run.status,
         "begun": when(run.begun),
-        "took": took(run.seconds),
+        "took": took(age(run)),
         "calls": sum(one.kind == "call" for one in run.records),
-        "error": f"{error['error']}: {error.get('message', '')}" if error else "",
+        "error": _error_line(error) if error else "",
     }
 
 
-def tree(run: RunTrace) -> Iterator[str]:
-    """Yield the lines of a run's tree."""
+def _error_line(error: Mapping[str, Any]) -> str:
+    """Return class, first line and place of an error."""
+    where = f" at {error['where']}" if error.get("where") else ""
+    return f"{error['error']}: {str(error.get('message', '')).strip().partition(chr(10))[0]}{where}"
+
+
+def tree(run: RunTrace, key: str | None = None) -> Iterator[str]:
+    """Yield the lines of a run's tree, and what an unfinished run waits for.
+
+    Args:
+        run: The run.
+        key: Its key as shown. Default: the canonical text.
+    """
     last = run.last
     yield safe(
-        f"run {run.run_id}  {last.agent}  key {last.key}  sequence {last.sequence_number}  "
-        f"{run.status}  {when(run.begun)}  {took(run.seconds)}"
+        f"run {run.run_id}  {last.agent}  key {last.key if key is None else key}  "
+        f"sequence {last.sequence_number}  {run.status}  {when(run.begun)}  {took(age(run))}"
         + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
     roots = run.roots()
@@ -68,6 +87,8 @@ def tree(run: RunTrace) -> Iterator[str]:
     tops += [child for one in roots if one not in tops for child in run.children(one.span_id)]
     tops.sort(key=lambda one: one.time - (one.seconds or 0.0))
     yield from _branches(run, tops, "")
+    if run.status in UNFINISHED:
+        yield from map(safe, list(_unfinished(run))[1:])
 
 
 def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Iterator[str]:
@@ -121,6 +142,8 @@ def wait_text(wait: dict[str, Any]) -> str:
     """Format the events and times that end a wait."""
     deadline = wait.get("deadline")
     at = when(deadline / 1000) if deadline is not None else ""
+    if wait.get("for"):
+        return str(wait["for"]) + (f" since {when(wait['since'])}" if wait.get("since") else "")
     name = wait.get("name")
     if name is None:
         return f"the timer at {at}" if at else "a timer"
@@ -138,12 +161,22 @@ def why(runs: Iterable[RunTrace], key: str) -> list[str]:
         ]
     unfinished = [one for one in found if one.status in UNFINISHED]
     if not unfinished:
-        return ["Nothing of the key is unfinished.", *_ended(found[-1])]
+        return ["Nothing of the key is unfinished.", *_ended(found[-1]), *_dead(found)]
     unfinished.sort(key=lambda one: one.last.sequence_number)
     told = [line for one in unfinished[:1] for line in _unfinished(one)]
     if len(unfinished) > 1:
         told.append(f"{len(unfinished) - 1} further run(s) of the key have not ended, and may wait for it.")
-    return told
+    return told + _dead(found)
+
+
+def _dead(runs: Sequence[RunTrace]) -> list[str]:
+    """Count the dead letters among runs that are not the last one."""
+    dead = [one for one in runs if one.status == "dead-lettered"]
+    if not dead:
+        return []
+    last = max(dead, key=lambda one: one.ended)
+    said = f"{len(dead)} of its {len(runs)} recorded runs became dead letters, the last at {when(last.ended)}"
+    return [f"{said}: run {last.run_id}.", *_error(last.last)]
 
 
 def _ended(run: RunTrace) -> list[str]:
@@ -168,7 +201,7 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
         yield "Flink restarts the task if its restart strategy allows it, and repeats the run."
         return
     yield f"{name} has not ended. It began at {when(run.begun)}; its last record is from {when(run.ended)}."
-    yield from _going_on(run)
+    yield from activity(run)
     failed = [one for one in run.records if one.outcome == "failed" and one.kind != "run"]
     if failed:
         kind = "Durable call" if failed[-1].kind in ("call", "attempt") else failed[-1].kind.capitalize()
@@ -176,7 +209,7 @@ def _unfinished(run: RunTrace) -> Iterator[str]:
         yield from _error(failed[-1])
 
 
-def _going_on(run: RunTrace) -> Iterator[str]:
+def activity(run: RunTrace) -> Iterator[str]:
     """Explain the last known activity of a run."""
     last = run.last
     if last.outcome == STARTED:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.trace.forms import error_of
-from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.records import WAITING, TraceRecord
 
 FINAL = ("completed", "dead-lettered")
 """Outcomes that end a run. Later records do not change its status."""
@@ -31,14 +31,14 @@ class RunRow:
         key: Canonical text of the key.
         shown_key: The key as shown.
         sequence: Number of the run within the key.
-        status: ``running``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``.
+        status: ``running``, ``waiting``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``.
         begun: Start of its first record, in seconds since the epoch.
         ended: Time of its last record.
         seconds: The time between the two.
         calls: Number of recorded calls.
         error_class: Class of the last error; empty if there is none.
         error: Message and line of that error.
-        waits: Its waits as JSON, if it is suspended.
+        waits: Its waits as JSON, if it is suspended or waits.
         decided: Time of the record that determines the status.
     """
 
@@ -77,8 +77,8 @@ class RunRow:
         if record.kind == "run" and self.status not in FINAL:
             final = record.outcome in FINAL
             if final or record.time >= self.decided:
-                self.status = record.outcome if record.is_end else "running"
-                self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
+                self.status = record.outcome if record.is_end or record.outcome == WAITING else "running"
+                self.waits = json.dumps(_waits(record), default=str)
                 self.decided = record.time
         self.ended = max(self.ended, record.time)
         self.seconds = self.ended - self.begun
@@ -97,6 +97,14 @@ class RunRow:
     def values(self) -> tuple[Any, ...]:
         """Return the fields in their order."""
         return _fields_of(self)
+
+
+def _waits(record: TraceRecord) -> list[dict[str, Any]]:
+    """Return what a run waits for: the waits of a suspended run, or the present wait of another one."""
+    attributes = record.attributes
+    if record.outcome == WAITING and attributes.get("for"):
+        return [{"for": attributes["for"], "since": attributes.get("since")}]
+    return list(attributes.get("waits", ()))
 
 
 COLUMNS = tuple(one.name for one in fields(RunRow))

@@ -62,7 +62,7 @@ class DeadLetterRow:
         error_class: Class of the error.
         error: Class and text of the error.
         origin: The original topic.
-        key: Its key.
+        key: The key of the run, or of the Kafka message.
         value: Its value, truncated.
         time: Time of the dead letter, in seconds since the epoch.
         headers: Its headers.
@@ -220,7 +220,7 @@ def _shown(topic: str, letter: Letter) -> DeadLetterRow:
         letter.error_type,
         redaction.hide(letter.error),
         letter.origin,
-        _text(letter.key),
+        letter.failed_key or _text(letter.key),
         _text(letter.value),
         letter.timestamp / 1000,
         {name: _text(value) for name, value in letter.headers.items()},

@@ -11,8 +11,8 @@ from flink_agents.trace.reading import RunTrace, by_run
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.merging import storable
 
-STATUSES = ("running", "suspended", "failed", "dead-lettered", "completed")
-UNFINISHED = ("running", "suspended", "failed")
+STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "completed")
+UNFINISHED = ("running", "waiting", "suspended", "failed")
 PAGE = 50
 
 
@@ -92,7 +92,7 @@ def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrac
         row["run_id"]
         for row in index.ask(
             "SELECT run_id FROM runs WHERE key = ? "
-            "ORDER BY status IN ('running', 'suspended', 'failed') DESC, sequence DESC LIMIT ?",
+            "ORDER BY status IN ('running', 'waiting', 'suspended', 'failed') DESC, sequence DESC LIMIT ?",
             [storable(key), most],
         )
     ]
@@ -151,7 +151,7 @@ def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[st
     """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
     rows = index.ask(
         "SELECT *, min(sequence), count(*) AS unfinished FROM runs "
-        "WHERE status IN ('running', 'suspended', 'failed') AND (? = '' OR agent = ?) "
+        "WHERE status IN ('running', 'waiting', 'suspended', 'failed') AND (? = '' OR agent = ?) "
         "GROUP BY agent, job, key ORDER BY decided LIMIT ?",
         [agent, agent, most],
     )

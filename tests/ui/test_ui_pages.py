@@ -54,7 +54,13 @@ def run_of(browser: Browser, key: str) -> str:
 
 def test_the_overview_counts(browser: Browser) -> None:
     page = words(browser.page("/"))
-    for said in ("4 runs in the trace", "1 suspended", "2 failed or dead-lettered", "ValueError", "paying"):
+    for said in (
+        "4 runs in the trace",
+        "1 waiting or suspended",
+        "2 failed or dead-lettered",
+        "ValueError",
+        "paying",
+    ):
         assert said in page
     assert "No cluster is named" in page
 

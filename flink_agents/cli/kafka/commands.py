@@ -102,7 +102,8 @@ def kafka_redrive(
         return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)
 
     def tell(letter: Letter, topic: str | None) -> None:
-        typer.echo(f"{letter.place} -> {topic or 'left out'}: {letter.error.splitlines()[0]}")
+        key = f"key {letter.failed_key}: " if letter.failed_key else ""
+        typer.echo(f"{letter.place} -> {topic or 'left out'}: {key}{letter.error.splitlines()[0]}")
 
     options = client_options(client)
     done = redrive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,6 +73,10 @@ def runs(
             break
         time.sleep(FOLLOW_SECONDS)
     if not shown:
+        if not as_json:
+            counts = Counter(run.status for run in _read(place, key).values())
+            said = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
+            typer.echo(f"no run matches; recorded runs by status: {said}", err=True)
         raise typer.Exit(NOTHING_FOUND)
 
 
@@ -108,7 +113,7 @@ def trace(
         typer.echo(f"sent {len(found)} run(s) to {otlp}")
     if html is None and otlp is None:
         for one in found:
-            typer.echo("\n".join(rendering.tree(one)))
+            typer.echo("\n".join(rendering.tree(one, shown_key(one.last.key))))
 
 
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
@@ -132,7 +137,7 @@ def forms(key: str) -> set[str]:
     return found
 
 
-def _shown(key: str) -> str:
+def shown_key(key: str) -> str:
     """Return a key as `--key` and `why` take it."""
     from flink_agents.runtime.serde.keys import decode_key
 
@@ -162,7 +167,7 @@ def _since(text: str | None) -> float:
 def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
     from flink_agents.trace import rendering
 
-    rows = [rendering.run_row(run) | {"key": _shown(run.last.key)} for run in found]
+    rows = [rendering.run_row(run) | {"key": shown_key(run.last.key)} for run in found]
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     from flink_agents.trace.reading import RunTrace
 
 MOST_RUNS = 8
+LIVE_SECONDS = 2.0
+
+FETCH_SECONDS = 10.0
+"""Time after which Flink fetches the metrics of TaskManagers again (``metrics.fetcher.update-interval``)."""
+
+WINDOW_SECONDS = 3 * FETCH_SECONDS
+"""Rates are those of this time: within less, Flink may not have fetched new values."""
 
 COLUMNS = (
     "agent",
@@ -44,7 +53,10 @@ def top(
     path: Files = None,
     trace_topic: Topic = None,
     client: Client = None,
-    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between two readings.")] = 2.0,
+    interval: Annotated[
+        float | None,
+        typer.Option(min=0.2, help="Seconds between two readings. Default: 2, and 10 with --once."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
 ) -> None:
     """Show what the agents of a cluster do, as a table that renews itself. Ctrl-C ends it.
@@ -59,21 +71,29 @@ def top(
 
     rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)
     traced = path is not None or trace_topic is not None
-    console = Console(width=None if not once else 200)
+    console = Console(width=200 if once or not sys.stdout.isatty() else None)
     before = list(read_metrics(rest))
-    if once:
-        time.sleep(interval)
+    readings = deque([before])
+    if once or not console.is_terminal:
+        time.sleep(interval or FETCH_SECONDS)
         return console.print(screen(list(read_metrics(rest)), before, _runs(place) if traced else ()))
     try:
         with Live(screen(before, (), ()), console=console, screen=True, auto_refresh=False) as live:
             while True:
-                time.sleep(interval)
+                time.sleep(interval or LIVE_SECONDS)
                 now, problem = _reading(rest)
-                shown = screen(now or before, before, _runs(place) if traced else (), problem)
+                shown = screen(now or readings[-1], readings[0], _runs(place) if traced else (), problem)
                 live.update(shown, refresh=True)
-                before = now or before
+                if now:
+                    readings.append(now)
+                    while len(readings) > 1 and now[0].time - _time_of(readings[0]) > WINDOW_SECONDS:
+                        readings.popleft()
     except KeyboardInterrupt:
         return
+
+
+def _time_of(reading: Sequence[AgentMetrics]) -> float:
+    return reading[0].time if reading else 0.0
 
 
 def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
@@ -162,13 +182,14 @@ def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
 
 
 def _run_row(run: RunTrace) -> tuple[str, ...]:
+    from flink_agents.cli.runs.commands import shown_key
     from flink_agents.trace.rendering import safe, took, wait_text
 
     last = run.last
     waits = "; ".join(map(wait_text, last.attributes.get("waits", ())))
     said = waits or str(last.attributes.get("for") or "")
     age = took(max(0.0, time.time() - run.begun))
-    return run.run_id, safe(last.agent), safe(last.key[1:40]), run.status, age, safe(said)[:60]
+    return run.run_id, safe(last.agent), safe(shown_key(last.key))[:40], run.status, age, safe(said)[:60]
 
 
 def _number(value: float | None) -> str:

@@ -19,6 +19,8 @@ NOTHING_FOUND = 1
 """Exit code if no source knows the key."""
 
 MOST_LINES = 3
+NOT_LOGGED = "The logs name no run of the key that takes long. That proves nothing."
+
 ENDED_STATES = ("FINISHED", "CANCELED")
 
 Cluster = Annotated[
@@ -63,6 +65,9 @@ def why(
         *((_logged(rest, key), _trouble(rest)) if rest is not None else ()),
         _answered(signals, answers, client, rest, key, timeout),
     ):
+        if known and lines == [NOT_LOGGED]:
+            # Another source explained the key already.
+            continue
         known = known or found
         for line in lines:
             typer.echo(safe(line))
@@ -151,7 +156,7 @@ def _logged(rest: ClusterRest, key: str) -> Said:
     ]
     found.sort(key=lambda line: line.get("time") or 0)
     if not found:
-        return False, ["The logs name no run of the key that takes long. That proves nothing."]
+        return False, [NOT_LOGGED]
     return True, [watched(line) for line in found[-MOST_LINES:]]
 
 

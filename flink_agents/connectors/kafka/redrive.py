@@ -6,6 +6,7 @@ position belong to one transaction.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -13,9 +14,17 @@ from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.client import made_client, reaching
-from flink_agents.connectors.kafka.headers import ERROR, ERROR_TYPE, FAILED_AGENT, ORIGIN, without_letter
+from flink_agents.connectors.kafka.headers import (
+    ERROR,
+    ERROR_TYPE,
+    FAILED_AGENT,
+    FAILED_KEY,
+    ORIGIN,
+    without_letter,
+)
 from flink_agents.connectors.kafka.read_marks import ReadMarks
 from flink_agents.connectors.kafka.requests.latest import batches_until_now
+from flink_agents.runtime.serde.keys import decode_key
 
 GROUP = "flink-agents-redrive"
 """Prefix of the consumer group that stores the read position of a topic."""
@@ -56,6 +65,16 @@ class Letter:
     def agent(self) -> str:
         """Name of the agent that could not handle it; empty if a source could not read it."""
         return self._text(FAILED_AGENT)
+
+    @property
+    def failed_key(self) -> str:
+        """The key of the failed run as text; empty if a source rejected the record."""
+        text = self._text(FAILED_KEY)
+        try:
+            value = decode_key(text, from_outside=True) if text else ""
+        except Exception:  # A key of a class, or of another program.
+            return text
+        return value if isinstance(value, str) else json.dumps(value, default=str)
 
     @property
     def origin(self) -> str | None:

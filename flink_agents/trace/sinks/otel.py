@@ -119,7 +119,8 @@ def span_of(record: TraceRecord) -> Any:
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
         links=[Link(context(span_id(record.run_id)))] if segment else [],
         status=Status(StatusCode.ERROR, _error(record)) if bad else Status(),
-        start_time=end - int((record.seconds or 0.0) * 1e9),
+        # Collectors take a span without a duration for a wrong one.
+        start_time=end - max(1, int((record.seconds or 0.0) * 1e9)),
         end_time=end,
     )
 

@@ -127,7 +127,11 @@ def _changed(form: Form) -> dict[str, Any] | None:
 
 def dead_letters(view: View, request: Request) -> Response:
     """List dead letters, with a form to send them back."""
-    return view.page(request, "dead_letters.html", topics=view.outside.letters())
+    topics = view.outside.letters()
+    unknown = {
+        name: any(one.origin is None for one in reading.value or ()) for name, reading in topics.items()
+    }
+    return view.page(request, "dead_letters.html", topics=topics, unknown=unknown)
 
 
 def redrive(view: View, request: Request) -> Response:
@@ -135,7 +139,11 @@ def redrive(view: View, request: Request) -> Response:
 
     def act(form: Form) -> str:
         to = first(form, "to").strip() or None
-        done = view.outside.redrive(first(form, "topic"), form.get("place", []), to)
+        topic, places = first(form, "topic"), form.get("place", [])
+        if first(form, "all"):
+            reading = view.outside.letters().get(topic)
+            places = [one.place for one in (reading.value if reading else None) or ()]
+        done = view.outside.redrive(topic, places, to)
         return "sent back: " + ", ".join(f"{number} into {topic}" for topic, number in done.items())
 
     return view.do(request, act, "/dead-letters")

@@ -15,6 +15,7 @@ from flink_agents.trace import rendering
 from flink_agents.trace.reading import RunTrace
 from flink_agents.ui import queries
 from flink_agents.ui.merging import shown_key, storable
+from flink_agents.ui.pages.acting import key_of_request
 from flink_agents.ui.pages.view import View, first
 from flink_agents.ui.rendering import link
 
@@ -32,6 +33,7 @@ def keys(view: View, request: Request) -> Response:
         given=given or (shown_key(canonical) if canonical else ""),
         canonical=canonical,
         said=said,
+        asked=_asked(view, canonical),
         rows=_rows(view, canonical) if canonical else [],
         recent=[] if canonical else _recent(view),
         has_journal=view.settings.journals is not None,
@@ -49,7 +51,7 @@ def inspect(view: View, request: Request) -> Response:
             key = decode_key(first(form, "key"), from_outside=True)
         except Exception as error:  # no key, or one of a class
             raise RejectedAnswerError("this key cannot be sent", found=str(error)[:200]) from None
-        return "The job says: " + " ".join(view.outside.inspect(key))
+        return "The job says: " + "\n".join(view.outside.inspect(key))
 
     return view.do(request, act, link("/keys", raw=request.query_params.get("raw", "")))
 
@@ -66,6 +68,13 @@ def journal(view: View, request: Request) -> Response:
         except Exception as error:  # whatever a store that is away leads to
             problem = str(error) or type(error).__name__
     return view.page(request, "journal.html", journals=journals, failure=problem)
+
+
+def _asked(view: View, canonical: str) -> list[Any]:
+    """Return the pending requests for approvals of a key."""
+    reading = view.outside.requests() if canonical else None
+    found = (reading.value if reading else None) or []
+    return [one for one in found if key_of_request(one) == canonical]
 
 
 def _as_written(canonical: str) -> str:
@@ -89,7 +98,11 @@ def _rows(view: View, key: str) -> list[Any]:
 
 
 def _recent(view: View) -> list[Any]:
-    return view.index.ask("SELECT agent, key, shown_key, ended FROM runs ORDER BY ended DESC LIMIT 12")
+    return view.index.ask(
+        "SELECT agent, key, shown_key, max(ended) AS ended FROM "
+        "(SELECT agent, key, shown_key, ended FROM runs ORDER BY ended DESC LIMIT 500) "
+        "GROUP BY agent, key ORDER BY ended DESC LIMIT 12"
+    )
 
 
 def _known(view: View, given: str) -> str:

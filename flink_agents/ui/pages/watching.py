@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from flink_agents.trace.rendering import activity, age
 from flink_agents.ui import graph, queries
 from flink_agents.ui.pages.view import View, number
 from flink_agents.ui.queries import RunFilter
@@ -103,7 +104,7 @@ def run(view: View, request: Request) -> Response:
     row, trace = found
     behind = view.index.ask(
         "SELECT count(*) FROM runs WHERE key = ? AND agent = ? AND sequence > ? "
-        "AND status IN ('running', 'suspended', 'failed')",
+        "AND status IN ('running', 'waiting', 'suspended', 'failed')",
         [row["key"], row["agent"], row["sequence"]],
     )[0][0]
     return view.page(
@@ -111,6 +112,10 @@ def run(view: View, request: Request) -> Response:
         "run.html",
         row=row,
         waits=queries.waits_of(row),
+        seconds=age(trace),
+        said=list(activity(trace)) if row["status"] in ("running", "waiting") else [],
+        signals=view.settings.signals,
+        view_can_end=view.settings.signals is not None,
         line=timeline(trace),
         behind=behind,
         records=len(trace.records),
