@@ -9,24 +9,19 @@ from typing import Any
 
 import pytest
 from journal_files import Cli, loaded, write
-from typer.testing import CliRunner, Result
+from written_journals import BEGUN, CHARGE, CODEC, call, header
 
 from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.context import RunnerContext
-from flink_agents.cli.main import app
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.flink.stores import LOCAL_FILE
 from flink_agents.runtime.journal.plans import PLANS
-from flink_agents.runtime.journal.records import ActionRecord, CallIdentity, CallRecord, RunHeader
+from flink_agents.runtime.journal.records import ActionRecord, CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
-from flink_agents.runtime.state.keyed_state import OBJECT
 from flink_agents.testing import OperatorHarness
 
-CODEC = ValueCodec()
-BEGUN = 1_700_000_000_000
-CHARGE = CallIdentity("shop:charge", b"\x01" * 16, "order='order-1', total=5")
 GONE = """
 from dataclasses import dataclass
 
@@ -34,49 +29,6 @@ from dataclasses import dataclass
 class Receipt:
     number: int
 """
-
-
-def call(value: Any = None, error: dict[str, Any] | None = None, attempts: int = 1) -> bytes:
-    encoded = None if error is not None else CODEC.encode(value)
-    return CallRecord(CHARGE, encoded, error, attempts, BEGUN + 1500, 4).pack(CODEC)
-
-
-def header(seq: int) -> Record:
-    return Record(
-        RecordKind.RUN,
-        seq,
-        "",
-        0,
-        RunHeader(b"\x0a" * 16, BEGUN, "plan-1", CODEC.encode(["order", 5])).pack(CODEC),
-    )
-
-
-@pytest.fixture
-def journal(file: Path) -> list[Record]:
-    """A run with every kind of record, and a second one that has begun."""
-    action = ActionRecord(
-        {"total": CODEC.encode(5), "old": None, "tree": OBJECT},
-        {"seen": CODEC.encode(1)},
-        [["Paid", {"id": 1}]],
-        [["log", "x"]],
-        2,
-    )
-    refused = {"type": "shop:CardRefused", "message": "no\x1b[31m funds", "args": None}
-    records = [
-        header(0),
-        Record(RecordKind.INTENT, 0, "0/pay", 0, CHARGE.pack(CODEC)),
-        Record(RecordKind.CALL, 0, "0/note", 0, call({"id": 7})),
-        Record(RecordKind.CALL, 0, "0/pay", 0, call(error=refused, attempts=3)),
-        Record(
-            RecordKind.CALL, 0, "0/pay", 1, call(error={"type": "", "message": "cancelled", "args": None})
-        ),
-        Record(RecordKind.RERUN, 0, "0/note", 0, b""),
-        Record(RecordKind.ACTION, 0, "0/pay", 2, action.pack(CODEC)),
-        header(1),
-        Record(RecordKind.INTENT, 1, "0/pay", 0, CHARGE.pack(CODEC)),
-    ]
-    write(file, ("orders", "order-1", records))
-    return records
 
 
 # -- list ----------------------------------------------------------------------------
@@ -452,105 +404,3 @@ def test_a_store_that_cannot_be_looked_at(
 def test_a_key_that_is_none(file: Path, cli: Cli) -> None:
     error = cli("show", '{"a": 1}', code=2).stderr
     assert error.startswith("KeyEncodingError: ") and "--raw" in error
-
-
-# -- replay --------------------------------------------------------------------------
-
-SHOP = """
-from flink_agents import Agent, InputEvent, OutputEvent, action
-
-
-def charge(order, total):
-    with open("effects", "a") as effects:
-        effects.write(order)
-    return {"id": total * 2}
-
-
-class Shop(Agent):
-    @action(InputEvent)
-    async def pay(self, event, ctx):
-        order, total = event.input
-        spent = ctx.short_term_memory.get("spent", 0) + total
-        ctx.short_term_memory.set("spent", spent)
-        first = await ctx.durable_execute_async(charge, order, total)
-        second = await ctx.durable_execute_async(charge, order, first["id"])
-        return OutputEvent(output=(second["id"], spent))
-"""
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the records of two runs of the agent in ``shop_agent.py``; nothing else is left."""
-    from flink_agents.plan.files.targets import load_agent
-    from flink_agents.testing import OperatorHarness
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "shop_agent.py").write_text(SHOP)
-    file = tmp_path / "shop.sqlite"
-    agent = load_agent("shop_agent:Shop")
-    with OperatorHarness(agent, lambda record: record[0], store=lambda: SQLiteStore(file)) as harness:
-        assert harness.push_all([("a", 1), ("a", 10)]) == [(4, 1), (40, 11)]
-    (tmp_path / "effects").unlink()
-    return file
-
-
-def replay(shop: Path, *arguments: str) -> Result:
-    words = ["journal", "replay", "a", *arguments, "--agent", "shop_agent:Shop", "--path", str(shop)]
-    return CliRunner().invoke(app, [*words, "--store", "sqlite"])
-
-
-def test_replay_gives_back_what_was_recorded(shop: Path) -> None:
-    done = replay(shop, "1")
-    assert done.exit_code == 0, done.output
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0] == ["action", "call", "function", "request"]
-    assert lines[1] == ["pay", "0", "shop_agent:charge", "order='a',", "total=10"]
-    assert lines[2] == ["pay", "1", "shop_agent:charge", "order='a',", "total=20"]
-    assert done.stdout.splitlines()[3:] == ["output: (40, 11)", "memory: spent = 11", "completed"]
-    assert not (shop.parent / "effects").exists()
-
-
-def test_replay_until_a_call(shop: Path) -> None:
-    done = replay(shop, "1", "--until-call", "1")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-2:] == [
-        "memory: spent = 1",
-        "ended early: before call 1 of action pay: shop_agent:charge",
-    ]
-    assert "output" not in done.stdout
-
-
-def test_replay_ends_where_the_journal_ends(shop: Path) -> None:
-    (shop.parent / "shop_agent.py").write_text(SHOP + "        ")
-    changed = SHOP.replace(
-        "return OutputEvent(output=(second",
-        'await ctx.durable_execute_async(charge, "new", 1)\n        return OutputEvent(output=(second',
-    )
-    (shop.parent / "changed_agent.py").write_text(
-        changed.replace("def charge", "from shop_agent import charge\n\n\ndef unused")
-    )
-    words = [
-        "journal",
-        "replay",
-        "a",
-        "1",
-        "--agent",
-        "changed_agent:Shop",
-        "--path",
-        str(shop),
-        "--store",
-        "sqlite",
-    ]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert (
-        done.stdout.splitlines()[-1] == "ended early: call 2 of action pay, shop_agent:charge, has no record"
-    )
-    assert not (shop.parent / "effects").exists()
-
-
-def test_replay_of_a_run_that_was_not_recorded(shop: Path) -> None:
-    done = replay(shop, "7")
-    assert done.exit_code == 2
-    assert "FA6010" in done.stderr

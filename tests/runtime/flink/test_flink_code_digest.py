@@ -8,66 +8,22 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import cloudpickle
 import pytest
+from digested_disk import NAME, Disk, check_of
 
-from flink_agents import Agent, InputEvent, action
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.plan import AgentCode
 from flink_agents.runtime.flink.shipping import code_digest
 from flink_agents.runtime.flink.shipping.code_digest import (
     CodeCheck,
     digest,
     functions_in,
     interpreter_name,
-    modules_used,
 )
-
-NAME = "digested_shop"
-
-
-class Disk:
-    """Directories with modules, each imported from a directory of its own."""
-
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self._root = root
-        self._patch = patch
-
-    def load(self, source: str, name: str = NAME, place: str = "a") -> ModuleType:
-        """Import a module that is written anew."""
-        return self.load_all({name: source}, place)[name]
-
-    def load_all(self, sources: dict[str, str], place: str = "a") -> dict[str, ModuleType]:
-        directory = self._root / place
-        for name, source in sources.items():
-            file = directory / Path(*name.split(".")).with_suffix(".py")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(source, encoding="utf-8")
-            self._patch.delitem(sys.modules, name, raising=False)
-        self._patch.syspath_prepend(str(directory))
-        return {name: importlib.import_module(name) for name in sources}
-
-
-@pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    monkeypatch.setattr(code_digest, "_accepted", {})
-    # A file that is written twice in a second has bytecode that looks new and is old.
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield Disk(tmp_path, monkeypatch)
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-def check_of(*names: str) -> CodeCheck:
-    return CodeCheck(interpreter_name(), tuple(modules_used(names)))
 
 
 def check_with_stale(disk: Disk, old: str, new: str) -> CodeCheck:
@@ -81,6 +37,7 @@ def check_with_stale(disk: Disk, old: str, new: str) -> CodeCheck:
 
 
 # -- what is found ------------------------------------------------------------------------
+
 
 WRAPS = """
 import functools
@@ -96,6 +53,7 @@ def quiet(function):
         return function(*arguments)
     return call
 """
+
 
 CHANGED = {
     "constant in a body": ("def f():\n    return 1\n", "def f():\n    return 2\n", "f"),
@@ -256,6 +214,7 @@ def test_a_module_that_is_loaded_again_is_new(disk: Disk) -> None:
 
 # -- what passes --------------------------------------------------------------------------
 
+
 RICH = f"""{WRAPS}
 import dataclasses, enum, types, typing
 import pydantic
@@ -398,113 +357,3 @@ def test_another_python_is_not_compared(disk: Disk, caplog: pytest.LogCaptureFix
         "stale modules are not looked for: the job is from CPython 3.1.0 -O0, "
         f"and this is {interpreter_name()}"
     ]
-
-
-# -- which modules are looked at ----------------------------------------------------------
-
-PACKAGE = {
-    "digested_store.__init__": "",
-    "digested_store.base": "from flink_agents import Agent\nclass Base(Agent):\n    pass\n",
-    "digested_store.limits": "LIMIT = 1\n",
-    "digested_store.rules": "from .limits import LIMIT\ndef cheap(event):\n    return event.input < LIMIT\n",
-    "digested_store.tools": "import json\ndef count(word: str) -> int:\n    '''Count.'''\n    return 1\n",
-    "digested_store.lazy": "def late():\n    pass\n",
-    "digested_store.unused": "def f():\n    pass\n",
-    "digested_store.agents": """
-import digested_store.rules as rules
-from digested_store.base import Base
-from flink_agents import InputEvent, action
-
-class Shop(Base):
-    @action(InputEvent, when=rules.cheap)
-    def sell(self, event, ctx):
-        from digested_store.lazy import late
-        late()
-""",
-}
-
-
-def modules_of(agent: Agent) -> list[str]:
-    return sorted(one.name for one in CodeCheck.of(AgentCode.of(agent)).modules)
-
-
-def test_the_modules_of_an_agent_and_those_they_use(disk: Disk) -> None:
-    modules = disk.load_all(PACKAGE)
-    shop = modules["digested_store.agents"].Shop()
-    shop.add_resource("count", "tool", modules["digested_store.tools"].count)
-    names = ("agents", "base", "lazy", "limits", "rules", "tools")
-    assert modules_of(shop) == [f"digested_store.{name}" for name in names]
-
-
-def test_a_base_class_that_no_code_names_is_looked_at(disk: Disk) -> None:
-    found = disk.load_all(PACKAGE)["digested_store.base"].Base
-
-    class Shop(found):
-        @action(InputEvent)
-        def sell(self, event: InputEvent, ctx: Any) -> None:
-            return None
-
-    assert "digested_store.base" in modules_of(Shop())
-
-
-def test_of_the_main_module_only_what_it_uses_is_looked_at(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modules = disk.load_all(PACKAGE)
-    rules = modules["digested_store.rules"]
-
-    class Script(Agent):
-        @action(InputEvent)
-        def sell(self, event: InputEvent, ctx: Any) -> None:
-            return None
-
-    Script.__module__ = Script.sell.__module__ = "__main__"
-    monkeypatch.setattr(sys.modules["__main__"], "rules", rules, raising=False)
-    found = modules_of(Script())
-    assert "digested_store.rules" in found
-    assert "__main__" not in found
-
-
-def test_libraries_are_not_looked_at() -> None:
-    names = [
-        "json",
-        "builtins",
-        "pydantic.main",
-        "pytest",
-        "flink_agents.api.agents.agent",
-        "_io",
-        "no_such_module",
-    ]
-    assert list(modules_used(names)) == []
-
-
-def test_a_module_without_a_file_of_its_own_is_not_looked_at(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = ModuleType("digested_made")
-    monkeypatch.setitem(sys.modules, "digested_made", made)
-    gone = disk.load("def f():\n    pass\n")
-    Path(gone.__file__ or "").unlink()
-    assert list(modules_used(["digested_made", NAME])) == []
-    made.__file__ = gone.__file__
-    assert list(modules_used(["digested_made"])) == []
-
-
-def test_a_module_that_travels_with_the_job_is_not_looked_at(disk: Disk) -> None:
-    module = disk.load("def f():\n    pass\n")
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        assert list(modules_used([NAME])) == []
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-
-
-def test_a_module_is_digested_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk.load("def f():\n    pass\n")
-    first = check_of(NAME).modules
-    monkeypatch.setattr(code_digest, "digest", None)
-    assert check_of(NAME).modules == first
-
-
-def test_nothing_is_compared_where_the_check_is_switched_off() -> None:
-    assert CodeCheck.of(None).modules == ()

@@ -1,4 +1,4 @@
-"""A harness that holds event time, with both ways of the operator's timers."""
+"""Harnesses with both ways of the operator's timers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from delayed_agents import calls
 from hold_tools import CLOSED, HOLD, Caller
 
 from flink_agents.testing import OperatorHarness
@@ -24,3 +25,12 @@ def hold_harness(
     CLOSED.clear()
     yield with_hold
     CLOSED.clear()
+
+
+@pytest.fixture(params=[True, False], ids=["heartbeat", "timers"])
+def make(
+    agent_harness: Callable[..., OperatorHarness], request: pytest.FixtureRequest
+) -> Callable[..., OperatorHarness]:
+    """Makes a harness by either kind of the operator's timers; no call was made before."""
+    calls.clear()
+    return lambda *args, **options: agent_harness(*args, **{"heartbeat": request.param, **options})

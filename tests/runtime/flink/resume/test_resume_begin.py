@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from resume_world import REQUEST, FreeLock, World, chosen, read
 
 from flink_agents.api.errors import (
     AgentsError,
@@ -24,93 +24,13 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume import start_decision as module
-from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
+from flink_agents.runtime.flink.resume.checkpoints import key_of
 from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
-from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, now
 from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
-from flink_agents.runtime.flink.resume.script import ScriptStart
-from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
-from flink_agents.runtime.flink.resume.watch import JobProgress, Watcher, read_progress
+from flink_agents.runtime.flink.resume.start_decision import begin
+from flink_agents.runtime.flink.resume.watch import Watcher, read_progress
 from tests.suite.tables import each
-
-PLANS = {"Shop": "a"}
-REQUEST = Request("orders", None, PLANS)
-
-
-class FreeLock:
-    """A lock that nobody else has."""
-
-    held = False
-
-    def take(self) -> bool:
-        """Take it."""
-        self.held = True
-        return True
-
-    def release(self) -> None:
-        """Let go of it."""
-        self.held = False
-
-
-def read(directory: Path) -> CheckpointContent:
-    """Metadata that names the number, and the size of one file of state."""
-    number, size = (directory / "_metadata").read_text().split()
-    return CheckpointContent(int(number), (StateFile(directory / "state", int(size)),), frozenset())
-
-
-class World:
-    """The folder of a job after some starts.
-
-    Args:
-        path: Where folders are.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.folder = JobFolder.of(path, "orders")
-        self.folder.make()
-        self.record = RunRecord(self.folder)
-        self.run = JobRun("orders", identifier="orders", plans=PLANS)
-
-    def start(self, *numbers: int, savepoint: int | None = None) -> None:
-        """Add a start with these checkpoints."""
-        start = Start(len(self.run.starts) + 1, f"{len(self.run.starts) + 1:032x}", now(), 2, 1)
-        self.run = self.record.write(replace(self.run, starts=(*self.run.starts, start)))
-        for number in numbers:
-            self._checkpoint(self.checkpoint(number, start.number), number)
-        if savepoint is not None:
-            self._checkpoint(self.folder.savepoints / str(start.number) / "savepoint-x", savepoint)
-        self.progress(checkpoint=max(numbers, default=None))
-
-    def checkpoint(self, number: int, start: int | None = None) -> Path:
-        """Where a checkpoint is."""
-        return self.folder.checkpoints / f"{start or len(self.run.starts):032x}" / f"chk-{number}"
-
-    def _checkpoint(self, path: Path, number: int) -> None:
-        path.mkdir(parents=True)
-        (path / "state").write_text("12345")
-        (path / "_metadata").write_text(f"{number} 5")
-
-    def progress(self, checkpoint: int | None = None, journal: SeenJournal | None = None) -> None:
-        """Write what the last start has seen."""
-        found = self.folder.checkpoints.glob("*/chk-*")
-        digests = {key_of(path): digest_of(path) for path in found}
-        seen = JobProgress(len(self.run.starts), checkpoint, 0, journal, digests)
-        self.folder.progress.write_text(seen.to_json())
-
-    def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> StartDecision:
-        """Begin the next start."""
-        return begin(self.folder, request, FreeLock(), read, script)
-
-
-def chosen(beginning: StartDecision) -> int | None:
-    """The number of the checkpoint that a start resumes from."""
-    return None if beginning.chosen is None else beginning.chosen.content.number
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_the_first_start_begins_with_nothing(tmp_path: Path) -> None:
@@ -267,7 +187,11 @@ def test_a_job_that_lost_an_agent_does_not_resume(world: World) -> None:
 
 
 AGO = 600.0
+
+
 PRESENT = Moment(1e9 + AGO, "boot", 1000.0 + AGO)
+
+
 DOWNTIMES: list[tuple[str, Moment | None, float, bool]] = [
     ("in time", Moment(1e9, "boot", 1000.0), AGO + 61, True),
     ("too late for the restore", Moment(1e9, "boot", 1000.0), AGO + 20, False),
@@ -444,63 +368,3 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("a file")
     with pytest.raises(JobFolderError, match=r"local\.state-dir"):
         begin(JobFolder.of(tmp_path, "orders"), REQUEST, FreeLock(), read, None)
-
-
-# -- a savepoint of another job -----------------------------------------------------------------
-
-
-def foreign_savepoint(directory: Path, files: str = "12345") -> Path:
-    place = directory / "savepoint-of-a-cluster"
-    place.mkdir()
-    (place / "state").write_text(files)
-    (place / "_metadata").write_text("77 5")
-    return place
-
-
-@each("url", ["", "file:", "file://"])
-def test_a_job_run_begins_with_the_savepoint_of_another_job(
-    url: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    tmp_path = tmp_path_factory.mktemp("begun")
-    place = f"{url}{foreign_savepoint(tmp_path)}"
-    world = World(tmp_path / "jobs")
-    world.record.write(replace(world.run, finished=now()))
-    beginning = world.begin(replace(REQUEST, savepoint=str(place)))
-    assert chosen(beginning) == 77
-    assert (beginning.run.generation, beginning.run.identifier) == (2, "orders")
-    # The first start dies before it has a checkpoint: the next one begins there again.
-    world.run = beginning.run
-    world.start()
-    assert chosen(world.begin(replace(REQUEST, savepoint=str(place)))) == 77
-    assert chosen(world.begin()) == 77
-
-
-def test_the_own_checkpoints_of_a_job_run_count_more(tmp_path: Path) -> None:
-    place = foreign_savepoint(tmp_path)
-    world = World(tmp_path / "jobs")
-    world.run = replace(world.run, origin=str(place))
-    world.start(1, 2)
-    world.run = world.record.set(checkpointed=True)
-    assert chosen(world.begin(replace(REQUEST, savepoint=str(place)))) == 2
-    shutil.rmtree(world.folder.checkpoints)
-    with pytest.raises(CheckpointsGoneError):
-        world.begin(replace(REQUEST, savepoint=str(place)))
-
-
-@each("damage", ["gone", "short"])
-def test_a_savepoint_that_is_not_whole_is_rejected(
-    damage: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    tmp_path = tmp_path_factory.mktemp("damaged")
-    place = foreign_savepoint(tmp_path, files="1")
-    if damage == "gone":
-        shutil.rmtree(place)
-    with pytest.raises(CheckpointDamagedError, match="savepoint-of-a-cluster"):
-        World(tmp_path / "jobs").begin(replace(REQUEST, savepoint=str(place)))
-
-
-def test_a_script_may_remove_the_directory_of_its_jobs(tmp_path: Path) -> None:
-    start = ScriptStart(tmp_path / "state", "job.py")
-    shutil.rmtree(tmp_path / "state")
-    start.end()
-    assert not (tmp_path / "state").exists()

@@ -1,0 +1,90 @@
+"""The folder of a job after some starts, for tests of the next one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
+from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
+from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.journal_check import SeenJournal
+from flink_agents.runtime.flink.resume.script import ScriptStart
+from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
+from flink_agents.runtime.flink.resume.watch import JobProgress
+
+PLANS = {"Shop": "a"}
+
+
+REQUEST = Request("orders", None, PLANS)
+
+
+class FreeLock:
+    """A lock that nobody else has."""
+
+    held = False
+
+    def take(self) -> bool:
+        """Take it."""
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """Let go of it."""
+        self.held = False
+
+
+def read(directory: Path) -> CheckpointContent:
+    """Metadata that names the number, and the size of one file of state."""
+    number, size = (directory / "_metadata").read_text().split()
+    return CheckpointContent(int(number), (StateFile(directory / "state", int(size)),), frozenset())
+
+
+class World:
+    """The folder of a job after some starts.
+
+    Args:
+        path: Where folders are.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = JobFolder.of(path, "orders")
+        self.folder.make()
+        self.record = RunRecord(self.folder)
+        self.run = JobRun("orders", identifier="orders", plans=PLANS)
+
+    def start(self, *numbers: int, savepoint: int | None = None) -> None:
+        """Add a start with these checkpoints."""
+        start = Start(len(self.run.starts) + 1, f"{len(self.run.starts) + 1:032x}", now(), 2, 1)
+        self.run = self.record.write(replace(self.run, starts=(*self.run.starts, start)))
+        for number in numbers:
+            self._checkpoint(self.checkpoint(number, start.number), number)
+        if savepoint is not None:
+            self._checkpoint(self.folder.savepoints / str(start.number) / "savepoint-x", savepoint)
+        self.progress(checkpoint=max(numbers, default=None))
+
+    def checkpoint(self, number: int, start: int | None = None) -> Path:
+        """Where a checkpoint is."""
+        return self.folder.checkpoints / f"{start or len(self.run.starts):032x}" / f"chk-{number}"
+
+    def _checkpoint(self, path: Path, number: int) -> None:
+        path.mkdir(parents=True)
+        (path / "state").write_text("12345")
+        (path / "_metadata").write_text(f"{number} 5")
+
+    def progress(self, checkpoint: int | None = None, journal: SeenJournal | None = None) -> None:
+        """Write what the last start has seen."""
+        found = self.folder.checkpoints.glob("*/chk-*")
+        digests = {key_of(path): digest_of(path) for path in found}
+        seen = JobProgress(len(self.run.starts), checkpoint, 0, journal, digests)
+        self.folder.progress.write_text(seen.to_json())
+
+    def begin(self, request: Request = REQUEST, script: ScriptStart | None = None) -> StartDecision:
+        """Begin the next start."""
+        return begin(self.folder, request, FreeLock(), read, script)
+
+
+def chosen(beginning: StartDecision) -> int | None:
+    """The number of the checkpoint that a start resumes from."""
+    return None if beginning.chosen is None else beginning.chosen.content.number
