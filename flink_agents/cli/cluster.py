@@ -16,7 +16,7 @@ import typer
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
-    from flink_agents.runtime.flink.following.cluster_jobs import RetainedCheckpoint
+    from flink_agents.runtime.flink.clusters.jobs import RetainedCheckpoint
     from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.runtime.flink.launch.standalone import ClusterStatus, StandaloneCluster
 
@@ -147,9 +147,9 @@ def run(
             environ["FLINK_AGENTS_LOCAL_JAVA_TRACE"] = "true"
         _run_here(script, arguments or (), environ, parallelism, _options(option), given)
     from flink_agents.api.errors import JobFailedError
-    from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
-    from flink_agents.runtime.flink.following.savepoint_places import check_savepoint
-    from flink_agents.runtime.flink.following.submission import JobRequest
+    from flink_agents.runtime.flink.clusters.run import run_on_cluster
+    from flink_agents.runtime.flink.clusters.savepoint_places import check_savepoint
+    from flink_agents.runtime.flink.clusters.submission import JobRequest
 
     rest = _rest(cluster, data)
     savepoint = directory(savepoint)
@@ -216,7 +216,7 @@ def stop(
 
     'run --savepoint PLACE' resumes it. If the savepoint fails, the job keeps running.
     """
-    from flink_agents.runtime.flink.following import cluster_jobs
+    from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
     rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
@@ -240,7 +240,7 @@ def cancel(
 
     It lists what is lost, and asks for confirmation.
     """
-    from flink_agents.runtime.flink.following import cluster_jobs
+    from flink_agents.runtime.flink.clusters import jobs as cluster_jobs
 
     rest = _rest(cluster, data)
     found = cluster_jobs.find_job(rest, job)
@@ -341,8 +341,8 @@ def _say(line: str) -> None:
 
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, last_failure, shown_state
-    from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
+    from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
+    from flink_agents.runtime.flink.clusters.jobs import jobs_of, last_failure, shown_state
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest = ClusterRest(status.address or "")

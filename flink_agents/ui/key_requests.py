@@ -12,7 +12,7 @@ from typing import Any
 from flink_agents.api.events.key_requests import REPLY_MARK
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.client import reaching
-from flink_agents.connectors.kafka.desk import KafkaApprovals
+from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.latest import reader_of
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.trace.log_lines import marked

@@ -15,8 +15,8 @@ from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.api.events.key_requests import inspect_request
 from flink_agents.api.events.signals import Signal
-from flink_agents.connectors.kafka.desk import KafkaApprovals
-from flink_agents.connectors.kafka.redrive import Letter, redrive
+from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
+from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.trace.answers import inspected
 from flink_agents.ui.background import Background, Reading

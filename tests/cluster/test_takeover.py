@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.runtime.flink.following.cluster_jobs import jobs_of, stop_with_savepoint
-from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+from flink_agents.runtime.flink.clusters.jobs import jobs_of, stop_with_savepoint
+from flink_agents.runtime.flink.clusters.run import run_on_cluster
+from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.following.submission import JobRequest
 from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
 from tests.cluster.flink_cluster import free_ports
 from tests.cluster.waiting import wait_until

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.runtime.flink.following.cluster_jobs import (
+from flink_agents.runtime.flink.clusters.jobs import (
     ClusterJob,
     cancel,
     jobs_of,
@@ -21,9 +21,9 @@ from flink_agents.runtime.flink.following.cluster_jobs import (
     retained_checkpoint,
     stop_with_savepoint,
 )
-from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+from flink_agents.runtime.flink.clusters.run import run_on_cluster
+from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.following.submission import JobRequest
 from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
 from tests.cluster.flink_cluster import free_ports
 from tests.cluster.test_upgrades import OPTIONS, until

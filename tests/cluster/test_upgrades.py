@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import ClusterError
-from flink_agents.runtime.flink.following.cluster_jobs import (
+from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
+from flink_agents.runtime.flink.clusters.jobs import (
     ClusterJob,
     cancel,
     jobs_of,
     last_failure,
     stop_with_savepoint,
 )
-from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
-from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
+from flink_agents.runtime.flink.clusters.run import run_on_cluster
+from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.following.submission import JobRequest
 from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
 from tests.cluster.flink_cluster import free_ports
 

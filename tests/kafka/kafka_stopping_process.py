@@ -17,7 +17,7 @@ from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import FencedOwnerError
-from flink_agents.connectors.action_state.kafka.lease import Lease
+from flink_agents.connectors.action_state.kafka.ownership.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.writer import KafkaWriter

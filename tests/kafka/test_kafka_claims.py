@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from flink_agents.api.action_state import Owner
-from flink_agents.connectors.action_state.kafka import claims as claims_module
-from flink_agents.connectors.action_state.kafka.claims import Claim, Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.layout import pack_claim
+from flink_agents.connectors.action_state.kafka.ownership import claims as claims_module
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claim, Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
 

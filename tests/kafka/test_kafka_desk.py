@@ -23,7 +23,7 @@ from flink_agents.api.events.approvals import plain
 from flink_agents.cli.kafka import approvals
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
-from flink_agents.connectors.kafka.desk import read_request, read_signal, request_json, signal_json
+from flink_agents.connectors.kafka.requests.desk import read_request, read_signal, request_json, signal_json
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
 

@@ -23,7 +23,7 @@ from flink_agents.api.events.key_requests import INSPECT, inspect_request
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
-from flink_agents.connectors.kafka.desk import read_signal
+from flink_agents.connectors.kafka.requests.desk import read_signal
 from flink_agents.kafka_clients import close_producer
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker

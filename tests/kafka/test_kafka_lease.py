@@ -17,9 +17,9 @@ import pytest
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import FencedOwnerError, OptionError, StoreUnavailableError
 from flink_agents.connectors.action_state import open_store
-from flink_agents.connectors.action_state.kafka import lease as lease_module
-from flink_agents.connectors.action_state.kafka.claims import Claims
-from flink_agents.connectors.action_state.kafka.lease import Lease, suspended_too
+from flink_agents.connectors.action_state.kafka.ownership import lease as lease_module
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claims
+from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, suspended_too
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.topics import find_topics

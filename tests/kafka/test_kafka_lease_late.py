@@ -20,7 +20,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import AppendOutcomeUnknownError, FencedOwnerError
-from flink_agents.connectors.action_state.kafka import takeover as takeover_module
+from flink_agents.connectors.action_state.kafka.ownership import takeover as takeover_module
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from tests.kafka.kafka_stopping_process import POINTS

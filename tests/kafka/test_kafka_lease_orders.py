@@ -23,12 +23,12 @@ from flink_agents.connectors.action_state.kafka import (
     takeover as takeover_module,
     writer as writer_module,
 )
-from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry, unpack_claim_key
-from flink_agents.connectors.action_state.kafka.lease import Lease, OwnerStatus
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter
+from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, OwnerStatus
+from flink_agents.connectors.action_state.kafka.ownership.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
-from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from tests.kafka.kafka_schedules import World, explore

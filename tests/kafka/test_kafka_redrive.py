@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka.read_marks import ReadMarks
+from flink_agents.connectors.kafka.dead_letters.read_marks import ReadMarks
+from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
-from flink_agents.connectors.kafka.redrive import Letter, redrive
 from flink_agents.connectors.kafka.sink import as_record
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing.kafka import KafkaBroker
@@ -157,7 +157,7 @@ def test_a_command_that_dies_puts_nothing_back_twice(
 ) -> None:
     dead, client = f"{topic}-dead", kafka_broker.client_options
     write_letters(kafka_broker, dead, [letter_of(topic, number, ValueError("bad")) for number in range(6)])
-    monkeypatch.setattr("flink_agents.connectors.kafka.redrive.BATCH", 2)
+    monkeypatch.setattr("flink_agents.connectors.kafka.dead_letters.redrive.BATCH", 2)
     for point in ("send_offsets_to_transaction", "commit_transaction"):
         with monkeypatch.context() as patch:
             patch.setattr(KafkaProducer, point, dies(getattr(KafkaProducer, point)))

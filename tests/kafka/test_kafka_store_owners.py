@@ -18,7 +18,7 @@ from flink_agents.api.errors import (
     FencedOwnerError,
     JobIdentifierInUseError,
 )
-from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from flink_agents.connectors.action_state.kafka.topics import find_topics

@@ -13,7 +13,7 @@ from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableE
 from flink_agents.connectors.action_state.group_writer import StoreMetrics
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry
-from flink_agents.connectors.action_state.kafka.lease import OwnerStatus
+from flink_agents.connectors.action_state.kafka.ownership.lease import OwnerStatus
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter

@@ -16,7 +16,7 @@ from pyflink.datastream.connectors.file_system import FileSink, FileSource, Roll
 from flink_agents import Agent, AgentsExecutionEnvironment, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.connectors.envelopes import EnvelopeReader, Message, write_envelope
 from flink_agents.connectors.kafka import kafka_sink, kafka_source
-from flink_agents.connectors.kafka.redrive import redrive
+from flink_agents.connectors.kafka.dead_letters.redrive import redrive
 from flink_agents.testing.kafka import KafkaBroker
 
 pytestmark = pytest.mark.minicluster

@@ -14,7 +14,7 @@ from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
 
 if TYPE_CHECKING:
-    from flink_agents.connectors.kafka.desk import KafkaApprovals
+    from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
 NOT_PENDING = 1
 """Exit code if no such request is pending, or the answer is invalid for it."""
@@ -92,7 +92,7 @@ def approvals_list(
     desk = _desk(bootstrap_servers, option, requests=topic)
     found = _pending(desk)
     if as_json:
-        from flink_agents.connectors.kafka.desk import request_json
+        from flink_agents.connectors.kafka.requests.desk import request_json
 
         return typer.echo(json.dumps([json.loads(request_json(one)) for one in found], indent=2))
     for one in found:
@@ -229,7 +229,7 @@ def _refuse(text: str) -> NoReturn:
 def _desk(
     servers: str, options: Sequence[str] | None, signals: str | None = None, requests: str | None = None
 ) -> KafkaApprovals:
-    from flink_agents.connectors.kafka.desk import KafkaApprovals
+    from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
     given: dict[str, Any] = {}
     for option in options or ():

@@ -96,7 +96,7 @@ def kafka_redrive(
 
     Letters that --agent and --error-type exclude, and those beyond --limit, stay for the next time.
     """
-    from flink_agents.connectors.kafka.redrive import Letter, redrive
+    from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 
     def choose(letter: Letter) -> bool:
         return (agent is None or letter.agent == agent) and error_type in (None, letter.error_type)

@@ -102,7 +102,7 @@ def _approvals(topic: str | None, answers: str | None, client: str | None, key: 
         return False, []
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.cli.runs.commands import forms
-    from flink_agents.connectors.kafka.desk import KafkaApprovals
+    from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
     from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
 

@@ -17,8 +17,8 @@ agents; ``approvals`` is the job's side of it.
 
 from typing import TYPE_CHECKING, Any
 
-from flink_agents.connectors.kafka.desk import KafkaApprovals
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
+from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.approvals import approvals_to_kafka, kafka_signals

@@ -28,9 +28,9 @@ from flink_agents.runtime.flink.inputs.given import given_selector, given_stream
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
-from flink_agents.runtime.flink.rows import Column, ReadRows, is_latest
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.streams import FlinkAgentInput
+from flink_agents.runtime.flink.values.rows import Column, ReadRows, is_latest
 
 _FILE_SYSTEMS = "apache_beam.io.filesystems"
 _EXECUTION_MODE = "python.execution-mode"

@@ -30,13 +30,13 @@ from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.inputs import open_ends
 from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.metrics import FlinkMetrics
-from flink_agents.runtime.flink.placeholders import plain_output
-from flink_agents.runtime.flink.restamp import Envelopes, untimed
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
 from flink_agents.runtime.flink.shipping import module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
+from flink_agents.runtime.flink.values.placeholders import plain_output
+from flink_agents.runtime.flink.values.restamp import Envelopes, untimed
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, Outlet, assemble
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes

@@ -41,9 +41,9 @@ from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory,
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.resume.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start
+from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, GivenList, given_inputs
 from flink_agents.runtime.flink.shipping.main_classes import announcement
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.user_modules import MAIN

@@ -38,13 +38,13 @@ from flink_agents.runtime.flink.function import ActionExecutionOperator
 from flink_agents.runtime.flink.inputs.given import given_selector, given_stream
 from flink_agents.runtime.flink.inputs.signals import KeyOfEither, joined
 from flink_agents.runtime.flink.job import AppliedAgent, Job
-from flink_agents.runtime.flink.restamp import envelope_type, restamp
 from flink_agents.runtime.flink.resume.opening import ResumableAgent
-from flink_agents.runtime.flink.rows import ToRow, rowtime_schema
 from flink_agents.runtime.flink.shipping.main_module import ShippedFunction
 from flink_agents.runtime.flink.shipping.unpicklable import check_shippable
 from flink_agents.runtime.flink.stores import StoreChoice
-from flink_agents.runtime.flink.types import columns_of, row_type, stream_type
+from flink_agents.runtime.flink.values.restamp import envelope_type, restamp
+from flink_agents.runtime.flink.values.rows import ToRow, rowtime_schema
+from flink_agents.runtime.flink.values.types import columns_of, row_type, stream_type
 from flink_agents.runtime.operator.assembly import emitted_tags, side_streams
 from flink_agents.runtime.operator.end_times import EndTimes
 from flink_agents.runtime.serde.keys import KeyEncoder

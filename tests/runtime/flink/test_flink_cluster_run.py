@@ -16,11 +16,11 @@ from flink_agents.api.errors import (
     SubmissionError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.following import cluster_run, submission
-from flink_agents.runtime.flink.following.cluster_jobs import find_job, stop_with_savepoint
-from flink_agents.runtime.flink.following.cluster_run import run_on_cluster
+from flink_agents.runtime.flink.clusters import run as cluster_run, submission
+from flink_agents.runtime.flink.clusters.jobs import find_job, stop_with_savepoint
+from flink_agents.runtime.flink.clusters.run import run_on_cluster
+from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.following.submission import JobRequest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
 JOB = "0123456789abcdef0123456789abcdef"

@@ -9,7 +9,7 @@ import pytest
 from pyflink.common import Row
 
 from flink_agents.api.errors import UnsupportedTableError
-from flink_agents.runtime.flink.rows import ToRow
+from flink_agents.runtime.flink.values.rows import ToRow
 
 COLUMNS = ["name", "amount"]
 

@@ -47,9 +47,8 @@ def test_upgrades_of_a_main_script_are_registered_on_the_worker(
     registry.clear()
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
-    monkeypatch.setattr(
-        main_module.importlib, "import_module", lambda name: types.SimpleNamespace(prepare=int)
-    )
+    worker = types.SimpleNamespace(prepare=int)
+    monkeypatch.setitem(sys.modules, "flink_agents.runtime.flink.shipping.worker", worker)
     main_module._install({}, data)
     assert upgrades.upgrade_of("__main__:Old") is script.__dict__["New"]
     older = upgrades.upgrade_of("__main__:Older")
@@ -61,9 +60,8 @@ def test_an_upgrade_whose_module_is_not_there_does_not_stop_the_worker(
 ) -> None:
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
-    monkeypatch.setattr(
-        main_module.importlib, "import_module", lambda name: types.SimpleNamespace(prepare=int)
-    )
+    worker = types.SimpleNamespace(prepare=int)
+    monkeypatch.setitem(sys.modules, "flink_agents.runtime.flink.shipping.worker", worker)
     gone = cloudpickle.dumps(len).replace(b"builtins", b"no_where")
     main_module._install({}, {"shop:Order": gone})
     assert registry == {}

@@ -21,10 +21,10 @@ from kafka.structs import TopicPartition
 
 from flink_agents.api.action_state import JournalKey, Owner
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.connectors.action_state.kafka.claims import Claim, Claims
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.index import JournalIndex
 from flink_agents.connectors.action_state.kafka.layout import Entry, counting, unpack_batch, unpack_key
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claim, Claims
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, request_ms, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 

@@ -30,7 +30,6 @@ from flink_agents.api.errors import (
     StoreUnavailableError,
 )
 from flink_agents.connectors.action_state.group_writer import OnEnd
-from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter, check_topic
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
     FORGET,
@@ -38,10 +37,11 @@ from flink_agents.connectors.action_state.kafka.layout import (
     partition_of,
 )
 from flink_agents.connectors.action_state.kafka.markers import Markers
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter, check_topic
+from flink_agents.connectors.action_state.kafka.ownership.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.remembered import Remembered
 from flink_agents.connectors.action_state.kafka.scan import Scanner
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, quiet_client
-from flink_agents.connectors.action_state.kafka.takeover import TakeOver
 from flink_agents.connectors.action_state.kafka.topics import find_topics, stored_bytes
 from flink_agents.connectors.action_state.kafka.writer import KafkaWrite, KafkaWriter
 from flink_agents.connectors.action_state.threaded import ThreadedStore

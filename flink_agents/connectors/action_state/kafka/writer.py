@@ -37,7 +37,6 @@ from flink_agents.connectors.action_state.group_writer import (
     PendingWrite,
     StoreMetrics,
 )
-from flink_agents.connectors.action_state.kafka.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.garbage import Batch, Garbage
 from flink_agents.connectors.action_state.kafka.layout import (
     FORGET,
@@ -49,7 +48,8 @@ from flink_agents.connectors.action_state.kafka.layout import (
     pack_key,
     partition_of,
 )
-from flink_agents.connectors.action_state.kafka.lease import Lease
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter
+from flink_agents.connectors.action_state.kafka.ownership.lease import Lease
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings, unavailable
 from flink_agents.connectors.action_state.kafka.topics import Topic
 from flink_agents.kafka_clients import close_producer

@@ -17,7 +17,7 @@ from typing import Any
 from pyflink.datastream import RuntimeContext
 from pyflink.version import __version__ as pyflink_version
 
-from flink_agents.runtime.flink.placeholders import not_none
+from flink_agents.runtime.flink.values.placeholders import not_none
 from flink_agents.runtime.state.keyed_state import DELAYED_STATE, PENDING_STATE, UNPRUNED_STATE, Timers
 
 VERSIONS = ("2.3.",)

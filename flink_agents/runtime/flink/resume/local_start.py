@@ -17,14 +17,14 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, list_files
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.resume import java
 from flink_agents.runtime.flink.resume.announced import KEY, AnnouncedRun
-from flink_agents.runtime.flink.resume.checkpoints import Candidate, Chosen, candidates, directory_of
-from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.policy import RECOVERY_PATH
+from flink_agents.runtime.flink.resume.records import java
+from flink_agents.runtime.flink.resume.records.checkpoints import Candidate, Chosen, candidates, directory_of
+from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress, remove
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from flink_agents.runtime.flink.resume.stopping import StopSignals
-from flink_agents.runtime.flink.resume.watch import Watcher, read_progress, remove
 
 CHECKPOINT_DIR = "execution.checkpointing.dir"
 _INTERVAL = "execution.checkpointing.interval"

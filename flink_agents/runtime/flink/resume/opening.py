@@ -14,11 +14,12 @@ from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console, executions
-from flink_agents.runtime.flink.resume import java, policy
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.inputs import GivenInputs, no_inputs
-from flink_agents.runtime.flink.resume.journal_check import recorded_identity
+from flink_agents.runtime.flink.resume import policy
 from flink_agents.runtime.flink.resume.local_start import LocalStart, say_beginning
+from flink_agents.runtime.flink.resume.records import java
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.inputs import GivenInputs, no_inputs
+from flink_agents.runtime.flink.resume.records.journal_check import recorded_identity
 from flink_agents.runtime.flink.resume.script import Program, ScriptStart, script_start
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
 from flink_agents.runtime.flink.stores import StoreChoice

@@ -12,7 +12,7 @@ from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import CannotResumeError
 from flink_agents.api.settings.local_jobs import Resume
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.runtime.flink.resume.folder import STATE_DIR
+from flink_agents.runtime.flink.resume.records.folder import STATE_DIR
 from flink_agents.runtime.flink.resume.script import Program
 
 RECOVERY_PATH = "execution.state-recovery.path"

@@ -22,8 +22,8 @@ from typing import Any
 
 from flink_agents.api.errors import OtherScriptError
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.resume.folder import escaped, unusable
-from flink_agents.runtime.flink.resume.job_run import JobRun
+from flink_agents.runtime.flink.resume.records.folder import escaped, unusable
+from flink_agents.runtime.flink.resume.records.job_run import JobRun
 
 SCRIPTS = "scripts"
 

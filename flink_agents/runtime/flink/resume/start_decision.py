@@ -20,7 +20,7 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
-from flink_agents.runtime.flink.resume.checkpoints import (
+from flink_agents.runtime.flink.resume.records.checkpoints import (
     Candidate,
     Chosen,
     candidates,
@@ -28,13 +28,18 @@ from flink_agents.runtime.flink.resume.checkpoints import (
     key_of,
     origin_of,
 )
-from flink_agents.runtime.flink.resume.folder import JobFolder, leftovers, record_gone, unusable
-from flink_agents.runtime.flink.resume.inputs import GivenInputs, check_lists, restarting_sources, warning_of
-from flink_agents.runtime.flink.resume.java import CheckpointContent
-from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, RunRecord
-from flink_agents.runtime.flink.resume.journal_check import check_journal, job_run_missing, no_journal
+from flink_agents.runtime.flink.resume.records.folder import JobFolder, leftovers, record_gone, unusable
+from flink_agents.runtime.flink.resume.records.inputs import (
+    GivenInputs,
+    check_lists,
+    restarting_sources,
+    warning_of,
+)
+from flink_agents.runtime.flink.resume.records.java import CheckpointContent
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, RunRecord
+from flink_agents.runtime.flink.resume.records.journal_check import check_journal, job_run_missing, no_journal
+from flink_agents.runtime.flink.resume.records.watch import JobProgress, read_progress, remove, unreadable
 from flink_agents.runtime.flink.resume.script import Program, ScriptEnd, ScriptStart, check_program
-from flink_agents.runtime.flink.resume.watch import JobProgress, read_progress, remove, unreadable
 
 LOCK_SECONDS = 15.0
 """Time that a start waits for an ending process: the JVM of a killed script takes a moment."""

@@ -8,7 +8,6 @@ finds them, as soon as the function is unpickled and so before its first record.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -53,7 +52,9 @@ def _shipped_upgrades() -> dict[str, bytes]:
 def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
     if in_flink_worker():
         # PyFlink is in every worker, and is needed for nothing else here.
-        importlib.import_module("flink_agents.runtime.flink.shipping.worker").prepare()
+        from flink_agents.runtime.flink.shipping.worker import prepare
+
+        prepare()
         install(sys.modules[MAIN], classes)
         for name, upgrade in (upgrades or {}).items():
             # If the worker lacks a module, the code that needs it fails, and names it.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flink_agents.runtime.flink.resume.checkpoints import digest_of, key_of
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.java import CheckpointContent, StateFile
-from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
-from flink_agents.runtime.flink.resume.journal_check import SeenJournal
+from flink_agents.runtime.flink.resume.records.checkpoints import digest_of, key_of
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.java import CheckpointContent, StateFile
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal
+from flink_agents.runtime.flink.resume.records.watch import JobProgress
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, StartDecision, begin
-from flink_agents.runtime.flink.resume.watch import JobProgress
 
 PLANS = {"Shop": "a"}
 

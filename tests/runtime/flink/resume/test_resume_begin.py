@@ -24,12 +24,12 @@ from flink_agents.api.errors import (
 )
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.resume import start_decision as module
-from flink_agents.runtime.flink.resume.checkpoints import key_of
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.job_run import JobRun, Moment, now
-from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.records.checkpoints import key_of
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, Moment, now
+from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.records.watch import Watcher, read_progress
 from flink_agents.runtime.flink.resume.start_decision import begin
-from flink_agents.runtime.flink.resume.watch import Watcher, read_progress
 from tests.suite.tables import each
 
 

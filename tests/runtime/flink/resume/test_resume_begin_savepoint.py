@@ -13,7 +13,7 @@ from flink_agents.api.errors import (
     CheckpointDamagedError,
     CheckpointsGoneError,
 )
-from flink_agents.runtime.flink.resume.job_run import now
+from flink_agents.runtime.flink.resume.records.job_run import now
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from tests.suite.tables import each
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.errors import JobFolderError
-from flink_agents.runtime.flink.resume.folder import JobFolder, escaped, write_atomically
-from flink_agents.runtime.flink.resume.job_run import BoundedInput, JobRun, RunRecord, Start
+from flink_agents.runtime.flink.resume.records.folder import JobFolder, escaped, write_atomically
+from flink_agents.runtime.flink.resume.records.job_run import BoundedInput, JobRun, RunRecord, Start
 from tests.suite.tables import each
 
 NAMES = [

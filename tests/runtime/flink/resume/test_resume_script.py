@@ -11,8 +11,8 @@ import pytest
 
 from flink_agents.api.errors import JobFolderError, JobFolderInUseError
 from flink_agents.runtime.flink.resume import start_decision as module
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.job_run import RunRecord, Start, now
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
 from tests.runtime.flink.resume.test_resume_begin import FreeLock, read

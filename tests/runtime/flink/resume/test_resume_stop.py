@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from flink_agents.api.settings.options import Configuration
-from flink_agents.runtime.flink.resume import java, local_start as module
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.job_run import JobRun, RunRecord, Start, now
+from flink_agents.runtime.flink.resume import local_start as module
 from flink_agents.runtime.flink.resume.local_start import LocalStart
+from flink_agents.runtime.flink.resume.records import java
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, RunRecord, Start, now
 from flink_agents.runtime.flink.resume.start_decision import StartDecision
 from tests.suite.tables import each
 

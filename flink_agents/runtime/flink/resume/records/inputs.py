@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.api.errors import InputChangedError, SourceNotResumableError, UnserializableValueError
-from flink_agents.runtime.flink.resume.job_run import BoundedInput, JobRun
+from flink_agents.runtime.flink.resume.records.job_run import BoundedInput, JobRun
 from flink_agents.runtime.serde.canonical import DIGEST_BYTES, digest_of
 from flink_agents.runtime.serde.codec import ValueCodec
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from flink_agents.runtime.flink.resume.folder import JobFolder
-from flink_agents.runtime.flink.resume.java import CheckpointContent
-from flink_agents.runtime.flink.resume.job_run import JobRun, Start
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.java import CheckpointContent
+from flink_agents.runtime.flink.resume.records.job_run import JobRun, Start
 
 METADATA = "_metadata"
 """Flink writes this file last, so a checkpoint with it is complete."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from flink_agents.api.common.logs import bounded_logger
 
 if TYPE_CHECKING:
-    from flink_agents.connectors.action_state.kafka.claims import Claims
+    from flink_agents.connectors.action_state.kafka.ownership.claims import Claims
 
 _log = bounded_logger("flink_agents.store")
 

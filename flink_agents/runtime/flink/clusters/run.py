@@ -16,12 +16,12 @@ from flink_agents.api.errors import (
     SubmissionError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.following.cluster_jobs import last_checkpoint
-from flink_agents.runtime.flink.following.dead_letters import dead_letters, letter_lines
+from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
+from flink_agents.runtime.flink.clusters.jobs import last_checkpoint
+from flink_agents.runtime.flink.clusters.submission import JobRequest, Submission
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.following.submission import JobRequest, Submission
 
 LOOK_SECONDS = 0.5
 OUTPUT_SECONDS = 2.0

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors.resume import JobFolderError
-from flink_agents.runtime.flink.resume.checkpoints import complete, digest_of, key_of, numbered
-from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
-from flink_agents.runtime.flink.resume.job_run import Moment
-from flink_agents.runtime.flink.resume.journal_check import SeenJournal, look
+from flink_agents.runtime.flink.resume.records.checkpoints import complete, digest_of, key_of, numbered
+from flink_agents.runtime.flink.resume.records.folder import JobFolder, write_atomically
+from flink_agents.runtime.flink.resume.records.job_run import Moment
+from flink_agents.runtime.flink.resume.records.journal_check import SeenJournal, look
 
 LOOK_SECONDS = 0.1
 _DIGESTS = 10

@@ -14,6 +14,7 @@ from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.client import made_client, reaching
+from flink_agents.connectors.kafka.dead_letters.read_marks import ReadMarks
 from flink_agents.connectors.kafka.headers import (
     ERROR,
     ERROR_TYPE,
@@ -22,7 +23,6 @@ from flink_agents.connectors.kafka.headers import (
     ORIGIN,
     without_letter,
 )
-from flink_agents.connectors.kafka.read_marks import ReadMarks
 from flink_agents.connectors.kafka.requests.latest import batches_until_now
 from flink_agents.runtime.serde.keys import decode_key
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flink_agents.api.errors.resume import JobFolderError
-from flink_agents.runtime.flink.resume.folder import JobFolder, write_atomically
+from flink_agents.runtime.flink.resume.records.folder import JobFolder, write_atomically
 
 VERSION = 1
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from flink_agents.api.action_state import Owner, in_use_error, stale_error
-from flink_agents.connectors.action_state.kafka.claims import Claim, Claims, ClaimsWriter
-from flink_agents.connectors.action_state.kafka.lease import now
+from flink_agents.connectors.action_state.kafka.ownership.claims import Claim, Claims, ClaimsWriter
+from flink_agents.connectors.action_state.kafka.ownership.lease import now
 
 POLLS_PER_LEASE = 20
 """Number of checks per lease by a job that waits for another job's lease."""

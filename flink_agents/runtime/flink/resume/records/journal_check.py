@@ -24,7 +24,7 @@ from flink_agents.connectors.action_state.positions import (
     journal_position,
     raise_position,
 )
-from flink_agents.runtime.flink.resume.folder import JobFolder
+from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import split_journal_name
 

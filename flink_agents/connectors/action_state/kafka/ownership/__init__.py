@@ -1,0 +1,1 @@
+"""Decides which attempt may append to a store ``kafka``."""

@@ -1,0 +1,1 @@
+"""Dead letters in a topic, and how they are handled again."""

@@ -1,0 +1,1 @@
+"""Jobs on a cluster: how they are submitted, followed, listed and stopped."""

@@ -1,0 +1,1 @@
+"""Values between Python and PyFlink: types of outputs, rows of tables, timestamps."""
