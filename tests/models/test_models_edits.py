@@ -43,7 +43,7 @@ from flink_agents.api.errors import (
     NonDeterminismError,
     UsageLimitExceededError,
 )
-from flink_agents.models.chat.messages import Transcript, messages_of
+from flink_agents.models.chat.messages.converting import Transcript, messages_of
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record

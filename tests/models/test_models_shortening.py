@@ -21,8 +21,8 @@ from flink_agents import (
     action,
     chat_model,
 )
-from flink_agents.models.chat.messages import from_json, to_json
-from flink_agents.models.chat.shortening import bytes_of
+from flink_agents.models.chat.messages.converting import from_json, to_json
+from flink_agents.models.chat.messages.shortening import bytes_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import Reply, ScriptedModel, ToolCall
 

@@ -15,7 +15,7 @@ from flink_agents.api.models.chat_events import (
     ToolResponseEvent,
 )
 from flink_agents.api.models.history import ChatTranscript
-from flink_agents.models.chat.messages import to_json
+from flink_agents.models.chat.messages.converting import to_json
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills
 from flink_agents.models.tools.toolbox import Toolbox, tool_named, tools_of

@@ -27,7 +27,7 @@ from pydantic_ai.models import ModelRequestParameters
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import ModelOutputError
 from flink_agents.api.models.chat import ChatResult, ChatUsage
-from flink_agents.models.chat.messages import Transcript
+from flink_agents.models.chat.messages.converting import Transcript
 from flink_agents.models.chat.output import OUTPUT_TOOL, OutputType, problems
 from flink_agents.models.chat.requests import RequestAnswer
 from flink_agents.models.chat.usage import UsageCounter

@@ -29,7 +29,7 @@ from flink_agents.api.durable import DurableCallable, RetryableError
 from flink_agents.api.errors import AgentsError, ModelRefusedError, ModelRequestError
 from flink_agents.api.models.chat import ChatModelSpec, OnRefusal
 from flink_agents.models.chat.endpoint import client_of
-from flink_agents.models.chat.messages import Transcript, from_json, to_json
+from flink_agents.models.chat.messages.converting import Transcript, from_json, to_json
 from flink_agents.models.setup.failures import failed_attempt
 from flink_agents.models.setup.limiter import RequestLimiter
 from flink_agents.models.setup.model_failures import (

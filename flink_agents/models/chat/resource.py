@@ -29,8 +29,8 @@ from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import Configuration
 from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
-from flink_agents.models.chat.history import RememberedChat, check_recordable
-from flink_agents.models.chat.messages import Transcript, messages_of
+from flink_agents.models.chat.messages.converting import Transcript, messages_of
+from flink_agents.models.chat.messages.history import RememberedChat, check_recordable
 from flink_agents.models.chat.options import checked
 from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.overrides import overridden

@@ -13,7 +13,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.api.models.chat import ChatUsage, Router, RouteRule
 from flink_agents.api.resources import ResourceType
-from flink_agents.models.chat.messages import text_of_user, to_json
+from flink_agents.models.chat.messages.converting import text_of_user, to_json
 from flink_agents.models.setup.classes import found
 
 

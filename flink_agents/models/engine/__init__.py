@@ -2,9 +2,8 @@
 
 from flink_agents.models.engine.actions import action_of, as_tool
 from flink_agents.models.engine.durability import CallSettings, FlinkDurability
-from flink_agents.models.engine.servers import server_toolset
-from flink_agents.models.engine.skills import skills_toolset
-from flink_agents.models.engine.transcripts import kept_messages
+from flink_agents.models.engine.messages import kept_messages
+from flink_agents.models.engine.toolsets import server_toolset, skills_toolset
 
 __all__ = [
     "CallSettings",

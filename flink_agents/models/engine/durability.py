@@ -56,8 +56,8 @@ from flink_agents.api.models.chat import OnUnknownOutcome
 from flink_agents.api.models.mcp import OnNameTaken
 from flink_agents.api.resources.raised_notes import note_once
 from flink_agents.models.engine.approvals import HumanApproval, ask_people, asking, named, note_deferred
-from flink_agents.models.engine.digests import digest_of
 from flink_agents.models.engine.free_names import check_names, output_names, with_free_names
+from flink_agents.models.engine.messages import digest_of, own_messages
 from flink_agents.models.engine.model_calls import (
     RETRY,
     RETRY_AFTER_LIMIT,
@@ -66,7 +66,6 @@ from flink_agents.models.engine.model_calls import (
     policy_of,
 )
 from flink_agents.models.engine.model_loop import on_model_loop
-from flink_agents.models.engine.own_messages import own_messages
 from flink_agents.models.engine.server_failures import ServerFailedError, reaching_servers, unavailable
 from flink_agents.models.engine.tool_calls import (
     call_tool,

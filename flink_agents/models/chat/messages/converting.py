@@ -35,7 +35,7 @@ from flink_agents.api.models.chat import ChatInput
 from flink_agents.api.models.history import ChatTranscript
 from flink_agents.api.resources import ChatMessage
 from flink_agents.api.resources.provenance import is_data, messages_in
-from flink_agents.models.chat.origins import own_content, own_request, own_response, speaks
+from flink_agents.models.chat.messages.origins import own_content, own_request, own_response, speaks
 
 _CONTENTS = (ImageUrl, AudioUrl, DocumentUrl, VideoUrl, BinaryContent, TextContent, UploadedFile, CachePoint)
 _BY_USER = (str, *_CONTENTS)

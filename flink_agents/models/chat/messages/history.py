@@ -25,8 +25,8 @@ from flink_agents.api.models.history import (
     Summary,
 )
 from flink_agents.api.resources import ResourceType
-from flink_agents.models.chat.messages import from_json, to_json
-from flink_agents.models.chat.shortening import (
+from flink_agents.models.chat.messages.converting import from_json, to_json
+from flink_agents.models.chat.messages.shortening import (
     begins_turn,
     bytes_of,
     latest_turn,

@@ -1,13 +1,13 @@
-"""The MCP server of an agent on a stream as a toolset of a Pydantic AI agent that runs in its actions."""
+"""The MCP servers of an agent on a stream, and skills, as toolsets of a Pydantic AI agent in its actions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed
 from pydantic_ai.tools import RunContext
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
@@ -15,9 +15,13 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.current import current_context
 from flink_agents.api.errors import ContextMisuseError
 from flink_agents.api.models.chat import OnUnknownOutcome
+from flink_agents.api.models.skills import Skills, SkillsSpec
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.engine.free_names import ServedToolsetTool
+from flink_agents.models.setup.descriptions import read_configured
 from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled
+from flink_agents.models.tools.skills.resource import opened
+from flink_agents.models.tools.skills.tools import SkillSet
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """The server checks arguments itself."""
@@ -99,3 +103,28 @@ class _ServerToolset(AbstractToolset[Any]):
                 fix="run it there, or use an MCPToolset of pydantic-ai elsewhere",
             )
         return context
+
+
+def skills_toolset(skills: Skills | Mapping[str, Any], *, id: str = "skills") -> AbstractToolset[Any]:
+    """Make a toolset of skills for a Pydantic AI agent.
+
+    ``Agent(..., toolsets=[skills_toolset(Skills("skills"))], capabilities=[FlinkDurability()])`` describes
+    the skills to the model and adds their tools. Each of their calls is a durable step. Scripts that need
+    approval require ``FlinkDurability(approvals=True)``, whose ``approval_timeout`` applies.
+
+    Args:
+        skills: The skills, as for an agent on a stream. They are read at once.
+        id: Identity of the toolset within its agent.
+
+    Raises:
+        SkillError: They do not exist, or one of them is invalid.
+        OptionError: The description is invalid.
+    """
+    arguments = skills.arguments if isinstance(skills, Skills) else skills
+    given = SkillSet([opened(id, read_configured(SkillsSpec, arguments, id))])
+    made = FunctionToolset[Any](given.functions, id=id, instructions=given.instructions)
+    if not any(tool.settings.needs_approval for tool in given.tools):
+        return made
+    return made.approval_required(
+        lambda ctx, tool, arguments: tool.name == "run_script" and given.needs_approval(arguments)
+    )

@@ -1,0 +1,1 @@
+"""Messages of chat models: conversion, the roles that input may have, and histories in memory."""
