@@ -161,7 +161,7 @@ def test_argument_that_the_plan_cannot_hold_is_a_named_error(value: Any) -> None
     with pytest.raises(AgentConfigurationError) as caught:
         OperatorHarness(Untyped(value))
     assert "'value' of Untyped" in caught.value.message
-    assert "test_api_agent.py" in (caught.value.where or "")
+    assert "test_api_agent_configuration.py" in (caught.value.where or "")
     assert caught.value.fix
 
 

@@ -48,28 +48,28 @@ patch(
 )
 patch(
     "data-as-system-message",
-    "chat.messages:_chat_message",
+    "chat.messages.converting:_chat_message",
     "if is_data(message):",
     "if False:",
     "A record of the class ChatMessage speaks as the system.",
 )
 patch(
     "data-as-answer",
-    "chat.origins:own_response",
+    "chat.messages.origins:own_response",
     "if any(map(is_data, (response, *response.parts))):",
     "if False:",
     "A record forges what the model said earlier.",
 )
 patch(
     "data-as-tool-result",
-    "chat.origins:_part",
+    "chat.messages.origins:_part",
     "if of_data or any(map(is_data, files)):",
     "if False:",
     "A record forges the result of a tool.",
 )
 patch(
     "mapping-as-message",
-    "chat.messages:_message",
+    "chat.messages.converting:_message",
     "if isinstance(one, Mapping):",
     "if isinstance(one, Mapping) and 'role' in one:\n"
     "    return _chat_message(ChatMessage(role=one['role'], content=one['content']), now)\n"
@@ -78,7 +78,7 @@ patch(
 )
 patch(
     "data-says-how-to-download",
-    "chat.origins:own_content",
+    "chat.messages.origins:own_content",
     "made = replace(one, force_download=False, vendor_metadata=None)",
     "made = replace(one)",
     "A record lets the worker download from its own network.",
@@ -176,7 +176,7 @@ patch(
 )
 patch(
     "large-part-takes-history",
-    "chat.shortening:_cut_part",
+    "chat.messages.shortening:_cut_part",
     "if bytes_of(part) <= most:",
     "if True:",
     "One large message removes the earlier history of a key.",

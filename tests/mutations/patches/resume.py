@@ -6,21 +6,21 @@ patch = Room("runtime.flink.resume")
 
 patch(
     "checkpoints-by-number-alone",
-    "checkpoints:candidates",
+    "records.checkpoints:candidates",
     "key=lambda one: (one.start, one.number)",
     "key=lambda one: one.number",
     "A start resumes from a checkpoint of an earlier start that has a greater number.",
 )
 patch(
     "checkpoint-content-unchecked",
-    "checkpoints:choose",
+    "records.checkpoints:choose",
     "_problem(content) or _changed(candidate, digests)",
     "_problem(content)",
     "A start resumes from a checkpoint whose bytes have changed.",
 )
 patch(
     "checkpoint-files-unchecked",
-    "checkpoints:_problem",
+    "records.checkpoints:_problem",
     "if size < file.size:",
     "if False:",
     "A start resumes from a checkpoint whose file is cut off, if nobody noted its checksum.",
@@ -55,21 +55,21 @@ patch(
 )
 patch(
     "older-journal-accepted",
-    "journal_check:check_journal",
+    "records.journal_check:check_journal",
     "if found.number >= seen.position.number:",
     "if True:",
     "An older copy of the journal is accepted, and recorded steps are made again.",
 )
 patch(
     "other-journal-accepted",
-    "journal_check:check_journal",
+    "records.journal_check:check_journal",
     "if found is None or found.store_id != seen.position.store_id:",
     "if found is None:",
     "Another journal is accepted.",
 )
 patch(
     "changed-list-accepted",
-    "inputs:check_lists",
+    "records.inputs:check_lists",
     "if present == before:",
     "if present is not None:",
     "A job resumes with another list.",
@@ -77,7 +77,7 @@ patch(
 
 patch(
     "clock-set-back-hides-downtime",
-    "job_run:Moment.until",
+    "records.job_run:Moment.until",
     "if self.boot and self.boot == later.boot:",
     "if False:",
     "The clock is set back while a job is down, and nobody notices that its transactions are gone.",
@@ -98,7 +98,7 @@ patch(
 )
 patch(
     "outputs-of-a-passed-over-checkpoint-count",
-    "job_run:JobRun.lineage",
+    "records.job_run:JobRun.lineage",
     "until, current = current.resumed,",
     "until, current = None,",
     "A list has outputs twice that only a damaged checkpoint had.",

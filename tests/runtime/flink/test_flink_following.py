@@ -220,9 +220,9 @@ def test_inputs_are_counted_by_agent() -> None:
 
 
 PROGRESS = """
-from flink_agents.runtime.flink.following.console import Progress, is_terminal
+from flink_agents.runtime.flink.following.console import ProgressBars, is_terminal
 assert is_terminal()
-with Progress({"Shop": 7}) as progress:
+with ProgressBars({"Shop": 7}) as progress:
     progress.show({"Shop": 3, "Till": 2})
     progress.show({"Shop": 5, "Till": 4})
 """

@@ -88,3 +88,11 @@ class World:
 def chosen(beginning: StartDecision) -> int | None:
     """The number of the checkpoint that a start resumes from."""
     return None if beginning.chosen is None else beginning.chosen.content.number
+
+
+def foreign_savepoint(directory: Path, files: str = "12345") -> Path:
+    place = directory / "savepoint-of-a-cluster"
+    place.mkdir()
+    (place / "state").write_text(files)
+    (place / "_metadata").write_text("77 5")
+    return place

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from resume_world import REQUEST, World, chosen
+from resume_world import REQUEST, World, chosen, foreign_savepoint
 
 from flink_agents.api.errors import (
     CheckpointDamagedError,
@@ -16,14 +16,6 @@ from flink_agents.api.errors import (
 from flink_agents.runtime.flink.resume.records.job_run import now
 from flink_agents.runtime.flink.resume.script import ScriptStart
 from tests.suite.tables import each
-
-
-def foreign_savepoint(directory: Path, files: str = "12345") -> Path:
-    place = directory / "savepoint-of-a-cluster"
-    place.mkdir()
-    (place / "state").write_text(files)
-    (place / "_metadata").write_text("77 5")
-    return place
 
 
 @each("url", ["", "file:", "file://"])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from resume_world import REQUEST, World, chosen, foreign_savepoint
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import JobFolderError, JobRunMissingError, OtherScriptError, StoreError
@@ -20,7 +21,6 @@ from flink_agents.runtime.flink.resume.records.journal_check import recorded_ide
 from flink_agents.runtime.flink.resume.script import Program
 from flink_agents.runtime.flink.stores import StoreChoice
 from flink_agents.runtime.journal.names import journal_name
-from tests.runtime.flink.resume.test_resume_begin import REQUEST, World, chosen, foreign_savepoint
 from tests.suite.tables import each
 
 # -- the script ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tests.suite.tables import each
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
     "begin": "tests/runtime/flink/resume/test_resume_begin.py",
+    "savepoint": "tests/runtime/flink/resume/test_resume_begin_savepoint.py",
     "folder": "tests/runtime/flink/resume/test_resume_folder.py",
     "inputs": "tests/runtime/flink/resume/test_resume_inputs.py",
     "owners": "tests/runtime/flink/resume/test_resume_owners.py",
@@ -35,7 +36,7 @@ PROMISES: list[tuple[str, str]] = [
     ("the folder can be moved", "local:test_a_job_with_rocksdb_resumes_in_a_folder_that_was_moved"),
     ("a moved folder, a renamed script", "owners:test_a_folder_that_was_moved_belongs_to_its_script"),
     ("another script with the same job name is named", "owners:test_a_job_run_belongs_to_a_script"),
-    ("a script may remove the folder", "begin:test_a_script_may_remove_the_directory_of_its_jobs"),
+    ("a script may remove the folder", "savepoint:test_a_script_may_remove_the_directory_of_its_jobs"),
     ("a folder that cannot be written to is an error", "begin:test_a_folder_that_cannot_be_made_is_an_error"),
     # Checkpoints
     ("checkpoints are on by default, and outputs committed", "lists:test_a_list_and_a_topic_of_a_killed"),
@@ -98,7 +99,7 @@ PROMISES: list[tuple[str, str]] = [
     ("another parallelism", "local:test_a_killed_job_resumes_with_another_parallelism"),
     # Beyond the machine
     ("a cluster and back", "takeover:test_a_job_moves_to_a_cluster_and_back"),
-    ("a savepoint of another job", "begin:test_a_job_run_begins_with_the_savepoint_of_another_job"),
+    ("a savepoint of another job", "savepoint:test_a_job_run_begins_with_the_savepoint_of_another_job"),
     ("the demo", "examples:test_review_analysis_that_is_killed_resumes"),
 ]
 

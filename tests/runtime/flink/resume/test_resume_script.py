@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from resume_world import FreeLock, read
 
 from flink_agents.api.errors import JobFolderError, JobFolderInUseError
 from flink_agents.runtime.flink.resume import start_decision as module
@@ -15,7 +16,6 @@ from flink_agents.runtime.flink.resume.records.folder import JobFolder
 from flink_agents.runtime.flink.resume.records.job_run import RunRecord, Start, now
 from flink_agents.runtime.flink.resume.script import ScriptEnd, ScriptStart
 from flink_agents.runtime.flink.resume.start_decision import Request, begin
-from tests.runtime.flink.resume.test_resume_begin import FreeLock, read
 from tests.suite.tables import each
 
 PLANS = {"Shop": "a"}
