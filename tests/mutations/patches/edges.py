@@ -104,7 +104,7 @@ patch(
 )
 patch(
     "lost-job-as-java",
-    "flink.following.cluster_run:_Following._lost",
+    "flink.clusters.run:_Following._lost",
     'if not (error.found or "").startswith("404"):',
     "if True:",
     "A job that a restarted JobManager does not know ends in forty frames of Java.",
