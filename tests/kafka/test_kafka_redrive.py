@@ -198,9 +198,9 @@ def test_the_command(kafka_broker: KafkaBroker, topic: str) -> None:
 
     seen = lines("--dry-run", "--error-type", "ValueError", "--agent", "clerk")
     assert seen == [
-        f"{dead}/0/0 -> left out: key ada: ValueError: a",
+        f"{dead}/0/0 -> left out: ValueError: a",
         f"{dead}/0/1 -> left out: key ada: KeyError: 'b'",
-        f"{dead}/0/2 -> left out: key ada: ValueError: c",
+        f"{dead}/0/2 -> left out: ValueError: c",
         f"{dead}/0/3 -> {to}: key ada: ValueError: d",
         f"1 would go back into {to}",
         "1 in all, 3 left out",

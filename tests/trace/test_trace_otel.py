@@ -217,6 +217,31 @@ def test_each_segment_of_a_suspended_run_is_a_span_with_a_link() -> None:
     assert len({one.span_id for one in got.spans()}) == len(got.spans())
 
 
+def test_a_resumed_run_without_further_calls_has_its_spans_once() -> None:
+    """It replays the calls before its suspension. That is no repetition of the run itself."""
+
+    async def pay() -> int:
+        return 1
+
+    async def wait(event: Any, ctx: RunnerContext) -> OutputEvent:
+        await ctx.durable_execute_async(pay)
+        first = await ctx.wait_for_signal("paid")
+        return OutputEvent(output=[first, await ctx.wait_for_signal("sent")])
+
+    waiting = Agent(name="waiting").add_action("wait", [InputEvent], wait)
+    with collector() as got:
+        config = OTEL | {"trace.otlp-endpoint": got.address}
+        with OperatorHarness(waiting, lambda value: "k", config=config, **PLAIN) as harness:
+            harness.push_all(["a"])
+            assert harness.signal("k", "paid", 1) == []
+            assert harness.signal("k", "sent", 2) == [[1, 2]]
+    spans = got.spans()
+    names = sorted(one.name.rpartition(".")[2] for one in spans)
+    wanted = ["action wait", *["invoke_agent waiting"] * 3, "pay"]
+    assert names == wanted and len({one.span_id for one in spans}) == 5
+    assert sum(len(one.links) for one in spans) == 2
+
+
 EXPORTER = InMemorySpanExporter()
 PROVIDER = TracerProvider(shutdown_on_exit=False)
 PROVIDER.add_span_processor(SimpleSpanProcessor(EXPORTER))

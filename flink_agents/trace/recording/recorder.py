@@ -23,6 +23,9 @@ from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
 _CALLS, _CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
 
+MOST_SUSPENDED = 10_000
+"""Maximum number of remembered suspensions of this attempt."""
+
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases of a run that has not started yet."""
 
@@ -58,6 +61,7 @@ class TraceRecorder(RunObserver):
         self._subtask = subtask
         self._clock = clock
         self._level = level.rank
+        self._suspended: dict[tuple[str, int], bool] = {}
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
         self._writer = writer
         self._share = percent
@@ -401,11 +405,25 @@ class TraceRecorder(RunObserver):
         path: Any = (),
     ) -> None:
         now = self._now()
-        replayed = segment.replayed > 0 and not segment.executed
+        replayed = self._is_repeated(run, segment, outcome)
         parent = () if path else None
         what = run, run.identity, "run", self._subtask.agent, outcome
         seconds = now - segment.begun
         self._writer.put(partial(self._made, *what, tuple(path), parent, attributes, seconds, now, replayed))
+
+    def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
+        """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
+
+        A run that resumes replays its earlier calls, too. If its suspension was new, so is what follows.
+        """
+        name = run.key_text, run.sequence_number
+        resumed = self._suspended.pop(name, False)
+        repeated = segment.replayed > 0 and not segment.executed and not resumed
+        if outcome == "suspended" and not repeated:
+            self._suspended[name] = True
+            if len(self._suspended) > MOST_SUSPENDED:
+                del self._suspended[next(iter(self._suspended))]
+        return repeated
 
     def _put(
         self,
