@@ -46,7 +46,7 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
     if answer.get("without_input"):
         numbers = ", ".join(map(str, answer["without_input"]))
         yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
-    yield from _behind(answer, run)
+    yield from _behind(answer)
     if not (run or answer.get("suspended") or answer.get("aside") or answer.get("inputs")):
         yield f"Nothing of the key is unfinished. {answer.get('sequence', 0)} runs have ended."
     memory = answer.get("memory")
@@ -82,10 +82,15 @@ def _waits(one: Mapping[str, Any]) -> Iterator[str]:
         yield "It resumes at: " + "; or ".join(waits) + "."
 
 
-def _behind(answer: Mapping[str, Any], run: Any) -> Iterator[str]:
-    inputs = answer.get("inputs") or 0
-    behind = inputs - (1 if run or answer.get("suspended") else 0)
-    if behind > 0:
+def inputs_behind(answer: Mapping[str, Any]) -> int:
+    """Return how many inputs of the key wait behind its first unfinished run."""
+    inputs = answer.get("inputs")
+    first = 1 if answer.get("run") or answer.get("suspended") else 0
+    return max(0, inputs - first) if isinstance(inputs, int) else 0
+
+
+def _behind(answer: Mapping[str, Any]) -> Iterator[str]:
+    if behind := inputs_behind(answer):
         yield f"{behind} input(s) of the key wait behind it."
     signals = answer.get("signals")
     if isinstance(signals, Mapping) and signals:

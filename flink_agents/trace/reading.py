@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flink_agents.api.errors.trace import TraceFormatError, TraceNotFoundError
+from flink_agents.trace.durations import RunTimes, Spent, spent, status_of, take_times
 from flink_agents.trace.folding import unfolded
-from flink_agents.trace.records import STARTED, TraceRecord
+from flink_agents.trace.records import FINAL, STARTED, TraceRecord
 from flink_agents.trace.sinks.jsonl import SUFFIX
 
 
@@ -29,16 +31,13 @@ class RunTrace:
         """The latest record about the run itself; if there is none, the latest record."""
         about = [one for one in self.records if one.kind == "run"]
         # What ends a run is the last word, whatever a clock of another machine says.
-        ends = [one for one in about if one.outcome in ("completed", "dead-lettered")]
+        ends = [one for one in about if one.outcome in FINAL]
         return (ends or about or self.records)[-1]
 
     @property
     def status(self) -> str:
         """``running``, ``waiting``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``."""
-        last = self.last
-        if last.kind != "run" or last.outcome == STARTED:
-            return "running"
-        return last.outcome
+        return status_of(self.last)
 
     @property
     def begun(self) -> float:
@@ -54,6 +53,22 @@ class RunTrace:
     def seconds(self) -> float:
         """Time between its start and its last record, in seconds."""
         return self.ended - self.begun
+
+    @property
+    def times(self) -> RunTimes:
+        """The times of its phases."""
+        times = RunTimes()
+        for record in self.records:
+            take_times(times, record)
+            if record.kind == "run":
+                times.status, times.decided = status_of(record), record.time
+        times.status, times.decided = self.status, self.last.time
+        times.begun, times.ended = self.begun, self.ended
+        return times
+
+    def spent(self, now: float | None = None) -> Spent:
+        """Return the time that it has spent, until now if it has not ended."""
+        return spent(self.times, time.time() if now is None else now)
 
     def children(self, span: str) -> list[TraceRecord]:
         """Return the records of a span's children, in the order of their start."""
@@ -107,10 +122,12 @@ def _read(file: Path) -> Iterator[TraceRecord]:
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
     """Group records by run, without duplicates. Runs are in the order of their start."""
     found: dict[str, RunTrace] = {}
-    seen: set[str] = set()
+    seen: set[str | tuple[str, float]] = set()
     for record in records:
-        if record.id not in seen:
-            seen.add(record.id)
+        # Each segment of a run has a start, with the same id.
+        name = (record.id, record.time) if record.outcome == STARTED else record.id
+        if name not in seen:
+            seen.add(name)
             found.setdefault(record.run_id, RunTrace(record.run_id)).records.append(record)
     for run in found.values():
         run.records.sort(key=lambda one: one.time)

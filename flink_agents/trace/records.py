@@ -26,6 +26,16 @@ SCHEMA_VERSION = 1
 STARTED, RUNNING, WAITING = "started", "running", "waiting"
 """Outcomes of records about runs that have not ended."""
 
+STATUSES = (RUNNING, WAITING, "suspended", "failed", "dead-lettered", "completed")
+"""The statuses of runs. All commands and pages use these words."""
+
+UNFINISHED = STATUSES[:4]
+FINAL = STATUSES[4:]
+"""The outcomes that end a run, whatever comes later."""
+
+QUEUED_FOR = "earlier runs of its key"
+"""What a run waits for in the queue of its key."""
+
 
 # Not frozen: that takes three times as long to make, and each step of each run makes one.
 @dataclass(slots=True)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import html
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from flink_agents.api.events.approvals import APPROVAL_SIGNAL
+from flink_agents.trace.durations import Spent, number
 from flink_agents.trace.forms import error_of, is_time
 from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
-from flink_agents.trace.records import RUNNING, STARTED, WAITING, TraceRecord
-
-UNFINISHED = ("running", "waiting", "suspended", "failed")
+from flink_agents.trace.records import RUNNING, STARTED, UNFINISHED, WAITING, TraceRecord
 
 
 def when(seconds: float) -> str:
@@ -39,13 +38,6 @@ def safe(text: str) -> str:
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)
 
 
-def age(run: RunTrace, now: float | None = None) -> float:
-    """Return the seconds of a run: until its end, or until now if it waits or executes."""
-    if run.status in ("running", "waiting", "suspended"):
-        return max(0.0, (time.time() if now is None else now) - run.begun)
-    return run.seconds
-
-
 def run_row(run: RunTrace) -> dict[str, Any]:
     """Return a run as a row of a table."""
     last = run.last
@@ -57,9 +49,10 @@ def run_row(run: RunTrace) -> dict[str, Any]:
         "sequence": last.sequence_number,
         "status": run.status,
         "begun": when(run.begun),
-        "took": took(age(run)),
+        **times_row(run.spent()),
         "calls": sum(one.kind == "call" for one in run.records),
         "error": _error_line(error) if error else "",
+        "now": doing(run),
     }
 
 
@@ -69,17 +62,56 @@ def _error_line(error: Mapping[str, Any]) -> str:
     return f"{error['error']}: {str(error.get('message', '')).strip().partition(chr(10))[0]}{where}"
 
 
-def tree(run: RunTrace, key: str | None = None) -> Iterator[str]:
+def times_row(spent: Spent) -> dict[str, str]:
+    """Return the durations of a run: the time with its code and calls, and the others if there are any."""
+    return {
+        "took": took(spent.running),
+        "queued": took(spent.queued) if spent.queued >= 0.001 else "",
+        "suspended": took(spent.suspended) if spent.suspended else "",
+    }
+
+
+def doing(run: RunTrace) -> str:
+    """Return what an unfinished run waits for or does, and since when; empty if nothing is known of it."""
+    last = run.last
+    if run.status == "suspended":
+        waits = last.attributes.get("waits")
+        said = "; or ".join(wait_text(one) for one in waits or () if isinstance(one, dict))
+        return f"until {said or 'an event that the trace lacks'}, since {when(last.time)}"
+    if last.kind != "run" or last.outcome not in (RUNNING, WAITING):
+        return ""
+    since = number(last.attributes.get("since"))
+    what = waits_for(last.attributes)
+    return (f"waits for {what}" if what else "executes your code") + (
+        f", since {when(since)}" if since else ""
+    )
+
+
+def waits_for(attributes: Mapping[str, Any]) -> str:
+    """Return what a run waits for."""
+    return short(str(attributes.get("for") or ""))
+
+
+def short(text: str) -> str:
+    """Return a text whose last word, if it is a function of the author, is the name of that alone."""
+    start, space, name = text.rpartition(" ")
+    own = space and re.fullmatch(r"[\w.]+:(?:[\w.<>]+\.)?(\w+)", name)
+    return f"{start} {own[1]}" if own and not operation_of(name).kind else text
+
+
+def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     """Yield the lines of a run's tree, and what an unfinished run waits for.
 
     Args:
         run: The run.
-        key: Its key as shown. Default: the canonical text.
+        shown: Returns a canonical key as commands take it.
     """
     last = run.last
+    spent = times_row(run.spent())
+    more = "".join(f"  {name} {spent[name]}" for name in ("queued", "suspended") if spent[name])
     yield safe(
-        f"run {run.run_id}  {last.agent}  key {last.key if key is None else key}  "
-        f"sequence {last.sequence_number}  {run.status}  {when(run.begun)}  {took(age(run))}"
+        f"run {run.run_id}  {last.agent}  key {shown(last.key)}  sequence {last.sequence_number}  "
+        f"{run.status}  {when(run.begun)}  {spent['took']}{more}"
         + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
     roots = run.roots()
@@ -92,8 +124,8 @@ def tree(run: RunTrace, key: str | None = None) -> Iterator[str]:
 
 
 def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Iterator[str]:
-    for number, record in enumerate(records, 1):
-        end = number == len(records)
+    for place, record in enumerate(records, 1):
+        end = place == len(records)
         yield safe(f"{indent}{'└─' if end else '├─'} {line_of(record)}")
         yield from _branches(run, run.children(record.span_id), f"{indent}{'   ' if end else '│  '}")
 
@@ -222,9 +254,9 @@ def activity(run: RunTrace) -> Iterator[str]:
     if last.outcome == RUNNING:
         yield f"It executes your code{since}, or awaits something that is not a durable call."
     else:
-        yield f"It waits for {attributes.get('for', 'something that the trace lacks')}{since}."
+        yield f"It waits for {waits_for(attributes)}{since}."
     for function, attempt in calls.items() if isinstance(calls, Mapping) else ():
-        yield f"Its durable call {function} is in attempt {attempt}."
+        yield f"Its {short(f'durable call {function}')} is in attempt {attempt}."
 
 
 def _error(record: TraceRecord) -> list[str]:
@@ -243,7 +275,7 @@ _STYLE = (
 )
 
 
-def page(runs: Sequence[RunTrace]) -> str:
+def page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
     """Return a page of HTML with the timeline of each run. It needs no network and has no scripts."""
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Trace</title>"
@@ -252,10 +284,10 @@ def page(runs: Sequence[RunTrace]) -> str:
         f"<style>{_STYLE}</style></head><body><h1>Trace</h1>"
     ]
     for run in runs:
-        first, *_ = tree(run)
+        first, *_ = tree(run, shown)
         parts.append(f"<h2>{html.escape(first)}</h2>")
-        shown = [one for one in run.records if one.is_end]
-        for record in sorted(shown, key=lambda one: one.time - (one.seconds or 0.0)):
+        ends = [one for one in run.records if one.is_end]
+        for record in sorted(ends, key=lambda one: one.time - (one.seconds or 0.0)):
             parts.append(_bar(run, record))
     return "".join([*parts, "</body></html>\n"])
 

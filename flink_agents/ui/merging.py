@@ -8,11 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.trace.durations import status_of, take_times
 from flink_agents.trace.forms import error_of
-from flink_agents.trace.records import WAITING, TraceRecord
-
-FINAL = ("completed", "dead-lettered")
-"""Outcomes that end a run. Later records do not change its status."""
+from flink_agents.trace.records import FINAL, TraceRecord
 
 NO_CALLS = ("run", "action", "event", "memory", "wait", "commit", "attempt")
 """Kinds of records that are not calls."""
@@ -31,15 +29,20 @@ class RunRow:
         key: Canonical text of the key.
         shown_key: The key as shown.
         sequence: Number of the run within the key.
-        status: ``running``, ``waiting``, ``suspended``, ``failed``, ``dead-lettered`` or ``completed``.
+        status: One of ``STATUSES``.
         begun: Start of its first record, in seconds since the epoch.
         ended: Time of its last record.
         seconds: The time between the two.
         calls: Number of recorded calls.
         error_class: Class of the last error; empty if there is none.
         error: Message and line of that error.
-        waits: Its waits as JSON, if it is suspended or waits.
+        waits: Its waits as JSON, if it is suspended.
         decided: Time of the record that determines the status.
+        queued: Seconds in the queue, of segments that have ended.
+        open_queued: Seconds in the queue, of the segment that has not ended.
+        suspended: Seconds between a suspension and the next segment.
+        since: Begin of the present phase; 0 if it is not known.
+        doing: What it waits for now; empty if it executes code, or if that is not known.
     """
 
     run_id: str
@@ -57,6 +60,11 @@ class RunRow:
     error: str = ""
     waits: str = "[]"
     decided: float = 0.0
+    queued: float = 0.0
+    open_queued: float = 0.0
+    suspended: float = 0.0
+    since: float = 0.0
+    doing: str = ""
 
     @classmethod
     def first(cls, record: TraceRecord) -> RunRow:
@@ -72,13 +80,16 @@ class RunRow:
             ended=record.time,
         )
 
-    def repeated(self, record: TraceRecord) -> None:
+    def repeated(self, record: TraceRecord, new: bool = False) -> None:
         """Update the current state from a record, which may be a repeated one of a replay."""
         if record.kind == "run" and self.status not in FINAL:
             final = record.outcome in FINAL
             if final or record.time >= self.decided:
-                self.status = record.outcome if record.is_end or record.outcome == WAITING else "running"
-                self.waits = json.dumps(_waits(record), default=str)
+                if new or not record.is_end:
+                    take_times(self, record)
+                self.doing = storable(self.doing)[:MOST_TEXT]
+                self.status = status_of(record)
+                self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
                 self.decided = record.time
         self.ended = max(self.ended, record.time)
         self.seconds = self.ended - self.begun
@@ -92,19 +103,11 @@ class RunRow:
             self.error_class = storable(str(error.get("error", "")))[:MOST_TEXT]
             where = f" at {error['where']}" if "where" in error else ""
             self.error = storable(f"{error.get('message', '')}{where}")[:MOST_TEXT]
-        self.repeated(record)
+        self.repeated(record, new=True)
 
     def values(self) -> tuple[Any, ...]:
         """Return the fields in their order."""
         return _fields_of(self)
-
-
-def _waits(record: TraceRecord) -> list[dict[str, Any]]:
-    """Return what a run waits for: the waits of a suspended run, or the present wait of another one."""
-    attributes = record.attributes
-    if record.outcome == WAITING and attributes.get("for"):
-        return [{"for": attributes["for"], "since": attributes.get("since")}]
-    return list(attributes.get("waits", ()))
 
 
 COLUMNS = tuple(one.name for one in fields(RunRow))

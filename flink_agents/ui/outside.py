@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,17 +13,19 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.errors.console import RejectedAnswerError
-from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
+from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
 from flink_agents.api.events.key_requests import inspect_request
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.trace.answers import inspected
+from flink_agents.runtime.serde.keys import encode_key
+from flink_agents.trace.answers import inputs_behind, inspected
 from flink_agents.ui.background import Background, Reading
 from flink_agents.ui.key_requests import KeyRequests
 from flink_agents.ui.settings import ConsoleSettings
 
+MOST_ANSWERS = 1000
 MOST_LETTERS = 500
 INSPECT_SECONDS = 15.0
 MOST_VALUE = 4000
@@ -80,6 +83,21 @@ class DeadLetterRow:
     headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True)
+class KeyAnswer:
+    """What a job has answered about a key.
+
+    Attributes:
+        lines: Its answers in words.
+        behind: The number of inputs that wait behind the first unfinished run, by agent.
+        time: When it was asked, in seconds since the epoch.
+    """
+
+    lines: list[str]
+    behind: dict[str, int]
+    time: float
+
+
 class Outside:
     """Reads from brokers and Flink in background threads, and sends the decisions of visitors.
 
@@ -95,6 +113,7 @@ class Outside:
         self._jobs = Background(partial(_jobs, ClusterRest(settings.cluster))) if settings.cluster else None
         self._answering = threading.Lock()
         self.sent: dict[str, ApprovalResponse] = {}
+        self._answers: dict[str, KeyAnswer] = {}
 
     # -- reading ----------------------------------------------------------------------
 
@@ -115,6 +134,16 @@ class Outside:
                 if one.id == name:
                     return one
         return None
+
+    def requests_of(self, key: str, sequence: int | None = None) -> dict[str, ApprovalRequest]:
+        """Return the pending requests of a key, or of one of its runs, by the id of the wait in the run."""
+        known = self.requests()
+        found: dict[str, ApprovalRequest] = {}
+        for one in (known.value if known else None) or ():
+            of, number, wait = _parts(one.id)
+            if of == key and (sequence is None or number == str(sequence)):
+                found[wait] = one
+        return found
 
     def letters(self) -> dict[str, Reading[list[DeadLetterRow]]]:
         """Return the dead letters that were not sent back, by topic."""
@@ -172,8 +201,12 @@ class Outside:
             raise _not_set_up("signals", "--signals TOPIC")
         self._desk.send([signal])
 
-    def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> list[str]:
-        """Ask the job about a key, and return its answer as lines of text.
+    def answer_about(self, key: str) -> KeyAnswer | None:
+        """Return the last answer about a key, by its canonical text; None if nobody has asked."""
+        return self._answers.get(key)
+
+    def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> KeyAnswer:
+        """Ask the job about a key, and keep its answer.
 
         Raises:
             RejectedAnswerError: No topic of signals is named, or neither a topic of answers nor a cluster.
@@ -186,10 +219,14 @@ class Outside:
         rest = None if settings.cluster is None else ClusterRest(settings.cluster)
         requests = KeyRequests(settings.signals, settings.client, rest, settings.answers)
         answers = requests.ask(inspect_request(key), seconds)
-        if not answers:
-            return [f"The job has not answered within {seconds:g} s."]
-        known = [one for one in answers if one.get("known", True)]
-        return [line for one in known or answers for line in inspected(one)]
+        asked, known = time.time(), [one for one in answers if one.get("known", True)]
+        lines = [line for one in known or answers for line in inspected(one)]
+        behind = {str(one.get("agent")): inputs_behind(one) for one in known}
+        said = lines or [f"The job has not answered within {seconds:g} s."]
+        if len(self._answers) >= MOST_ANSWERS:
+            self._answers.clear()
+        self._answers[encode_key(key)] = found = KeyAnswer(said, behind, asked)
+        return found
 
     def redrive(self, topic: str, places: Sequence[str], to: str | None) -> dict[str, int]:
         """Send dead letters back, and return their number by topic.
@@ -210,6 +247,13 @@ class Outside:
     def renew_requests(self) -> Reading[list[ApprovalRequest]] | None:
         """Read the pending requests again."""
         return None if self._requests is None else self._requests.renew(2.0)
+
+
+def _parts(request: str) -> tuple[str, str, str]:
+    """Return the canonical key, the number of the run, and the wait within the run, of a request's id."""
+    parts = wait_of_request(request).rsplit("|", 4)
+    # Another producer may write to the topic.
+    return (parts[0], parts[1], "|".join(parts[2:])) if len(parts) == 5 else ("", "", "")
 
 
 def _shown(topic: str, letter: Letter) -> DeadLetterRow:

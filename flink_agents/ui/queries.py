@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents.trace.reading import RunTrace, by_run
+from flink_agents.trace.records import STATUSES, UNFINISHED
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.merging import storable
 
-STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "completed")
-UNFINISHED = ("running", "waiting", "suspended", "failed")
+OPEN = ", ".join(f"'{one}'" for one in UNFINISHED)
+"""The statuses of runs that have not ended, for SQL."""
+
 PAGE = 50
 
 
@@ -91,8 +93,7 @@ def traces_of_key(index: TraceIndex, key: str, most: int = PAGE) -> list[RunTrac
     ids = [
         row["run_id"]
         for row in index.ask(
-            "SELECT run_id FROM runs WHERE key = ? "
-            "ORDER BY status IN ('running', 'waiting', 'suspended', 'failed') DESC, sequence DESC LIMIT ?",
+            f"SELECT run_id FROM runs WHERE key = ? ORDER BY status IN ({OPEN}) DESC, sequence DESC LIMIT ?",
             [storable(key), most],
         )
     ]
@@ -151,7 +152,7 @@ def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[st
     """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
     rows = index.ask(
         "SELECT *, min(sequence), count(*) AS unfinished FROM runs "
-        "WHERE status IN ('running', 'waiting', 'suspended', 'failed') AND (? = '' OR agent = ?) "
+        f"WHERE status IN ({OPEN}) AND (? = '' OR agent = ?) "
         "GROUP BY agent, job, key ORDER BY decided LIMIT ?",
         [agent, agent, most],
     )

@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flink_agents.trace.rendering import took, wait_text, when
-from flink_agents.ui.merging import shown_key, storable
+from flink_agents.trace.durations import spent
+from flink_agents.trace.rendering import short, times_row, took, wait_text, when
+from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable
 
 PACKAGE = "flink_agents.ui"
 
@@ -94,6 +95,11 @@ def wait_said(wait: dict[str, Any]) -> str:
         return pretty(wait)
 
 
+def times_of(row: Any, now: float) -> dict[str, str]:
+    """Return the durations of a run, in words, from its row in the index."""
+    return times_row(spent(RunRow(*(row[name] for name in COLUMNS)), now))
+
+
 def environment() -> Environment:
     """Return the environment of the templates."""
     made = Environment(
@@ -112,6 +118,8 @@ def environment() -> Environment:
         number=compact,
         pretty=pretty,
         key=shown_key,
+        times=times_of,
+        short=short,
         wait=wait_said,
         tojson_text=as_json,
     )

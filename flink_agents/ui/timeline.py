@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flink_agents.trace.durations import number
 from flink_agents.trace.reading import RunTrace
-from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.records import RUNNING, WAITING, TraceRecord
+from flink_agents.trace.rendering import waits_for
 
 WIDTH = 1000.0
 SQUEEZED = 0.12
@@ -108,18 +110,25 @@ class _Axis:
         return min(WIDTH, max(0.0, place + (time - reached) * self._scale))
 
 
-def timeline(run: RunTrace) -> Timeline:
-    """Return the timeline of a run."""
+def timeline(run: RunTrace, now: float) -> Timeline:
+    """Return the timeline of a run, until now if it has not ended."""
     shown = [one for one in run.records if one.is_end]
     segments = sorted((one for one in shown if one.kind == "run"), key=_begun)
     # A segment of a replay repeats what an earlier one did.
     others = [one for one in shown if one.kind != "run"]
     spans = [(_begun(one), one.time) for one in [*segments, *others]]
-    axis = _Axis(spans, run.begun, run.ended)
+    open_ = _open(run)
+    axis = _Axis(spans, run.begun, max(run.ended, now) if open_ else run.ended)
     bars = [_bar(axis, one, 0) for one in segments]
     for before, after in zip(segments, segments[1:], strict=False):
         if before.outcome == "suspended" and _begun(after) > before.time:
             bars.append(_pause(axis, before, _begun(after)))
+    if open_:
+        label, begin = open_
+        x = axis.x(begin)
+        width = max(axis.x(now) - x, 2.0)
+        said = {name: value for name, value in run.last.attributes.items() if name != "phases"}
+        bars.append(Bar(label, "waiting", run.status, 0, x, width, max(0.0, now - begin), False, said))
     bars.sort(key=lambda one: (one.x, one.kind == "waiting"))
     below = _ordered(run, others)
     bars += [_bar(axis, one, depth) for one, depth in below]
@@ -129,6 +138,17 @@ def timeline(run: RunTrace) -> Timeline:
             if isinstance(seconds, int | float):
                 phases[str(name)] = phases.get(str(name), 0.0) + seconds
     return Timeline(bars[:MOST_BARS], axis.breaks, max(0, len(bars) - MOST_BARS), phases)
+
+
+def _open(run: RunTrace) -> tuple[str, float] | None:
+    """Return what an unfinished run does at present, and since when; None if that is not known."""
+    last = run.last
+    if run.status == "suspended":
+        return "suspended", last.time
+    since = number(last.attributes.get("since"))
+    if run.status not in (RUNNING, WAITING) or not since:
+        return None
+    return waits_for(last.attributes) or "your code", since
 
 
 def _ordered(run: RunTrace, records: Sequence[TraceRecord]) -> list[tuple[TraceRecord, int]]:

@@ -49,9 +49,36 @@ def asked(place: Path, *arguments: str) -> Any:
 )
 def test_runs_are_selected(arguments: list[str], keys: set[str], place: Path) -> None:
     result = asked(place, "runs", "--json", *arguments)
-    shown = [json.loads(line)["key"] for line in result.output.splitlines()]
+    shown = [json.loads(line)["key"] for line in result.stdout.splitlines()]
     assert set(shown) == keys
     assert result.exit_code == (0 if keys else 1)
+
+
+def test_old_runs_that_have_not_ended_are_listed_whatever_the_limit(place: Path) -> None:
+    result = asked(place, "runs", "--limit", "1")
+    # The runs of -1 and 1 have ended before the suspended one began.
+    assert [line.split()[2] for line in result.stdout.splitlines()[1:]] == ["wait", "letter"]
+    assert "2 more run(s): use --limit 4" in result.stderr
+
+
+@each(
+    "arguments, said",
+    [
+        (
+            ["--status", "waiting"],
+            "no run is waiting; runs of the trace: 1 suspended, 2 dead-lettered, 1 completed",
+        ),
+        (["--key", "nobody"], "no run is as asked for; runs of the trace: none"),
+    ],
+)
+def test_an_empty_list_says_so(arguments: list[str], said: str, place: Path) -> None:
+    result = asked(place, "runs", *arguments)
+    assert result.exit_code == 1 and result.stdout == "" and said in result.stderr
+
+
+def test_errors_are_listed_with_the_users_line(place: Path) -> None:
+    line = next(one for one in asked(place, "runs").stdout.splitlines() if "ValueError" in one)
+    assert "ValueError: a negative amount at " in line and "test_trace_records.py:" in line
 
 
 def test_a_run_is_a_tree(place: Path) -> None:

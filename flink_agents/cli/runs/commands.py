@@ -14,6 +14,7 @@ import typer
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
 from flink_agents.cli.runs.requests import runs_end
+from flink_agents.trace.records import STATUSES, UNFINISHED
 
 if TYPE_CHECKING:
     from flink_agents.trace.reading import RunTrace
@@ -22,7 +23,6 @@ NOTHING_FOUND = 1
 """Exit code if no run is as asked for."""
 
 FOLLOW_SECONDS = 1.0
-STATUSES = ("running", "waiting", "suspended", "failed", "dead-lettered", "completed")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each run.")]
 
@@ -57,27 +57,42 @@ def runs(
     least = _since(since)
     shown: dict[str, tuple[str, float]] = {}
     while True:
+        every = _read(place, key)
         found = [
             run
-            for run in _read(place, key).values()
+            for run in every.values()
             if (agent is None or run.last.agent == agent)
             and (status is None or run.status == status)
             and run.ended >= least
             and shown.get(run.run_id) != (run.status, run.ended)
         ]
         if slow:
-            found.sort(key=lambda run: -run.seconds)
-        _print(found[:limit] if slow else found[-limit:], as_json, header=not shown)
+            found.sort(key=lambda run: -run.spent().total)
+        listed = found[:limit] if slow else _newest(found, limit)
+        _print(listed, as_json, header=not shown)
+        if len(listed) < len(found):
+            typer.echo(f"{len(found) - len(listed)} more run(s): use --limit {len(found)}", err=True)
         shown |= {run.run_id: (run.status, run.ended) for run in found}
         if not follow:
             break
         time.sleep(FOLLOW_SECONDS)
     if not shown:
-        if not as_json:
-            counts = Counter(run.status for run in _read(place, key).values())
-            said = ", ".join(f"{number} {name}" for name, number in sorted(counts.items())) or "none"
-            typer.echo(f"no run matches; recorded runs by status: {said}", err=True)
+        typer.echo(_nothing(every, status), err=True)
         raise typer.Exit(NOTHING_FOUND)
+
+
+def _newest(found: list[RunTrace], limit: int) -> list[RunTrace]:
+    """Return the newest runs, and older ones that have not ended, up to the limit each."""
+    older = [run for run in found[:-limit] if run.status in UNFINISHED]
+    return [*older[:limit], *found[-limit:]]
+
+
+def _nothing(every: Mapping[str, RunTrace], status: str | None) -> str:
+    """Say that no run was found, and which runs there are."""
+    counts = Counter(run.status for run in every.values())
+    known = ", ".join(f"{counts[one]} {one}" for one in STATUSES if counts[one]) or "none"
+    which = f"no run is {status}" if status else "no run is as asked for"
+    return f"{which}; runs of the trace: {known}"
 
 
 @prints_errors
@@ -101,7 +116,7 @@ def trace(
     if not found:
         raise _not_found(run or f"key {key}")
     if html is not None:
-        html.write_text(rendering.page(found), encoding="utf-8")
+        html.write_text(rendering.page(found, shown_key), encoding="utf-8")
         typer.echo(f"wrote {html}")
     if otlp is not None:
         from flink_agents.trace.sinks.otel import OtelSink
@@ -113,7 +128,7 @@ def trace(
         typer.echo(f"sent {len(found)} run(s) to {otlp}")
     if html is None and otlp is None:
         for one in found:
-            typer.echo("\n".join(rendering.tree(one, shown_key(one.last.key))))
+            typer.echo("\n".join(rendering.tree(one, shown_key)))
 
 
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
@@ -178,12 +193,23 @@ def _print(found: list[RunTrace], as_json: bool, header: bool) -> None:
         typer.echo(rendering.safe(_line(row)))
 
 
-_WIDTHS = {"run": 24, "agent": 16, "key": 20, "sequence": 8, "status": 13, "begun": 24, "took": 9, "calls": 5}
+_WIDTHS = {
+    "run": 24,
+    "agent": 16,
+    "key": 20,
+    "sequence": 8,
+    "status": 13,
+    "begun": 24,
+    "took": 9,
+    "queued": 9,
+    "suspended": 9,
+    "calls": 5,
+}
 
 
 def _line(row: Mapping[str, object]) -> str:
     cells = [str(row[name])[: 2 * width].ljust(width) for name, width in _WIDTHS.items()]
-    return "  ".join([*cells, str(row["error"])[:120]]).rstrip()
+    return "  ".join([*cells, str(row["error"])[:200] or str(row["now"])]).rstrip()
 
 
 def _not_found(what: str) -> Exception:

@@ -18,7 +18,7 @@ from flink_agents.trace.recording.attributes import told_of, wait_of, written_of
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
 from flink_agents.trace.recording.segments import CalledAgent, Segment, called_agents
-from flink_agents.trace.records import RUNNING, WAITING
+from flink_agents.trace.records import QUEUED_FOR, RUNNING, WAITING
 from flink_agents.trace.writer import LOOK_SECONDS, Pending, TraceWriter
 
 _CALLS, _CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
@@ -154,7 +154,7 @@ class TraceRecorder(RunObserver):
             }
             waits_for = run.waits_for
             if phase is Phase.QUEUED:
-                waits_for = "earlier runs of its key"
+                waits_for = QUEUED_FOR
             elif phase in WAITS:
                 waits_for = waits_for or phase.value.removeprefix("waits for ")
             self._writer.put(self._looked(run, waits_for, since, {"calls": calls} if calls else {}))

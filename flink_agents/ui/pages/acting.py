@@ -33,7 +33,14 @@ def waiting(view: View, request: Request) -> Response:
     for one in (pending.value if pending else None) or ():
         asked.setdefault((one.agent, key_of_request(one)), []).append(one)
     return view.page(
-        request, "waiting.html", rows=rows, agents=queries.agents(view.index), agent=agent, asked=asked
+        request,
+        "waiting.html",
+        rows=rows,
+        agents=queries.agents(view.index),
+        agent=agent,
+        asked=asked,
+        answers=view.outside.answer_about,
+        can_ask=view.settings.can_ask,
     )
 
 

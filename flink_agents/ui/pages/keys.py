@@ -15,7 +15,6 @@ from flink_agents.trace import rendering
 from flink_agents.trace.reading import RunTrace
 from flink_agents.ui import queries
 from flink_agents.ui.merging import shown_key, storable
-from flink_agents.ui.pages.acting import key_of_request
 from flink_agents.ui.pages.view import View, first
 from flink_agents.ui.rendering import link
 
@@ -33,13 +32,14 @@ def keys(view: View, request: Request) -> Response:
         given=given or (shown_key(canonical) if canonical else ""),
         canonical=canonical,
         said=said,
-        asked=_asked(view, canonical),
         rows=_rows(view, canonical) if canonical else [],
         recent=[] if canonical else _recent(view),
         has_journal=view.settings.journals is not None,
         signal_key=_as_written(canonical),
         can_signal=view.settings.signals is not None,
         can_ask=view.settings.can_ask,
+        answer=view.outside.answer_about(canonical),
+        requests=view.outside.requests_of(canonical),
     )
 
 
@@ -51,9 +51,12 @@ def inspect(view: View, request: Request) -> Response:
             key = decode_key(first(form, "key"), from_outside=True)
         except Exception as error:  # no key, or one of a class
             raise RejectedAnswerError("this key cannot be sent", found=str(error)[:200]) from None
-        return "The job says: " + "\n".join(view.outside.inspect(key))
+        view.outside.inspect(key)
+        return "the job was asked"
 
-    return view.do(request, act, link("/keys", raw=request.query_params.get("raw", "")))
+    given = request.query_params
+    back = "/waiting" if given.get("back") == "waiting" else link("/keys", raw=given.get("raw", ""))
+    return view.do(request, act, back)
 
 
 def journal(view: View, request: Request) -> Response:
@@ -68,13 +71,6 @@ def journal(view: View, request: Request) -> Response:
         except Exception as error:  # whatever a store that is away leads to
             problem = str(error) or type(error).__name__
     return view.page(request, "journal.html", journals=journals, failure=problem)
-
-
-def _asked(view: View, canonical: str) -> list[Any]:
-    """Return the pending requests for approvals of a key."""
-    reading = view.outside.requests() if canonical else None
-    found = (reading.value if reading else None) or []
-    return [one for one in found if key_of_request(one) == canonical]
 
 
 def _as_written(canonical: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flink_agents.trace.rendering import activity, age
+from flink_agents.trace.rendering import activity
 from flink_agents.ui import graph, queries
 from flink_agents.ui.pages.view import View, number
 from flink_agents.ui.queries import RunFilter
@@ -34,6 +34,7 @@ def overview(view: View, request: Request) -> Response:
         chart=json.dumps(series),
         errors=queries.errors(view.index),
         oldest=queries.waiting(view.index, most=5),
+        answers=view.outside.answer_about,
         requests=view.outside.requests(),
         invalid=view.index.invalid,
     )
@@ -104,20 +105,22 @@ def run(view: View, request: Request) -> Response:
     row, trace = found
     behind = view.index.ask(
         "SELECT count(*) FROM runs WHERE key = ? AND agent = ? AND sequence > ? "
-        "AND status IN ('running', 'waiting', 'suspended', 'failed')",
+        f"AND status IN ({queries.OPEN})",
         [row["key"], row["agent"], row["sequence"]],
     )[0][0]
     return view.page(
         request,
         "run.html",
         row=row,
+        unfinished=queries.UNFINISHED,
         waits=queries.waits_of(row),
-        seconds=age(trace),
         said=list(activity(trace)) if row["status"] in ("running", "waiting") else [],
         signals=view.settings.signals,
         view_can_end=view.settings.signals is not None,
-        line=timeline(trace),
+        line=timeline(trace, time.time()),
         behind=behind,
+        answer=view.outside.answer_about(row["key"]),
+        requests=view.outside.requests_of(row["key"], row["sequence"]),
         records=len(trace.records),
         attempts=sorted({one.attempt for one in trace.records}),
         has_journal=view.settings.journals is not None,

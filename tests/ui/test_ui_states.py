@@ -1,0 +1,193 @@
+"""What an operator reads about runs that have not ended: the same on each page and in each command."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flink_agents.api.events.approvals import ApprovalRequest
+from flink_agents.cli.main import app
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.records import STATUSES, TraceRecord, run_id_of, span_id
+from flink_agents.ui.outside import KeyAnswer, Outside
+from flink_agents.ui.rendering import link
+from flink_agents.ui.settings import ConsoleSettings
+from tests.suite.tables import each
+from tests.ui.consoles import Browser, console
+from tests.ui.samples import write
+
+pytestmark = pytest.mark.own_conditions
+
+NOW = time.time()
+CALL = "durable call __main__:Quotes.quote.<locals>.price_of"
+WAITS = [{"kind": "signal", "name": "flink-agents.approval", "deadline": None, "id": "pay||0"}]
+
+
+@dataclass
+class Run:
+    """Makes the records of one run, at times before now."""
+
+    key: str
+    number: int = 1
+    records: list[TraceRecord] = field(default_factory=list[TraceRecord])
+
+    def at(self, before: float, outcome: str, seconds: float | None = None, **said: Any) -> Run:
+        run_id = run_id_of("job", self.key, self.number)
+        path = () if outcome in ("started", "waiting", "running", "completed") else (outcome, before)
+        if "since" in said:
+            said["since"] = NOW - said["since"]
+        self.records.append(
+            TraceRecord(
+                "run", "quotes", outcome, "job", "quotes", 0, 0, f"s{self.key}", self.number, run_id,
+                span_id(run_id, *path), span_id(run_id) if path else None, NOW - before, seconds, False, said,
+            )
+        )  # fmt: skip
+        return self
+
+
+def runs() -> list[Run]:
+    """A run of each status, with its key: what it is."""
+    return [
+        Run("calls").at(1000, "started").at(990, "waiting", **{"for": CALL, "since": 995}),
+        Run("computes").at(1000, "started").at(990, "running", **{"for": "", "since": 995}),
+        Run("begins").at(3, "started"),
+        Run("asks").at(1000, "started").at(999, "suspended", 1.0, waits=WAITS, phases={"queued": 0.4}),
+        Run("fails").at(5, "started").at(4, "failed", 1.0, error={"error": "OSError", "message": "gone"}),
+        Run("queued")
+        .at(1000, "started")
+        .at(990, "waiting", **{"for": "earlier runs of its key", "since": 1000}),
+        Run("late").at(1000, "started").at(1, "completed", 999.0, phases={"queued": 990.0}),
+        Run("resumed")
+        .at(1000, "started")
+        .at(999, "suspended", 1.0, waits=WAITS)
+        .at(100, "started")
+        .at(98, "completed", 2.0),
+    ]
+
+
+STATUS = {
+    "calls": "waiting",
+    "computes": "running",
+    "begins": "running",
+    "asks": "suspended",
+    "fails": "failed",
+    "queued": "waiting",
+    "late": "completed",
+    "resumed": "completed",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trace")
+    write(directory, [one for run in runs() for one in run.records])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def seen(place: Path) -> Iterator[tuple[Browser, Outside]]:
+    with console(ConsoleSettings(trace=place, signals="signals", cluster="http://127.0.0.1:1")) as (
+        made,
+        _,
+        out,
+    ):
+        yield made, out
+
+
+def words(page: str) -> str:
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.split("<main>")[1])))
+
+
+def test_a_status_has_one_name_everywhere(place: Path, seen: tuple[Browser, Outside]) -> None:
+    browser, _ = seen
+    for status in STATUSES:
+        keys = {key for key, of in STATUS.items() if of == status}
+        page = browser.page(link("/runs", status=status))
+        assert set(re.findall(r'class="key" href="[^"]*">([^<]*)</a>', page)) == keys, status
+        result = CliRunner().invoke(app, ["runs", "--path", str(place), "--status", status])
+        assert {line.split()[2] for line in result.stdout.splitlines()[1:]} == keys, status
+    unfinished = words(browser.page("/waiting"))
+    assert all(
+        (key in unfinished) == (of not in ("completed", "dead-lettered")) for key, of in STATUS.items()
+    )
+
+
+@each(
+    "key, queued, running, suspended",
+    [
+        ("calls", 0, 1000, 0),
+        ("asks", 0.4, 0.6, 999),
+        ("queued", 1000, 0, 0),
+        ("late", 990, 9, 0),
+        ("resumed", 0, 3, 899),
+        ("begins", 0, 3, 0),
+    ],
+)
+def test_durations_tell_queued_running_and_suspended_apart(
+    key: str, queued: float, running: float, suspended: float, place: Path, seen: tuple[Browser, Outside]
+) -> None:
+    found = next(one for one in by_run(read_files(place)).values() if one.last.key == f"s{key}")
+    spent = found.spent(NOW)
+    measured = (spent.queued, spent.running, spent.suspended)
+    assert measured == pytest.approx((queued, running, suspended), abs=0.01)
+    page = words(seen[0].page(link("/keys", key=key)))
+    assert ("queued" in page) == bool(queued) or key == "queued"
+    assert not suspended or "min suspended" in page
+
+
+@each(
+    "key, said",
+    [
+        ("calls", "durable call price_of"),
+        ("computes", "your code"),
+        ("asks", "an approval"),
+        ("queued", "earlier runs of its key"),
+    ],
+)
+def test_what_an_unfinished_run_does_is_told_everywhere(
+    key: str, said: str, place: Path, seen: tuple[Browser, Outside]
+) -> None:
+    browser, _ = seen
+    run = run_id_of("job", key, 1)
+    tree = CliRunner().invoke(app, ["trace", run, "--path", str(place)]).stdout
+    assert said in tree and f"key {key} " in tree
+    page = words(browser.page(link("/run", id=run)))
+    assert said in page or (key == "asks" and "What ends the wait" in page)
+    assert "its own end" not in words(browser.page("/waiting"))
+    assert key == "asks" or said in words(browser.page("/waiting"))
+
+
+def test_what_waits_behind_a_run_is_the_jobs_to_say(seen: tuple[Browser, Outside]) -> None:
+    browser, outside = seen
+    for page in ("/", "/waiting"):
+        row = re.findall(r"<tr>\s*<td><a class=\"key\"[^>]*>asks</a>.*?</tr>", browser.page(page), re.S)[0]
+        assert "not known" in row
+    outside._answers["sasks"] = KeyAnswer(["199 input(s) wait."], {"quotes": 199, "others": 0}, NOW)  # pyright: ignore[reportPrivateUsage]
+    for page in ("/", "/waiting", link("/run", id=run_id_of("job", "asks", 1)), link("/keys", key="asks")):
+        assert "199" in words(browser.page(page)), page
+
+
+def test_a_key_and_its_run_lead_to_the_request(place: Path) -> None:
+    asked = [
+        ApprovalRequest("sasks|1|pay||0|abc", "quotes", "pay", "asks", "tool pay", {}, int(NOW * 1000)),
+        ApprovalRequest("no wait at all", "quotes", "pay", "asks", "nothing", {}, int(NOW * 1000)),
+    ]
+    with console(ConsoleSettings(trace=place, signals="signals", requests="requests")) as (
+        browser,
+        _,
+        outside,
+    ):
+        requests: Any = outside._requests  # pyright: ignore[reportPrivateUsage]
+        requests._make = lambda: asked
+        target = html.escape(link("/approval", id="sasks|1|pay||0|abc"))
+        for page in (link("/keys", key="asks"), link("/run", id=run_id_of("job", "asks", 1)), "/waiting"):
+            assert target in browser.page(page), page
+        assert target not in browser.page(link("/keys", key="calls"))
