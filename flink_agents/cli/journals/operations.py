@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flink_agents import redaction
 from flink_agents.api.action_state import (
     NOTHING_PRUNED,
     ActionStateStore,
@@ -189,7 +190,8 @@ def _run(seq: int, records: list[Record], classes: bool) -> dict[str, Any]:
         if record.kind is not RecordKind.RUN:
             steps.setdefault(task_of(record.step)[0], []).append(describe_record(record, classes))
     rows = [row for step in steps.values() for row in step]
-    return {"run": seq, **describe_run(header, classes), "records": rows}
+    redaction.look_at_variables()
+    return redaction.hidden({"run": seq, **describe_run(header, classes), "records": rows})
 
 
 async def records_of(

@@ -416,9 +416,11 @@ class TraceRecorder(RunObserver):
 
         A run that resumes replays its earlier calls, too. If its suspension was new, so is what follows.
         """
+        repeated = segment.replayed > 0 and not segment.executed
+        if not self._suspended and outcome != "suspended":
+            return repeated
         name = run.key_text, run.sequence_number
-        resumed = self._suspended.pop(name, False)
-        repeated = segment.replayed > 0 and not segment.executed and not resumed
+        repeated = not self._suspended.pop(name, False) and repeated
         if outcome == "suspended" and not repeated:
             self._suspended[name] = True
             if len(self._suspended) > MOST_SUSPENDED:
