@@ -102,7 +102,7 @@ def told_by_the_end(before: Any) -> Any:
     return call_all
 
 
-@mutation("history-unrecorded", "models.chat.history:RememberedChat.end", chats=True)
+@mutation("history-unrecorded", "models.chat.messages.history:RememberedChat.end", chats=True)
 def history_unrecorded(before: Any) -> Any:
     """Histories are kept outside of the memory of the key, which a crash takes back."""
     from flink_agents.models.chat.messages.history import RememberedChat
