@@ -9,11 +9,9 @@ from typing import Any
 from pydantic_ai import models
 from pydantic_ai.exceptions import (
     ContentFilterError,
-    ModelAPIError,
     ModelHTTPError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
-    UnexpectedModelBehavior,
     UserError,
 )
 from pydantic_ai.messages import ModelResponse
@@ -61,11 +59,6 @@ def with_causes(error: BaseException) -> str:
         if (text := text_of(error)) and not any(text in earlier for earlier in texts):
             texts.append(text)
     return "; ".join(texts)
-
-
-def is_service_failure(error: Exception) -> bool:
-    """True if pydantic-ai raised ``error`` as the failure of a provider, and not a library by accident."""
-    return isinstance(error, ModelAPIError | UnexpectedModelBehavior | UserError)
 
 
 def refusal_in(response: ModelResponse) -> str | None:

@@ -136,17 +136,12 @@ class Run:
         """Whether anything of it is recorded."""
         return self.journal is not None and self.journal.begun
 
-    @property
-    def identified(self) -> bool:
-        """Whether an action has seen what follows from the run's number, and may tell others.
+    def identify(self) -> None:
+        """Note that an action has seen what follows from the run's number, and may tell others.
 
         That is its number, an id of an event, a UUID, or a random number: another run that got the same
         number would be taken for this one.
         """
-        return self.lineage.known
-
-    def identify(self) -> None:
-        """Note that an action has seen what follows from the run's number."""
         self.lineage.known = True
 
     @property

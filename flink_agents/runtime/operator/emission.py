@@ -86,8 +86,3 @@ def trace_outputs(run: Run, agent: str) -> None:
             number += 1
         side_outputs.append((tag, value if tag in (DEAD_LETTER_TAG, DELAYED_TAG) else traced(value)))
     run.side_outputs = side_outputs
-
-
-def is_something(emission: Emission) -> bool:
-    """Tell whether anything leaves."""
-    return bool(emission.outputs or emission.side_outputs)
