@@ -453,8 +453,8 @@ def _collect_garbage_less_often() -> None:
     """Raise the thresholds of Python's collector of cycles, if nobody has set them.
 
     It visits everything that waits again and again: with 20,000 calls in flight and its defaults, that took
-    half of the loop's time (measured). A call that waits for its record is some eighty objects, so calls alone
-    reach a lower first threshold: 50,000 took a tenth of the time.
+    half of the loop's time (measured). A call that waits for its record is some eighty objects, so calls
+    alone reach a lower first threshold: 50,000 took a tenth of the time.
     """
     if gc.get_threshold() == DEFAULT_THRESHOLDS:
         gc.set_threshold(*THRESHOLDS)
