@@ -12,7 +12,7 @@ import pytest
 from docs_pages import pages
 from test_docs_snippets import matches
 
-from flink_agents import Agent, DurableCallable, Event, InputEvent, OutputEvent, action
+from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import AgentsError
 from flink_agents.plan import compile_agent, load_yaml
 from flink_agents.testing import OperatorHarness
@@ -50,13 +50,6 @@ def await_of_an_output() -> None:
 def call_that_is_never_awaited() -> None:
     async def act(event: Any, ctx: Any) -> Any:
         ctx.durable_execute_async(charge, event.input)
-
-    push(act)
-
-
-def pause_that_is_never_awaited() -> None:
-    async def act(event: Any, ctx: Any) -> Any:
-        ctx.sleep(60)
 
     push(act)
 
@@ -126,15 +119,6 @@ def client_that_is_not_there() -> None:
     push(act)
 
 
-def result_of_another_type() -> None:
-    call = DurableCallable(charge, result_type=int)
-
-    async def act(event: Any, ctx: Any) -> Any:
-        return OutputEvent(output=await ctx.durable_execute_async(call, event.input))
-
-    push(act)
-
-
 def key_that_is_a_list() -> None:
     push(lambda event, ctx: None, key=lambda record: [record])
 
@@ -147,7 +131,6 @@ def mistyped_key_of_yaml() -> None:
 MISTAKES: dict[str, Callable[[], None]] = {
     "`OutputEvent(output=ctx.durable_execute_async(charge, order))`": await_of_an_output,
     "`ctx.durable_execute_async(charge, order)`, and nothing else": call_that_is_never_awaited,
-    "`ctx.sleep(60)`, and nothing else": pause_that_is_never_awaited,
     "`@action` without parentheses": action_without_parentheses,
     "`@action(InputEvent, timout=3)`": mistyped_keyword,
     "`def act(self, event)`": signature_without_context,
@@ -157,7 +140,6 @@ MISTAKES: dict[str, Callable[[], None]] = {
     "`ctx.short_term_memory` inside a durable function": context_in_a_durable_function,
     "a session, or a lock, as an argument of a durable call": session_as_an_argument,
     '`await ctx.client("htp")`': client_that_is_not_there,
-    "`result_type=int`, and the function returns a string": result_of_another_type,
     "`key_selector=lambda order: [order]`": key_that_is_a_list,
     "`on_eror: ignore` in YAML": mistyped_key_of_yaml,
 }
