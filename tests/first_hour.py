@@ -25,7 +25,7 @@ from tests.release.build import ROOT, build
 from tests.release.environment import InstalledWheel
 
 PAGE = ROOT / "docs" / "tutorial.md"
-EXTRAS = ("jvm", "kafka", "test")
+EXTRAS = ("jvm", "kafka", "models", "test")
 SECONDS = 300
 """How long one block may take."""
 

@@ -16,7 +16,7 @@ from flink_agents.cli.errors import ERROR_EXIT
 
 _ENTRY = re.compile(r"^### (?P<code>FA\d{4})$", re.MULTILINE)
 _TITLE = re.compile(r"^\*\*(?P<name>\w+)\*\* \((?P<parent>\w+)\): (?P<meaning>.+)$", re.MULTILINE)
-_PAGE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<page>[\w-]+)\.md(?P<anchor>#[\w-]+)?\)")
+_PAGE_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<page>[\w/-]+)\.md(?P<anchor>#[\w-]+)?\)")
 _LOCAL_LINK = re.compile(r"\[(?P<text>[^\]]+)\]\(#fa\d{4}\)")
 
 

@@ -14,7 +14,7 @@ from test_docs_snippets import matches
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.api.errors import AgentsError
-from flink_agents.plan import compile_agent, load_yaml
+from flink_agents.plan import compile_agent
 from flink_agents.testing import OperatorHarness
 
 PAGE = "docs/mistakes.md"
@@ -112,20 +112,8 @@ def session_as_an_argument() -> None:
     push(act)
 
 
-def client_that_is_not_there() -> None:
-    async def act(event: Any, ctx: Any) -> Any:
-        return OutputEvent(output=await ctx.client("htp"))
-
-    push(act)
-
-
 def key_that_is_a_list() -> None:
     push(lambda event, ctx: None, key=lambda record: [record])
-
-
-def mistyped_key_of_yaml() -> None:
-    Path("agents.yaml").write_text("agents:\n  - name: Shop\n    on_eror: ignore\n", encoding="utf-8")
-    load_yaml("agents.yaml")
 
 
 MISTAKES: dict[str, Callable[[], None]] = {
@@ -139,9 +127,7 @@ MISTAKES: dict[str, Callable[[], None]] = {
     '`output_type = int`, and `OutputEvent(output="7")`': output_of_another_type,
     "`ctx.short_term_memory` inside a durable function": context_in_a_durable_function,
     "a session, or a lock, as an argument of a durable call": session_as_an_argument,
-    '`await ctx.client("htp")`': client_that_is_not_there,
     "`key_selector=lambda order: [order]`": key_that_is_a_list,
-    "`on_eror: ignore` in YAML": mistyped_key_of_yaml,
 }
 
 

@@ -274,6 +274,14 @@ def test_process_mode_is_refused(agents_environment: MakeEnvironment) -> None:
         agents_environment(flink={"python.execution-mode": "process"})
 
 
+def test_batch_mode_is_rejected(agents_environment: MakeEnvironment) -> None:
+    for mode in ("BATCH", "AUTOMATIC"):
+        env = agents_environment(flink={"execution.runtime-mode": mode})
+        env.from_list([1], str).apply(DoublingAgent).to_list()
+        with pytest.raises(UnsupportedExecutionError, match=rf"^tests/\S+ in test_batch_.*is {mode}"):
+            env.execute()
+
+
 def test_names_and_parallelism_of_the_operator(agents_environment: MakeEnvironment) -> None:
     env = agents_environment(parallelism=2)
     agent = env.from_list([1], str).apply(DoublingAgent, name="twice", parallelism=1, max_parallelism=16)

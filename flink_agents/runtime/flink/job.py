@@ -40,6 +40,7 @@ from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
+from flink_agents.runtime.flink.inputs.runtime_mode import check_runtime_mode
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start
@@ -294,6 +295,8 @@ class Job:
     def _prepare(self, job_name: str | None, resumes: bool = False) -> str:
         """Check the job, set the options that it needs, and return its name."""
         check_may_run()
+        for applied in self._applied.values():
+            check_runtime_mode(self.stream_env, applied.place)
         self._check_dead_letters()
         self._check_event_time()
         self._check_approvals()

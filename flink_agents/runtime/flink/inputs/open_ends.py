@@ -35,7 +35,6 @@ ALONE_SECONDS = 60.0
 """After this time without its agent's subtask in this process, a gate ends."""
 
 _TICKS = 2**62
-_RUNTIME_MODE = "execution.runtime-mode"
 
 _log = bounded_logger("flink_agents.end_of_input")
 
@@ -156,7 +155,7 @@ def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: D
     Returns:
         True if it has one now.
     """
-    if not _can_wait(env) or not is_bounded_and_never_idle(stream):
+    if not env.is_chaining_enabled() or not is_bounded_and_never_idle(stream):
         return False
     # The names differ from those of agents, by which inputs are counted.
     name, uid = f"end of input of {agent}", f"flink-agents-{agent}-end"
@@ -165,9 +164,3 @@ def keep_open(env: StreamExecutionEnvironment, agent: str, level: int, stream: D
     gate = ticks.process(Gate(agent, EndTimes(level)), output_type=kind)
     add_input(stream, ticks.uid(uid), gate.name(name).uid(f"{uid}-gate"))
     return True
-
-
-def _can_wait(env: StreamExecutionEnvironment) -> bool:
-    """Return True if the job is not a batch job, and chains operators."""
-    mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, "STREAMING").upper()
-    return mode == "STREAMING" and env.is_chaining_enabled()

@@ -1,0 +1,32 @@
+"""Checks Flink's runtime mode: agents run in streaming jobs only.
+
+In batch mode, Flink handles one key after the other, and forgets the state of a key when the next one comes.
+Runs on the event loop are not committed by then, so their outputs would be lost.
+"""
+
+from __future__ import annotations
+
+from pyflink.datastream import StreamExecutionEnvironment
+
+from flink_agents.api.errors import UnsupportedExecutionError
+from flink_agents.runtime.flink import compat as flink_compat
+
+_RUNTIME_MODE = "execution.runtime-mode"
+
+
+def check_runtime_mode(env: StreamExecutionEnvironment, where: str | None) -> None:
+    """Check that a job with agents does not run in batch mode.
+
+    Raises:
+        UnsupportedExecutionError: Flink would run it in batch mode.
+    """
+    mode = flink_compat.configuration_of(env).get(_RUNTIME_MODE, "STREAMING").upper()
+    if mode == "STREAMING" or (mode == "AUTOMATIC" and not flink_compat.is_bounded(env)):
+        return
+    raise UnsupportedExecutionError(
+        f"{_RUNTIME_MODE} is {mode}, and agents do not run in batch mode",
+        expected="STREAMING, which also ends when bounded inputs end",
+        found=mode,
+        fix=f"remove {_RUNTIME_MODE}",
+        where=where,
+    )
