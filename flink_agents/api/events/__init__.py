@@ -338,7 +338,12 @@ class NamedEvent(Event):
 
 def with_lineage(event: Event, lineage: Lineage) -> Event:
     """Set the lineage of ``event``; if it was sent before, set that of a copy."""
-    if event.lineage is not None:
+    try:
+        lineage_of_sent(event)
+    except AttributeError:
+        # It was not sent before.
+        pass
+    else:
         event = event.model_copy()
     stamp(event, lineage)
     return event

@@ -210,5 +210,8 @@ class RunState:
             now: The present; None for a run that never left Flink's thread.
         """
         seconds = None if now is None else now - self.since
-        self.enter(Phase.COMMITTED, now or 0.0)
+        if self._observers.phase_changed is None:
+            self.phase, self.since = Phase.COMMITTED, now or 0.0
+        else:
+            self.enter(Phase.COMMITTED, now or 0.0)
         self._observers.committed(self, seconds)

@@ -1,8 +1,9 @@
 """Walks the chain of a run and executes its actions; the same on every thread.
 
 A *step* is one attempt of an action on an event. ``StepExecutor`` knows what a step may do and what follows
-from its end; what follows from its failure is in ``execution.failures``. A :class:`StepStrategy` decides what
-happens to a step that has to wait. Flink's task thread must not wait, so there it moves to the agent loop.
+from its end; what follows from its failure is in ``execution.failures``. Flink's task thread must not wait.
+There, ``advance`` stops at a step that has to. The agent loop continues with it, and a :class:`StepStrategy`
+decides how it waits.
 """
 
 from __future__ import annotations
@@ -33,20 +34,8 @@ from flink_agents.runtime.state.pending import UnreadableInput
 from flink_agents.runtime.state.reads import check_reads
 
 
-class HandOver(ControlFlow):
-    """A step cannot end on Flink's thread.
-
-    Args:
-        step: What the agent loop goes on with: it has what is to be awaited, or was not called yet.
-    """
-
-    def __init__(self, step: ActionRun) -> None:
-        super().__init__(step)
-        self.step = step
-
-
 class StepStrategy(Protocol):
-    """Executes steps on one kind of thread."""
+    """Executes steps that may wait."""
 
     def replayed(self, step: ActionRun) -> bool:
         """Take the whole of a step from its record; returns whether there is one."""
@@ -85,8 +74,9 @@ class StepExecutor(FailurePolicies):
 
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
-        self._inline = Inline(self)
         self._context_type = context_type(shared.agent.context_class)
+        self._tells_sent = self.observers.events_sent is not None
+        self._action_ended = self.observers.action_ended
         # Whether an action makes durable calls may show only when it does, in each process anew.
         self._owned = {
             action.name
@@ -117,19 +107,45 @@ class StepExecutor(FailurePolicies):
             UnhandledEventError: No action accepted an event and the policy is to fail.
         """
         try:
-            # Nothing is awaited here, so that the coroutine ends at once.
-            self.execute(run, self._inline).send(None)
-        except StopIteration:
-            return None
-        except HandOver as handing_over:
-            return handing_over.step
+            for step in run.steps:
+                if (left := self._execute_here(step)) is not None:
+                    return left
         except BaseException:
             run.state.fail()
             raise
-        raise AssertionError("a step waits on Flink's thread")
+        return None
+
+    def _execute_here(self, step: ActionRun) -> ActionRun | None:
+        """Execute a step on Flink's thread.
+
+        Returns:
+            The step that the loop has to continue with; None if it has ended.
+        """
+        if step.action.off_thread:
+            return step
+        began = clock()
+        try:
+            self.call(step)
+        except MoveToLoop:
+            return self.leave_thread(step)
+        except ControlFlow:
+            raise
+        except FAILURES as error:
+            # A further attempt may have to pause first.
+            return self.failed(step, error)
+        if step.awaited is not None:
+            return step
+        if step.trial is not None:
+            # The author's code caught the exception that should have led away from here.
+            return self.leave_thread(step)
+        if self._tells_sent:
+            tell_sent(self.observers, step)
+        self._action_ended(step.run.state, step.action.name, clock() - began, True)
+        self.succeed(step)
+        return None
 
     async def execute(self, run: Run, strategy: StepStrategy, first: ActionRun | None = None) -> None:
-        """Execute what is left of a run, step by step and attempt by attempt.
+        """Execute what is left of a run on a loop, step by step and attempt by attempt.
 
         Args:
             run: The run.
@@ -176,7 +192,12 @@ class StepExecutor(FailurePolicies):
         try:
             result = action.call(event, step.context)
             if result is not None:
-                self._emit(step, result)
+                # Most actions return one event of a class that was emitted before.
+                route = self._shared.routes.by_class.get(type(result))
+                if route is not None:
+                    step.take(result, route)
+                else:
+                    self._emit(step, result)
             if step.unawaited is not None and step.awaited is None:
                 check_awaited(step)
             if step.reads and step.awaited is None:
@@ -267,8 +288,7 @@ class StepExecutor(FailurePolicies):
         if type(result) is CoroutineType:
             step.awaited = result
             return
-        routes = self._shared.routes
-        if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
+        if (route := self._shared.routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):
             # Closed at once where it fails: its own clean-up still belongs to the action.
@@ -285,57 +305,6 @@ class StepExecutor(FailurePolicies):
         for event in events:
             if event is not None:
                 step.emit(event)
-
-
-class Inline:
-    """Executes steps on Flink's task thread. A step that has to wait moves to the agent loop.
-
-    Args:
-        steps: The executor.
-    """
-
-    def __init__(self, steps: StepExecutor) -> None:
-        self._steps = steps
-        # Found once, since each event that needs nothing else comes by here.
-        self._call = steps.call
-        self._ended = steps.observers.action_ended
-        self._tells_sent = steps.observers.events_sent is not None
-
-    def replayed(self, step: ActionRun) -> bool:
-        """No run begins here of which anything is recorded."""
-        return False
-
-    async def pause(self, step: ActionRun) -> None:
-        """Leave the pause to the loop."""
-        raise HandOver(step)
-
-    def begin(self, step: ActionRun) -> None:
-        """No run is recorded on this thread."""
-
-    def perform(self, step: ActionRun) -> None:
-        """Call the action, if it may be executed on this thread; begin it anew in the pool otherwise."""
-        if step.action.off_thread or step.trial is not None:
-            raise HandOver(step)
-        began = clock()
-        try:
-            self._call(step)
-        except MoveToLoop:
-            raise HandOver(self._steps.leave_thread(step)) from None
-        if step.awaited is not None:
-            raise HandOver(step)
-        if step.trial is not None:
-            # The author's code caught what should have led away from here.
-            raise HandOver(self._steps.leave_thread(step))
-        if self._tells_sent:
-            tell_sent(self._steps.observers, step)
-        self._ended(step.run.state, step.action.name, clock() - began, True)
-
-    async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
-        """Follow the policies of the action."""
-        return self._steps.failed(step, error)
-
-    async def end_tasks(self, step: ActionRun) -> None:
-        """Nothing is started on this thread."""
 
 
 def tell_sent(observers: Observers, step: ActionRun) -> None:

@@ -22,10 +22,10 @@ class Emission:
         side_timestamps: Timestamp of each side output, where event time is held.
     """
 
-    outputs: list[object] = field(default_factory=list[object])
-    side_outputs: list[tuple[str, object]] = field(default_factory=list[tuple[str, object]])
-    timestamps: list[int | None] = field(default_factory=list[int | None])
-    side_timestamps: list[int | None] = field(default_factory=list[int | None])
+    outputs: list[object] = field(default_factory=list)
+    side_outputs: list[tuple[str, object]] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
+    side_timestamps: list[int | None] = field(default_factory=list)
 
     def take(self, run: Run) -> None:
         """Let what a run put out leave."""

@@ -178,8 +178,9 @@ class KeyCache:
         if len(memory) > MOST_NODES:
             memory, whole = {}, False
         self._latest[key_text] = CachedKey(head, memory, whole, searched)
-        self._bytes += KEY_BYTES + NODE_BYTES * len(memory)
-        self._bytes += sum(map(len, filter(None, memory.values())))
+        self._bytes += KEY_BYTES
+        for data in memory.values():
+            self._bytes += NODE_BYTES + (len(data) if data is not None else 0)
         if self._bytes > self._most:
             self._before, self._latest, self._bytes = self._latest, {}, 0
 

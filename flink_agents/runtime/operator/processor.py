@@ -175,7 +175,17 @@ class AgentProcessor:
         memory = kept.memory if kept is not None else {}
         whole = head.next_seq == 0 if kept is None else kept.whole
         packed = self._intake.packed_early(record, timestamp) if self._shared.may_record else None
-        run = self._new_run(head, key_text, timestamp, memory, whole)
+        run = Run(
+            self._shared,
+            head.journal_id,
+            key_text,
+            head.next_seq,
+            timestamp,
+            self._clock(),
+            None if whole else self._state.memory,
+            memory,
+            traced=head.unrecorded,
+        )
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
@@ -396,33 +406,21 @@ class AgentProcessor:
         """Go on without an input that state cannot hold: nothing was written, and no run has its number."""
         actor = self.actors.get(key_text)
         head = actor.head if actor is not None else self.heads.read(key_text) or Head(self._job_id)
-        run = self._new_run(head, key_text, timestamp)
-        self._steps.refuse_input(run, record, error)
-        emission = Emission()
-        emission.take_timed(run)
-        return emission
-
-    # -- runs -------------------------------------------------------------------------
-
-    def _new_run(
-        self,
-        head: Head,
-        key_text: str,
-        timestamp: int | None,
-        memory: dict[str, bytes | None] | None = None,
-        whole: bool = False,
-    ) -> Run:
-        return Run(
+        run = Run(
             self._shared,
             head.journal_id,
             key_text,
             head.next_seq,
             timestamp,
             self._clock(),
-            None if whole else self._state.memory,
-            memory,
-            traced=head.unrecorded,
+            self._state.memory,
         )
+        self._steps.refuse_input(run, record, error)
+        emission = Emission()
+        emission.take_timed(run)
+        return emission
+
+    # -- runs -------------------------------------------------------------------------
 
     def is_held_back(self, key_text: str) -> bool:
         """Whether the inputs of a key wait for another input, which may be late."""
