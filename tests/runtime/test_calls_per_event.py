@@ -18,7 +18,8 @@ from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.execution import run, shared
 from flink_agents.testing import OperatorHarness
 
-INPUTS = 100
+INPUTS = 20
+BATCHES = 8
 
 UNFORCED: Any = {
     "forced_replay": False,
@@ -79,13 +80,16 @@ def is_asked_by_harness(frame: Any) -> bool:
 
 
 def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
-    """Return the calls of an input, and the files that at least half of the inputs pass through."""
-    files: Counter[str] = Counter()
-    counts = False
+    """Return the calls of an input, and the files that at least half of the inputs pass through.
+
+    On a loaded machine, threads look at each other more often, so the batch with the fewest calls counts.
+    """
+    batches = [Counter[str]() for _ in range(BATCHES)]
+    files: Counter[str] | None = None
 
     def note(frame: Any, event: str, argument: object) -> None:
         name = frame.f_code.co_filename
-        if counts and event == "call" and is_of_product(name) and not is_asked_by_harness(frame):
+        if event == "call" and files is not None and is_of_product(name) and not is_asked_by_harness(frame):
             files[name] += 1
 
     threading.setprofile(note)
@@ -93,28 +97,31 @@ def measured(agent: Agent, config: dict[str, Any]) -> tuple[float, int]:
     try:
         with OperatorHarness(agent, lambda one: one, config=config, **UNFORCED) as harness:
             harness.push_all(range(30))
-            counts = True
-            harness.push_all(range(1000, 1000 + INPUTS))
-            counts = False
+            for number, batch in enumerate(batches, 50):
+                files = batch
+                harness.push_all(range(INPUTS * number, INPUTS * (number + 1)))
+            files = None
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return sum(files.values()) / INPUTS, sum(1 for count in files.values() if count >= INPUTS / 2)
+    whole = sum(batches, Counter[str]())
+    calls = min(batch.total() for batch in batches) / INPUTS
+    return calls, sum(1 for count in whole.values() if count >= INPUTS * BATCHES / 2)
 
 
 def test_an_input_of_a_plain_action_passes_through_nothing_that_it_does_not_use() -> None:
     calls, files = measured(Counting(), {})
-    assert calls <= 56
+    assert calls <= 52
     assert files <= 14
 
 
 def test_an_input_with_a_durable_call_passes_through_no_more_than_before(tmp_path: Path) -> None:
-    """How often Flink's thread looks depends on how long a run takes, so that this bound leaves room."""
+    """How often Flink's thread looks depends on how long a run takes, so that this bound leaves some room."""
     config = {
         "job-identifier": "path",
         "action-state.store": "sqlite",
         "action-state.sqlite.path": str(tmp_path / "path.db"),
     }
     calls, files = measured(Paying(), config)
-    assert calls <= 340
+    assert calls <= 332
     assert files <= 42

@@ -27,6 +27,7 @@ from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 _MISSING = object()
+_NO_STEPS: Iterator[Any] = iter(())
 
 
 class Run:
@@ -120,7 +121,7 @@ class Run:
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
-        self.steps: Iterator[Any] = iter(())
+        self.steps: Iterator[Any] = _NO_STEPS
         self.outputs: list[Any] = []
         self.side_outputs: list[tuple[str, Any]] = []
         self.emitted = 0

@@ -288,7 +288,8 @@ class StepExecutor(FailurePolicies):
         if type(result) is CoroutineType:
             step.awaited = result
             return
-        if (route := self._shared.routes.of(result)) is not None:
+        routes = self._shared.routes
+        if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):
             # Closed at once where it fails: its own clean-up still belongs to the action.
@@ -309,5 +310,6 @@ class StepExecutor(FailurePolicies):
 
 def tell_sent(observers: Observers, step: ActionRun) -> None:
     """Tell observers which events a step has sent, right before they are told that it has ended."""
-    if step.sent and (tell := observers.events_sent) is not None:
-        tell(step.run.state, step.action.name, tuple([event.event_type for event in step.sent]))
+    if (sent := step.sent) and (tell := observers.events_sent) is not None:
+        types = (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])
+        tell(step.run.state, step.action.name, types)

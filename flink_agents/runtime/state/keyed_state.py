@@ -241,7 +241,7 @@ class Head:
         extra: dict[str, Any] = {}
         for name, value, default in zip(_RARE, _rare_of(self), _NOTHING_RARE, strict=False):
             # A time can be 0, where None says that there is none.
-            if value != default and value not in _EMPTY:
+            if value is not default and value != default and value not in _EMPTY:
                 extra[name] = list(value.items()) if type(value) is dict else value
         if self.unknown:
             extra.update(self.unknown)

@@ -11,6 +11,9 @@ from flink_agents import redaction
 from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.common.logs import bounded
 
+WRITTEN = "memory"
+"""The attribute of a run's record that says which memory it wrote."""
+
 _PACKAGE = str(Path(__file__).parents[2])
 _MOST_ERROR = 500
 _MOST_NAMES = 50

@@ -14,7 +14,7 @@ from flink_agents.api.common.logs import bounded
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.trace.folding import FOLDED, counted
 from flink_agents.trace.operations import operation_of
-from flink_agents.trace.recording.attributes import told_of, wait_of, written_of
+from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
 from flink_agents.trace.recording.segments import CalledAgent, Segment, called_agents
@@ -86,19 +86,25 @@ class TraceRecorder(RunObserver):
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
         """Record the start, the suspension or the end of a run."""
         phase = run.phase
+        if before is None and phase is Phase.RUNNING:
+            # On Flink's thread, where most runs also end.
+            if self._samples(run):
+                self._segments[run] = Segment(self._now())
+            return
+        if phase is Phase.INPUT and self._samples(run):
+            # Its record is there, its input is not: nothing else would ever tell of it.
+            self._writer.put(self._looked(run, "its input to come again", run.since, {}))
         if phase in _START_LESS:
-            if phase is Phase.INPUT and self._samples(run):
-                # Its record is there, its input is not: nothing else would ever tell of it.
-                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
             return
         segment = self._segments.get(run)
         if segment is None:
             if not self._samples(run):
                 return
             segment = self._segments[run] = Segment(self._now())
-            if before is None and phase is Phase.RUNNING:
-                # On Flink's thread, where most runs also end.
-                return
+        self._entered(run, segment, phase, before)
+
+    def _entered(self, run: ObservedRun, segment: Segment, phase: Phase, before: Phase | None) -> None:
+        """Record what a phase says of a run that has begun."""
         if segment.waiting is not None:
             what, since = segment.waiting
             segment.waits[what] = segment.waits.get(what, 0.0) + self._now() - since
@@ -138,7 +144,7 @@ class TraceRecorder(RunObserver):
         """Note the memory that a run wrote: names and sizes, no values."""
         segment = self._segments.get(run)
         if segment is not None:
-            segment.written = {**(segment.written or {}), **values}
+            segment.written = values if segment.written is None else {**segment.written, **values}
 
     def look(self) -> None:
         """Record runs that have been in one phase for a while. Called by the writer's thread."""
@@ -384,7 +390,9 @@ class TraceRecorder(RunObserver):
             attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.waits.items()}
         if segment.folded:
             # Encoded by the writer, and made records of their own by who reads them.
-            wanted = [one for one in segment.folded if self._wants(one[0], _CALLS)]
+            wanted = segment.folded
+            if self._levels or self._level < _CALLS:
+                wanted = [one for one in wanted if self._wants(one[0], _CALLS)]
             if wanted:
                 attributes[FOLDED] = wanted
         if segment.executed or segment.replayed:
@@ -392,7 +400,7 @@ class TraceRecorder(RunObserver):
         if segment.error is not None and outcome != "completed":
             attributes["error"] = segment.error
         if segment.written and self._level >= _CALLS:
-            attributes["memory"] = written_of(segment.written)
+            attributes[WRITTEN] = segment.written
         if run.identity or self._subtask.job:
             self._run(run, segment, outcome, attributes | (more or {}), path)
 
