@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -88,7 +88,7 @@ class Segment:
     error: dict[str, Any] | None = None
     waiting: tuple[str, float] | None = None
     seen: tuple[Phase, float] | None = None
-    written: dict[str, int] | None = None
+    written: Mapping[str, int] | None = None
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
