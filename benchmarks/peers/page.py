@@ -43,7 +43,7 @@ def readme_text(report: Mapping[str, Any]) -> str:
         if name in costs
     )
     return (
-        f"{README_BEGIN}{cost:.2g} ms of CPU: `.venv/bin/python -m benchmarks peers`. "
+        f"{README_BEGIN}{cost:.2g} ms of CPU (`.venv/bin/python -m benchmarks peers`). "
         f"The same step costs {others}. "
         f"[Performance](docs/performance.md) has all figures, and says {README_END}"
     )
