@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from typing import Any
 from urllib.parse import urlencode
@@ -120,6 +121,7 @@ def environment() -> Environment:
         key=shown_key,
         times=times_of,
         short=short,
+        shell=lambda text: shlex.quote(str(text)),
         wait=wait_said,
         tojson_text=as_json,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,6 +11,7 @@ import typer
 
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.runs.next_steps import word
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
@@ -97,7 +97,7 @@ def approvals_list(
         return typer.echo(json.dumps([json.loads(request_json(one)) for one in found], indent=2))
     for one in found:
         expiry = "" if one.expires_at is None else f", expires {_time(one.expires_at)}"
-        typer.echo(_for_a_shell(one.id))
+        typer.echo(word(one.id))
         typer.echo(
             _plain(f"  {one.what} of {one.agent}, key {one.key!r}, since {_time(one.began_at)}{expiry}")
         )
@@ -263,15 +263,6 @@ def _key(text: str) -> Any:
 
 def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
-
-
-def _for_a_shell(text: str) -> str:
-    """Return ``text`` as one word of a shell, in printable characters."""
-    if text.isprintable():
-        return shlex.quote(text)
-    known = {"\\": "\\\\", "'": "\\'"}
-    written = (known.get(one, one) if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
-    return f"$'{''.join(written)}'"
 
 
 def _plain(text: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, Tra
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
+    from flink_agents.trace.reading import RunTrace
 
 NOTHING_FOUND = 1
 """Exit code if no source knows the key."""
@@ -43,6 +43,7 @@ def why(
     signals: Signals = None,
     answers: AnswersTopic = None,
     requests: Annotated[str | None, typer.Option(help="The topic of requests for approvals.")] = None,
+    dead_letters: Annotated[str | None, typer.Option(help="The topic of dead letters.")] = None,
     store: Annotated[str | None, typer.Option(help="The store of the journal.")] = None,
     journal: Annotated[str | None, typer.Option(metavar="FILE", help="The journal as a file.")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the job's answer.")] = 20.0,
@@ -57,12 +58,16 @@ def why(
 
     rest = None if cluster is None else ClusterRest(cluster)
     known = False
-    others = bool(rest or requests or store or journal or signals)
+    others = bool(rest or requests or dead_letters or store or journal or signals)
+    runs = _runs(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others)
+    agents = {run.last.agent for run in runs}
     for found, lines in (
-        _traced(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others),
+        _traced(runs, key, others),
+        _endable(runs, key, signals, client, cluster),
+        _letters(dead_letters, client, key),
         _approvals(requests, signals, client, key),
         _recorded(store, journal, key),
-        *((_logged(rest, key), _trouble(rest)) if rest is not None else ()),
+        *((_logged(rest, key), _trouble(rest, agents)) if rest is not None else ()),
         _answered(signals, answers, client, rest, key, timeout),
     ):
         if known and lines == [NOT_LOGGED]:
@@ -79,42 +84,94 @@ Said = tuple[bool, list[str]]
 """True if a source knows the key, and its lines."""
 
 
-def _traced(place: TracePlace, key: str, others: bool) -> Said:
+def _runs(place: TracePlace, key: str, others: bool) -> list[RunTrace]:
     from flink_agents.api.errors.trace import TraceNotFoundError
     from flink_agents.cli.runs.commands import forms
-    from flink_agents.trace import rendering
     from flink_agents.trace.reading import by_run
 
     wanted = forms(key)
     try:
-        found = by_run(one for one in place.read() if one.key in wanted)
+        return list(by_run(one for one in place.read() if one.key in wanted).values())
     except TraceNotFoundError:
         if not others:
             raise
-        return False, []
-    if not found and others:
+        return []
+
+
+def _traced(runs: list[RunTrace], key: str, others: bool) -> Said:
+    from flink_agents.trace import rendering
+
+    if not runs and others:
         return False, ["The trace has no run of the key, or there is no trace."]
-    return bool(found), rendering.why(found.values(), key)
+    return bool(runs), rendering.why(runs, key)
+
+
+def _endable(
+    runs: list[RunTrace], key: str, signals: str | None, client: str | None, cluster: str | None
+) -> Said:
+    """Name the command that ends the first unfinished run, if that executes or waits for a call."""
+    from flink_agents.cli.kafka.topics import client_options
+    from flink_agents.cli.runs import next_steps
+    from flink_agents.trace.records import QUEUED_FOR, UNFINISHED
+
+    unfinished = [run for run in runs if run.status in UNFINISHED]
+    first = min(unfinished, key=lambda run: run.last.sequence_number, default=None)
+    if signals is None or first is None or first.status not in ("running", "waiting"):
+        return False, []
+    if first.last.attributes.get("for") == QUEUED_FOR:
+        return False, []
+    command = next_steps.end_run(first.run_id, key, signals, client_options(client), cluster)
+    return False, ["To end it as a dead letter:", f"  {command}"]
+
+
+def _letters(topic: str | None, client: str | None, key: str) -> Said:
+    """Count the dead letters of the key that were not sent back."""
+    if topic is None:
+        return False, []
+    from flink_agents.cli.kafka.topics import client_options
+    from flink_agents.cli.runs import next_steps
+    from flink_agents.cli.runs.commands import forms, shown_key
+    from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
+    from flink_agents.trace.rendering import when
+
+    wanted, found = {shown_key(form) for form in forms(key)}, list[Letter]()
+
+    def take(letter: Letter, _: str | None) -> None:
+        if letter.failed_key in wanted:
+            found.append(letter)
+
+    # Nothing is written: any target does for letters whose origin is unknown.
+    options = client_options(client)
+    redrive(topic, topic, dry_run=True, told=take, **options)
+    if not found:
+        return False, [f"The topic {topic} has no dead letter of the key."]
+    last = max(found, key=lambda letter: letter.timestamp)
+    error = last.error.partition("\n")[0]
+    return True, [
+        f"{len(found)} dead letter(s) of the key are in {topic}, the last from "
+        f"{when(last.timestamp / 1000)}: {error}",
+        "To send all letters of the topic back, once the cause is corrected:",
+        f"  {next_steps.redrive(topic, last.origin, options)}",
+    ]
 
 
 def _approvals(topic: str | None, answers: str | None, client: str | None, key: str) -> Said:
     if topic is None:
         return False, []
     from flink_agents.cli.kafka.topics import client_options
+    from flink_agents.cli.runs import next_steps
     from flink_agents.cli.runs.commands import forms
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
     from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
 
     wanted, said = forms(key), list[str]()
-    for one in KafkaApprovals(None, topic, **client_options(client)).pending():
+    options = client_options(client)
+    for one in KafkaApprovals(None, topic, **options).pending():
         if encode_key(one.key) in wanted:
             expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
             said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
-            more = (
-                f"--topic {topic} --signals {answers or 'TOPIC'} --bootstrap-servers {client or 'HOST:PORT'}"
-            )
-            said.append(f"  flink-agents approvals approve {shlex.quote(one.id)} {more}")
+            said.append(f"  {next_steps.approve(one.id, topic, answers, options)}")
     return bool(said), said
 
 
@@ -160,14 +217,25 @@ def _logged(rest: ClusterRest, key: str) -> Said:
     return True, [watched(line) for line in found[-MOST_LINES:]]
 
 
-def _trouble(rest: ClusterRest) -> Said:
-    """Explain what keeps whole jobs from continuing: failures, checkpoints, backpressure."""
+def _trouble(rest: ClusterRest, agents: Collection[str]) -> Said:
+    """Explain what keeps jobs from continuing: failures, checkpoints, backpressure.
+
+    Args:
+        rest: The cluster.
+        agents: Agents that have runs of the key. Other jobs are left out; if it is empty, none is.
+    """
     jobs = rest.get("/jobs/overview").get("jobs", ())
-    return False, [line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job)]
+    return False, [
+        line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job, agents)
+    ]
 
 
-def _job(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
+def _job(rest: ClusterRest, job: dict[str, Any], agents: Collection[str]) -> Iterator[str]:
     place = f"/jobs/{job['jid']}"
+    vertices = rest.get(place).get("vertices", ())
+    operators = {name for vertex in vertices for name in str(vertex["name"]).split(" -> ")}
+    if agents and not operators & {f"agent {name}" for name in agents}:
+        return
     if job["state"] != "RUNNING":
         yield f"The job {job['name']} is {job['state']}."
         told = rest.get(f"{place}/exceptions?maxExceptions=1").get("exceptionHistory", {})
@@ -177,7 +245,7 @@ def _job(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
     failed = checkpoints.get("counts", {}).get("failed")
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
-    for vertex in rest.get(place).get("vertices", ()):
+    for vertex in vertices:
         if level := _backpressure(rest, place, vertex["id"]):
             yield f"{vertex['name']} is under {level} backpressure: downstream operators do not keep up."
 

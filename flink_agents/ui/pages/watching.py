@@ -116,6 +116,7 @@ def run(view: View, request: Request) -> Response:
         waits=queries.waits_of(row),
         said=list(activity(trace)) if row["status"] in ("running", "waiting") else [],
         signals=view.settings.signals,
+        servers=view.settings.client.get("bootstrap_servers", ""),
         view_can_end=view.settings.signals is not None,
         line=timeline(trace, time.time()),
         behind=behind,

@@ -1,0 +1,68 @@
+"""Commands that other commands suggest, as you can run them: with all options, quoted for a shell."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TOPIC = "TOPIC"
+"""A topic that is not known."""
+
+_SECRET = ("password", "secret", "token")
+
+
+def approve(request: str, topic: str, signals: str | None, client: Mapping[str, Any]) -> str:
+    """Return the command that approves a request."""
+    words = ["--topic", topic, "--signals", signals or TOPIC, *_brokers(client)]
+    return _line("approvals", "approve", *words, "--", request)
+
+
+def end_run(run: str, key: str, signals: str, client: Mapping[str, Any], cluster: str | None) -> str:
+    """Return the command that ends a run as a dead letter."""
+    words = [f"--key={key}", "--signals", signals, "--client", _client(client)]
+    return _line("runs", "end", run, *words, *(("--cluster", cluster) if cluster else ()))
+
+
+def redrive(topic: str, to: str | None, client: Mapping[str, Any]) -> str:
+    """Return the command that sends dead letters back.
+
+    Args:
+        topic: The topic of dead letters.
+        to: The topic that they came from; None if that is not known.
+        client: Options of kafka-python.
+    """
+    return _line("kafka", "redrive", topic, "--to", to or TOPIC, "--bootstrap-servers", _client(client))
+
+
+def _client(client: Mapping[str, Any]) -> str:
+    """Return options of kafka-python as an option of a command takes them, without secrets."""
+    if client.keys() == {"bootstrap_servers"} and isinstance(client["bootstrap_servers"], str):
+        return client["bootstrap_servers"]
+    return json.dumps({name: "..." if _is_secret(name) else value for name, value in client.items()})
+
+
+def _is_secret(name: str) -> bool:
+    return any(one in name for one in _SECRET)
+
+
+def _brokers(client: Mapping[str, Any]) -> Iterator[str]:
+    servers = client.get("bootstrap_servers", "HOST:PORT")
+    yield from ("--bootstrap-servers", servers if isinstance(servers, str) else ",".join(map(str, servers)))
+    for name, value in client.items():
+        if name != "bootstrap_servers":
+            yield from ("--option", f"{name}={'...' if _is_secret(name) else value}")
+
+
+def _line(*words: str) -> str:
+    return " ".join(["flink-agents", *map(word, words)])
+
+
+def word(text: str) -> str:
+    """Return a text as one word of a shell, in printable characters."""
+    if text.isprintable():
+        return shlex.quote(text)
+    known = {"\\": "\\\\", "'": "\\'"}
+    written = (known.get(one, one) if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
+    return f"$'{''.join(written)}'"
