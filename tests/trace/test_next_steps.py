@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import typer
 
+from flink_agents.cli.kafka import next_steps
 from flink_agents.cli.main import app
-from flink_agents.cli.runs import next_steps
 from flink_agents.cli.runs.why import _endable  # pyright: ignore[reportPrivateUsage]
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import QUEUED_FOR, TraceRecord

@@ -11,7 +11,7 @@ import typer
 
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
-from flink_agents.cli.runs.next_steps import word
+from flink_agents.cli.kafka.next_steps import word
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals

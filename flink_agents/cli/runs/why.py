@@ -110,8 +110,8 @@ def _endable(
     runs: list[RunTrace], key: str, signals: str | None, client: str | None, cluster: str | None
 ) -> Said:
     """Name the command that ends the first unfinished run, if that executes or waits for a call."""
+    from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
-    from flink_agents.cli.runs import next_steps
     from flink_agents.trace.records import QUEUED_FOR, UNFINISHED
 
     unfinished = [run for run in runs if run.status in UNFINISHED]
@@ -128,8 +128,8 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
     """Count the dead letters of the key that were not sent back."""
     if topic is None:
         return False, []
+    from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
-    from flink_agents.cli.runs import next_steps
     from flink_agents.cli.runs.commands import forms, shown_key
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
     from flink_agents.trace.rendering import when
@@ -158,8 +158,8 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
 def _approvals(topic: str | None, answers: str | None, client: str | None, key: str) -> Said:
     if topic is None:
         return False, []
+    from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
-    from flink_agents.cli.runs import next_steps
     from flink_agents.cli.runs.commands import forms
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
     from flink_agents.runtime.serde.keys import encode_key

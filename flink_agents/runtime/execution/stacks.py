@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from flink_agents.api.common.places import is_users, is_users_code
+from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.serde.tracebacks import place
 
 MAX_DEPTH = 200
@@ -106,6 +107,29 @@ class Stack:
             for frame in shown[-MAX_LINES:]
         ]
         return StackSnapshot(summaries, tuple(others))
+
+
+def line_of(task: Any, thread: int, wait: WaitPhase | None) -> str | None:
+    """Return your innermost line that a step executes or waits at; None if it has none. For any thread.
+
+    Args:
+        task: The task that awaits the step, or None.
+        thread: The thread that executes it.
+        wait: What of the runtime it waits for, or None.
+    """
+    inner: Stack | None = None
+    if wait is not None:
+        awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
+        inner = Stack.of(awaited) if awaited is not None else None
+        if wait.thread not in (None, thread):
+            inner = Stack.of_thread(wait.thread)
+    for stack in (inner, Stack.of(task)):
+        if stack is not None and stack.where is not None:
+            return stack.where
+    own = Stack.of_thread(thread)
+    # The thread of the event loop may execute another run by now.
+    is_loop = any(frame.f_code is asyncio.BaseEventLoop.run_forever.__code__ for frame in own.frames)
+    return None if is_loop else own.where
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.stacks import Stack, name_of
+from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.serde.keys import decode_key
 
@@ -163,7 +163,7 @@ class Watchdog:
             self._reported[actor] = state
             self._stuck.inc()
             if told + len(others) < MANY_LINES:
-                self._note_state(actor, state, now - state.started)
+                self._note_state(task, actor, state, now - state.started)
             if state.action_run is None or told >= MANY:
                 others.append(actor)
             else:
@@ -213,12 +213,13 @@ class Watchdog:
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
         return None if awaited is None else Stack.of(awaited)
 
-    def _note_state(self, actor: KeyActor, state: RunState, seconds: float) -> None:
+    def _note_state(self, task: asyncio.Task[Any], actor: KeyActor, state: RunState, seconds: float) -> None:
         """Let the thread log a run for those who read logs by program."""
         step, waits = state.action_run, state.waits_for or state.phase.value
         more: dict[str, Any] = {"phase": state.phase.name.lower(), "for": waits}
         if step is not None:
-            more |= {"action": step.action.name, "where": step.action.where}
+            where = line_of(step.task or task, step.thread, state.wait) or step.action.where
+            more |= {"action": step.action.name, "where": where}
             if step.trial is not None and step.trial.failed:
                 more["attempt"] = len(step.trial.failed) + 1
         self._note_line(actor, seconds, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import AsyncIterator
@@ -12,7 +13,11 @@ import pytest
 from watch_tools import STUCK, Reports, WithClient, harness_of, harness_with, until
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, RateLimit, RetryPolicy, Tool
+from flink_agents.api.events.key_requests import WATCH_MARK
 from flink_agents.runtime.loop import watchdog
+from tests.suite.tables import each
+
+LEAVE = threading.Event()
 
 pytestmark = pytest.mark.executes_once
 
@@ -44,6 +49,30 @@ def test_run_that_does_not_end_is_reported(reports: Reports) -> None:
     assert ", and waits for asyncio.locks." in text.splitlines()[0]
     assert "Event.wait" in text
     assert "flink_agents/runtime" not in text
+
+
+def blocks() -> None:
+    LEAVE.wait()
+
+
+async def calls(event: InputEvent, ctx: Any) -> None:
+    await ctx.durable_execute_async(blocks)
+
+
+@each("act, function", [(never, "never"), (calls, "blocks")])
+def test_a_line_for_programs_names_the_line_that_waits(
+    act: Any, function: str, reports: Reports, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="flink_agents.watched")
+    caplog.clear()
+    LEAVE.clear()
+    with harness_of(act, STUCK) as harness:
+        harness.push("k")
+        reports(1)
+        until(lambda: [one for one in caplog.records if one.name == "flink_agents.watched"])
+        LEAVE.set()
+    line = next(one.getMessage() for one in caplog.records if one.name == "flink_agents.watched")
+    assert json.loads(line.removeprefix(WATCH_MARK))["where"].endswith(f" in {function}"), line
 
 
 def test_each_run_is_reported_once(reports: Reports) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import threading
 import time
 from collections.abc import Mapping
@@ -85,6 +86,13 @@ def harness_of(agent: Agent, **more: Any) -> OperatorHarness:
     return OperatorHarness(agent, key_of, observers=[Listening], **more)
 
 
+def is_at(where: str, line: str) -> bool:
+    """Whether a place is in a function, or a line with a text."""
+    place, name = where.split(" in ")
+    file, number = place.rsplit(":", 1)
+    return name == line or line in linecache.getline(file, int(number))
+
+
 def asked(harness: OperatorHarness, what: str, value: Any = None, key: str = "k") -> dict[str, Any]:
     """The last answer to a request."""
     before = len(ANSWERS)
@@ -142,17 +150,17 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
 
 
 @each(
-    "what, words",
+    "what, line, words",
     [
-        ("hang", ["is running in action act at"]),
-        ("call", ["waits for durable call", "never"]),
-        ("task", ["the signal 'paid'"]),
-        ("stubborn", ["is running in action act at"]),
-        ("fail", ["a pause before attempt 2", "not now"]),
+        ("hang", "never", ["is running in action act at"]),
+        ("call", "never", ["waits for durable call", "never"]),
+        ("task", "await asyncio.gather(never(), ctx.wait_for_signal", ["the signal 'paid'"]),
+        ("stubborn", "never", ["is running in action act at"]),
+        ("fail", "async def act(event", ["a pause before attempt 2", "not now"]),
     ],
 )
 @pytest.mark.own_conditions
-def test_a_run_that_is_executed_ends_where_it_is(what: str, words: list[str]) -> None:
+def test_a_run_that_is_executed_ends_where_it_is(what: str, line: str, words: list[str]) -> None:
     with harness_of(acting(OnError.FAIL), **LIVE) as harness:
         harness.push_all([what, "behind"])
         assert BEGUN.wait(WAIT_SECONDS)
@@ -161,6 +169,11 @@ def test_a_run_that_is_executed_ends_where_it_is(what: str, words: list[str]) ->
         harness.signal("k", INSPECT, id="i")
         told = "\n".join(inspected(ANSWERS[-1]))
         assert [word for word in [*words, "1 input(s) of the key"] if word not in told] == [], told
+        # Your line that waits, not that of the action. At first, the coroutine may not wait yet.
+        end = time.monotonic() + WAIT_SECONDS
+        while not is_at(ANSWERS[-1]["run"]["where"], line):
+            assert time.monotonic() < end, ANSWERS[-1]
+            harness.signal("k", INSPECT, id=f"i {time.monotonic()}")
         run = ANSWERS[-1]["run"]["run"]
         harness.signal("k", END_RUN, {"run": run, "reason": "enough"}, id="e")
         assert ANSWERS[-1]["outcome"] == "accepted"

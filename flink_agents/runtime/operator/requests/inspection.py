@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flink_agents.api.agents.observers import WAITS, Phase
+from flink_agents.runtime.execution.stacks import line_of
 from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
@@ -107,7 +108,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
     step = state.action_run
     if step is not None:
         run["action"] = step.action.name
-        run["where"] = step.action.where
+        run["where"] = line_of(step.task, step.thread, state.wait) or step.action.where
         failed = step.trial.failed if step.trial is not None else ()
         if failed:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
