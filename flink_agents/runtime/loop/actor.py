@@ -96,7 +96,7 @@ class QueuedInput:
         """Identity of the job that the run began in; None for that of its journal."""
         if self.suspension is not None and self.is_later_part:
             return self.suspension.identity
-        return identity_of(self.records)
+        return identity_of(self.records) if self.records else None
 
     def begin(self, now: float) -> RunState:
         """Begin to execute the run, which is in the queue."""

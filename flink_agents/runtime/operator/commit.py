@@ -50,6 +50,7 @@ class EndedRun:
         released: True if its input waits no more, so that others run: it finished or was released.
         counts: True if its number is used up.
         replayed: True if records say that a part of it ended here: there may be some of the next part.
+        overtakes: Recorded runs that it was the first to overtake.
         resumed: True if it was suspended before.
         resumes: True if it can be resumed at once; set by the service that suspends it.
     """
@@ -62,6 +63,7 @@ class EndedRun:
     released: bool = True
     counts: bool = True
     replayed: bool = False
+    overtakes: tuple[int, ...] = ()
     resumed: bool = False
     resumes: bool = False
 
@@ -113,70 +115,56 @@ class RunCommitter:
         """
         # Read first: all runs before it have finished then, and are committed before it.
         suspended = actor.suspended
-        if not actor.finished and suspended is None:
-            return None
-        head, now, hooks = actor.head, clock(), self._hooks
-        marker = head.marker
-        finished: list[Run] = []
+        runs: list[EndedRun] = []
         while actor.finished:
             run, waiting, changes, _ = actor.finished.popleft()
-            finished.append(run)
-            self._memory(run, changes)
-            self._input(waiting.number, actor)
-            ended: EndedRun | None = None
-            if hooks.leaving or hooks.committing:
-                resumed = waiting.suspension is not None
-                ended = EndedRun(run, waiting.number, waiting.seq, changes, resumed=resumed)
-            self._outputs(run, ended, head, emission, timers)
-            self._records(run, head, actor, run.recorded)
-            self._number(waiting.seq, head, actor)
-            if head.overtaken or waiting.overtakes:
-                self._overtaking(actor, waiting.seq, waiting.overtakes)
-            if head.ends:
-                for hook in hooks.ending:
-                    hook(run, actor)
-            if ended is not None:
-                self._committing(ended, actor, timers, emission)
+            resumed, overtakes = waiting.suspension is not None, waiting.overtakes
+            number, seq = waiting.number, waiting.seq
+            runs.append(EndedRun(run, number, seq, changes, resumed=resumed, overtakes=overtakes))
         last = None if suspended is None else _suspended(actor, *suspended)
         if last is not None:
-            self._suspend(last, actor, timers, emission)
+            runs.append(last)
+        if not runs:
+            return None
+        head, now = actor.head, clock()
+        marker = head.marker
+        for ended in runs:
+            self._commit(ended, actor, timers, emission)
         # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
         head.origins = ()
         self._head(head, timers)
-        if hooks.committed:
+        if self._hooks.committed:
             self._mark(actor, marker)
-        for run in finished:
-            run.state.commit(now)
+        for ended in runs:
+            if ended.suspension is None:
+                ended.run.state.commit(now)
         if self._prunes:
             self._prunable(actor)
         return last
 
-    def _suspend(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
-        """Take the same steps with a run that was suspended or released."""
-        run, head = ended.run, actor.head
-        assert ended.suspension is not None and ended.number is not None
+    def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
+        """Take steps 1 to 5 with a run of an actor that has ended, whichever way it has."""
+        run, head, hooks, left = ended.run, actor.head, self._hooks, ended.suspension
+        assert ended.number is not None
         if ended.released:
             self._memory(run, ended.changes)
             self._input(ended.number, actor)
         self._outputs(run, ended, head, emission, timers)
         if ended.released:
             self._records(run, head, actor, run.recorded)
-        elif ended.suspension.recorded:
+        elif left is not None and left.recorded:
             # Its records are needed until it is committed, so that none of them is to be pruned.
             self._records(run, head, None, True)
         if ended.counts:
             # The input of a suspended run waits on: the run keeps its number.
             self._number(ended.seq if ended.released else ended.seq - 1, head, actor)
-        if actor.overtakes or (head.overtaken and ended.released):
-            self._overtaking(actor, ended.seq, actor.overtakes)
-        self._committing(ended, actor, timers, emission)
-
-    def _overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
-        for hook in self._hooks.overtaking:
-            hook(actor, seq, overtakes)
-
-    def _committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
-        for hook in self._hooks.committing:
+        if ended.overtakes or (head.overtaken and ended.released):
+            for hook in hooks.overtaking:
+                hook(actor, ended.seq, ended.overtakes)
+        if head.ends and left is None:
+            for hook in hooks.ending:
+                hook(run, actor)
+        for hook in hooks.committing:
             hook(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
@@ -291,7 +279,7 @@ def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
     part = actor.part
     if part is None:
         number, seq = suspension.number, suspension.seq
-        return EndedRun(run, number, seq, {}, suspension, released=False)
+        return EndedRun(run, number, seq, {}, suspension, released=False, overtakes=actor.overtakes)
     return EndedRun(
         run,
         part.number,
@@ -300,4 +288,5 @@ def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
         suspension,
         counts=part.counts,
         replayed=part.replayed,
+        overtakes=actor.overtakes,
     )

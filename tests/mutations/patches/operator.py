@@ -13,9 +13,9 @@ patch(
 )
 patch(
     "commit-number-repeats",
-    "commit:RunCommitter.harvest",
-    "self._number(waiting.seq, head, actor)",
-    "self._number(waiting.seq - 1, head, actor)",
+    "commit:RunCommitter._commit",
+    "ended.seq if ended.released else",
+    "ended.seq - 1 if ended.released else",
     "The next run of a key gets the number of the last one.",
 )
 patch(
@@ -76,7 +76,7 @@ patch(
 )
 patch(
     "aside-memory-unwritten",
-    "commit:RunCommitter._suspend",
+    "commit:RunCommitter._commit",
     "self._memory(run, ended.changes)",
     "pass",
     "What a part of a run changed in memory is not committed.",
@@ -300,14 +300,14 @@ patch(
 )
 patch(
     "suspended-number-passed",
-    "commit:RunCommitter._suspend",
+    "commit:RunCommitter._commit",
     "ended.seq if ended.released else ended.seq - 1",
     "ended.seq",
     "The number of a suspended run counts as used before it is committed.",
 )
 patch(
     "suspended-store-unknown",
-    "commit:RunCommitter._suspend",
+    "commit:RunCommitter._commit",
     "self._records(run, head, None, True)",
     "pass",
     "The head does not say in which store a suspended run is recorded.",
