@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pyflink.common import Types
+from pyflink.datastream import DataStream, RuntimeExecutionMode
+from pyflink.table import EnvironmentSettings, StreamTableEnvironment
 
 from flink_agents import Agent, AgentsExecutionEnvironment, Event, InputEvent, OutputEvent, action
 from flink_agents.api.common.policies import OnError
@@ -280,6 +282,33 @@ def test_batch_mode_is_rejected(agents_environment: MakeEnvironment) -> None:
         env.from_list([1], str).apply(DoublingAgent).to_list()
         with pytest.raises(UnsupportedExecutionError, match=rf"^tests/\S+ in test_batch_.*is {mode}"):
             env.execute()
+
+
+def test_batch_mode_is_rejected_however_the_job_is_run(agents_environment: MakeEnvironment) -> None:
+    runs: list[Callable[[AgentsExecutionEnvironment, DataStream], Any]] = [
+        lambda env, stream: env.execute(),
+        lambda env, stream: env.stream_env.execute("the job"),
+        lambda env, stream: env.stream_env.execute_async("the job"),
+        lambda env, stream: stream.execute_and_collect(),
+    ]
+    for run in runs:
+        env = agents_environment()
+        stream = env.from_list([1, 2], str).apply(DoublingAgent).to_datastream()
+        env.stream_env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+        with pytest.raises(UnsupportedExecutionError, match="BATCH"):
+            run(env, stream)
+
+
+def test_tables_in_batch_mode_are_rejected(agents_environment: MakeEnvironment) -> None:
+    env = agents_environment()
+    tables = StreamTableEnvironment.create(env.stream_env, EnvironmentSettings.in_batch_mode())
+    rows = tables.from_elements([("a", 1)], ["name", "number"])
+    with pytest.raises(UnsupportedExecutionError, match="BATCH"):
+        env.from_table(rows, "name")
+    doubled = env.from_list([1], str).apply(DoublingAgent).to_datastream(Types.INT())
+    tables.execute_sql("CREATE TABLE nowhere (number INT) WITH ('connector' = 'blackhole')")
+    with pytest.raises(UnsupportedExecutionError, match="BATCH"):
+        tables.from_data_stream(doubled).execute_insert("nowhere")
 
 
 def test_names_and_parallelism_of_the_operator(agents_environment: MakeEnvironment) -> None:

@@ -25,6 +25,7 @@ from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.executions import at_users_line
 from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table, list_source
+from flink_agents.runtime.flink.inputs.runtime_mode import check_mode_of_tables
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages
@@ -147,6 +148,7 @@ class FlinkAgentsEnvironment(AgentsExecutionEnvironment):
         changes: OnChange = "fail",
     ) -> AgentInput:
         given_table("from_table", table)
+        check_mode_of_tables(table._t_env, authors_place())
         if isinstance(key_selector, str):
             selector: Callable[[Any], Any] = Column(key_selector)
         else:

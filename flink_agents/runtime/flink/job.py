@@ -40,7 +40,7 @@ from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
-from flink_agents.runtime.flink.inputs.runtime_mode import check_runtime_mode
+from flink_agents.runtime.flink.inputs.runtime_mode import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start
@@ -288,8 +288,10 @@ class Job:
         with explained:
             return list(itertools.islice(explained, limit))
 
-    def before_tables(self) -> None:
+    def before_tables(self, tables: Any) -> None:
         """Prepare a job that tables run, which may include only some of the agents."""
+        for applied in self._applied.values():
+            check_mode_of_tables(tables, applied.place)
         self._prepare(None)
 
     def _prepare(self, job_name: str | None, resumes: bool = False) -> str:

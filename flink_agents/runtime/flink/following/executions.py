@@ -50,7 +50,7 @@ class Runnable(Protocol):
         """Run the job, and return the records of a stream."""
         ...
 
-    def before_tables(self) -> None:
+    def before_tables(self, tables: Any) -> None:
         """Prepare a job that tables run."""
         ...
 
@@ -201,7 +201,7 @@ def _before_execute(original: Any) -> Callable[..., Any]:
     def before_execute(self: Any) -> Any:
         job = _job_of(lambda: flink_compat.environment_of_tables(self))
         if job is not None:
-            job.before_tables()
+            job.before_tables(self)
         return original(self)
 
     return before_execute
