@@ -136,6 +136,9 @@ GOOD: dict[str, Any] = {
     "/jobs/j/exceptions?maxExceptions=1": {},
     "/jobs/j/vertices/v/backpressure": {"backpressureLevel": "ok"},
 }
+METRICS = "/jobs/j/vertices/v/subtasks/metrics"
+STUCK = "0.agent_A.flink_agents.A.runtime.runs_stuck"
+GOOD[METRICS] = [{"id": "0.numRecordsIn"}, {"id": STUCK}]
 SHARED = {OPTION: PATTERNS, "execution.checkpointing.dir": "s3://bucket/checkpoints"}
 LOST = {"latest": {"completed": {"id": 3}, "failed": {"id": 4, "failure_message": "no space left"}}}
 RAISED = {"exceptionHistory": {"entries": [{"stacktrace": "ValueError: no\n at"}]}}
@@ -160,6 +163,14 @@ RAISED = {"exceptionHistory": {"entries": [{"stacktrace": "ValueError: no\n at"}
             "warn",
         ),
         ("/jobs/j", None, SHARED, "job orders", "ok"),
+        (
+            f"{METRICS}?get={STUCK}&agg=sum",
+            [{"id": STUCK, "sum": 1.0}],
+            SHARED,
+            "job orders, stuck runs",
+            "warn",
+        ),
+        (f"{METRICS}?get={STUCK}&agg=sum", [{"id": STUCK, "sum": 0.0}], SHARED, "job orders", "ok"),
     ],
 )
 def test_a_broken_job_is_found(

@@ -1,9 +1,11 @@
-"""Checks of ``flink-agents doctor --cluster`` about its jobs: if they are running, and can be recovered."""
+"""Checks of ``flink-agents doctor --cluster`` about its jobs: if they run, recover, and get stuck."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from flink_agents.cli.checks.machine import CheckResult
 
@@ -113,4 +115,18 @@ def _flows(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -
             yield CheckResult(f"{_name(job)}, backpressure", "warn", found, fix)
 
 
-_CHECKS = (_runs, _recovers, _completes, _flows)
+def _stuck(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
+    for vertex in ask(f"/jobs/{job['jid']}").get("vertices", ()):
+        place = f"/jobs/{job['jid']}/vertices/{vertex['id']}/subtasks/metrics"
+        names = [str(one["id"]) for one in ask(place)]
+        counters = [one for one in names if _STUCK.search(one)]
+        found = ask(f"{place}?get={','.join(map(quote, counters))}&agg=sum") if counters else ()
+        if number := int(sum(float(one.get("sum", 0)) for one in found)):
+            fix = "flink-agents top --path TRACE lists unfinished runs; then flink-agents why KEY"
+            said = f"{vertex['name']}: {number} run(s) took longer than run.stuck-after, or still do"
+            yield CheckResult(f"{_name(job)}, stuck runs", "warn", said, fix)
+
+
+_STUCK = re.compile(r"(?:^|\.)flink_agents\..+\.runs_stuck$")
+
+_CHECKS = (_runs, _recovers, _completes, _flows, _stuck)

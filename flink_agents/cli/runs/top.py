@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +17,7 @@ if TYPE_CHECKING:
     from flink_agents.trace.reading import RunTrace
 
 MOST_RUNS = 8
-LIVE_SECONDS = 2.0
-
-FETCH_SECONDS = 10.0
-"""Time after which Flink fetches the metrics of TaskManagers again (``metrics.fetcher.update-interval``)."""
-
-WINDOW_SECONDS = 3 * FETCH_SECONDS
-"""Rates are those of this time: within less, Flink may not have fetched new values."""
+LIVE_SECONDS, ONCE_SECONDS = 2.0, 1.0
 
 COLUMNS = (
     "agent",
@@ -55,45 +48,43 @@ def top(
     client: Client = None,
     interval: Annotated[
         float | None,
-        typer.Option(min=0.2, help="Seconds between two readings. Default: 2, and 10 with --once."),
+        typer.Option(min=0.2, help="Seconds between two readings. Default: 2, and 1 with --once."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
 ) -> None:
     """Show what the agents of a cluster do, as a table that renews itself. Ctrl-C ends it.
 
+    Flink fetches metrics every 10 seconds. Rates are empty until they are known: --once can take 25 seconds.
     With a trace, it also shows unfinished runs: those that wait or take longest come first.
     """
     from rich.console import Console
     from rich.live import Live
 
     from flink_agents.cli.runs.metrics import read_metrics
+    from flink_agents.cli.runs.refreshes import IDLE_SECONDS, Refreshes
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)
     traced = path is not None or trace_topic is not None
     console = Console(width=200 if once or not sys.stdout.isatty() else None)
-    before = list(read_metrics(rest))
-    readings = deque([before])
+    readings = Refreshes()
+    readings.add(list(read_metrics(rest)))
     if once or not console.is_terminal:
-        time.sleep(interval or FETCH_SECONDS)
-        return console.print(screen(list(read_metrics(rest)), before, _runs(place) if traced else ()))
+        end = time.monotonic() + IDLE_SECONDS
+        while readings.latest and not readings.known and time.monotonic() < end:
+            time.sleep(interval or ONCE_SECONDS)
+            readings.add(list(read_metrics(rest)))
+        return console.print(screen(readings.latest, readings.base, _runs(place) if traced else ()))
     try:
-        with Live(screen(before, (), ()), console=console, screen=True, auto_refresh=False) as live:
+        with Live(screen(readings.latest, (), ()), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval or LIVE_SECONDS)
                 now, problem = _reading(rest)
-                shown = screen(now or readings[-1], readings[0], _runs(place) if traced else (), problem)
+                readings.add(now)
+                shown = screen(readings.latest, readings.base, _runs(place) if traced else (), problem)
                 live.update(shown, refresh=True)
-                if now:
-                    readings.append(now)
-                    while len(readings) > 1 and now[0].time - _time_of(readings[0]) > WINDOW_SECONDS:
-                        readings.popleft()
     except KeyboardInterrupt:
         return
-
-
-def _time_of(reading: Sequence[AgentMetrics]) -> float:
-    return reading[0].time if reading else 0.0
 
 
 def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
