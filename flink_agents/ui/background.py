@@ -10,6 +10,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+STALE_SECONDS = 10.0
+"""Age from which pages say how old a value is."""
+
 PATIENCE_SECONDS = 0.15
 """Time that a page waits for a value that was never read."""
 
@@ -27,6 +30,11 @@ class Reading(Generic[T]):
     value: T | None
     problem: str
     age: float
+
+    @property
+    def stale(self) -> bool:
+        """True if the value is too old to be shown as the present one."""
+        return self.value is not None and self.age >= STALE_SECONDS
 
     @property
     def loading(self) -> bool:
@@ -61,6 +69,9 @@ class Background(Generic[T]):
                 self._thread.start()
             if self._value is None and not self._problem:
                 self._changed.wait_for(lambda: self._value is not None or bool(self._problem), patience)
+            elif old and self._made and time.monotonic() - self._made >= STALE_SECONDS:
+                # Nobody has looked for a while: a page that shows it as it was misleads.
+                self._changed.wait_for(lambda: self._thread is None, patience)
             return Reading(self._value, self._problem, time.monotonic() - self._made if self._made else 0.0)
 
     def renew(self, patience: float = 10.0) -> Reading[T]:

@@ -160,7 +160,7 @@ class Outside:
             told=lambda letter, _: found.append(_shown(topic, letter)),
             **self._settings.client,
         )
-        return found
+        return sorted(found, key=lambda one: -one.time)
 
     # -- sending ----------------------------------------------------------------------
 

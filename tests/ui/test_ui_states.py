@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from flink_agents.api.events.approvals import ApprovalRequest
 from flink_agents.cli.main import app
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.records import STATUSES, TraceRecord, run_id_of, span_id
+from flink_agents.ui.background import STALE_SECONDS, Background
 from flink_agents.ui.outside import KeyAnswer, Outside
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
@@ -191,3 +193,32 @@ def test_a_key_and_its_run_lead_to_the_request(place: Path) -> None:
         for page in (link("/keys", key="asks"), link("/run", id=run_id_of("job", "asks", 1)), "/waiting"):
             assert target in browser.page(page), page
         assert target not in browser.page(link("/keys", key="calls"))
+
+
+def test_an_old_value_is_renewed_or_said_to_be_old() -> None:
+    answers, free = iter(["first", "second", "third"]), threading.Event()
+    free.set()
+
+    def make() -> str:
+        free.wait()
+        return next(answers)
+
+    one: Any = Background(make, 5.0)
+
+    def let_pass(seconds: float) -> None:
+        one._made -= seconds
+        one._tried -= seconds
+
+    assert one.read(30).value == "first"
+    let_pass(2 * STALE_SECONDS)
+    assert one.read(30).value == "second" and not one.read(0).stale
+    free.clear()
+    let_pass(2 * STALE_SECONDS)
+    assert one.read(0.01).stale
+    free.set()
+
+
+def test_a_key_is_listed_once(tmp_path: Path) -> None:
+    write(tmp_path, [one for number in range(3) for one in Run("k", number).at(5, "completed", 1.0).records])
+    with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
+        assert browser.page("/keys").count(">k</a>") == 1
