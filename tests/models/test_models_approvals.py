@@ -107,7 +107,7 @@ def test_a_model_reads_why_a_call_was_denied() -> None:
 def test_a_model_reads_that_nobody_answered() -> None:
     harness = asked()
     [answer] = harness.advance_time(60_000)
-    assert "expired: nobody answered within 60 s" in answer
+    assert "expired: no answer came within 60 s" in answer
     assert PAID == [("tea", 4)]
 
 

@@ -96,7 +96,7 @@ def test_a_model_reads_why_a_call_of_a_server_was_denied(counts: Counts, answere
             assert told[1] == "tool order was not approved, but denied by Ada: too many"
         else:
             [[_, told]] = harness.advance_time(60_000)
-            assert "expired: nobody answered within 60 s" in told[1]
+            assert "expired: no answer came within 60 s" in told[1]
     assert effects(counts) == []
 
 

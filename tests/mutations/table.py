@@ -44,7 +44,7 @@ def reads_unrecorded(before: Any) -> Any:
     return finish
 
 
-@mutation("delivered-at-once", "runtime.execution.delivery:Delivery.settle")
+@mutation("delivered-at-once", "runtime.execution.delivery:Delivery.resolve")
 def delivered_at_once(before: Any) -> Any:
     """An outcome is delivered when it comes, although the action has not come to rest."""
     delivery = import_module("flink_agents.runtime.execution.delivery").Delivery

@@ -35,7 +35,7 @@ def ends_not_sent_along(before: Any) -> Any:
     """The end of a wait does not go to the store with the record that depends on it."""
 
     def keep(self: Any, records: Any) -> None:
-        self.kept += records
+        self.all_records += records
 
     return keep
 
@@ -53,7 +53,7 @@ def store_forgotten(before: Any) -> Any:
     return init
 
 
-@mutation("ends-not-kept", "runtime.execution.waits.durable_wait:DurableWait._settle", waits=True)
+@mutation("ends-not-kept", "runtime.execution.waits.durable_wait:DurableWait._end_by", waits=True)
 def ends_not_kept(before: Any) -> Any:
     """The end of a wait is kept nowhere, so that a replay waits once more."""
     from flink_agents.runtime.journal.buffered import BufferedJournal

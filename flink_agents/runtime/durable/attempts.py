@@ -1,8 +1,7 @@
-"""The attempts of one durable call: asks its reconciler, calls, waits, tries again.
+"""The attempts of one durable call: asks the reconciler, calls the function, waits, retries.
 
-Functions that are ``async def`` run on the agent loop; others in a thread: one of the pool for
-actions on the loop, and for actions in a thread that thread itself, so that no thread of the pool
-waits for another one.
+``async def`` functions run on the event loop. Other functions run in a thread: for actions on the loop, in a
+thread of the pool; for actions in a thread, in that same thread. So no thread of the pool waits for another.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ from flink_agents.runtime.serde.tracebacks import text_of
 _log = bounded_logger("flink_agents.durable")
 
 _NO_CLIENTS: dict[str, Any] = {}
-"""What most calls are given."""
+"""The clients of most calls."""
 
 
 class Threads(Protocol):
     """Calls functions in a thread that may block."""
 
     async def run(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in a thread, and wait for it."""
+        """Call ``function`` in a thread, and wait until it ends."""
         ...
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """The same, until ``deadline``."""
+        """Call ``function`` in a thread, and wait until it ends or ``deadline`` expires."""
         ...
 
 
 class CallFailed(Exception):
-    """A call has failed for good, by an exception that may be one which no coroutine can raise.
+    """A call has failed for good. It wraps the exception, which a coroutine might not be able to raise.
 
     Args:
-        error: What the call raised.
+        error: The exception that the call raised.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -73,12 +72,12 @@ class CallFailed(Exception):
 
 
 def raised_by(error: BaseException) -> BaseException:
-    """What the call raised that ended with ``error``."""
+    """Return the exception of the call that ended with ``error``."""
     return error.error if isinstance(error, CallFailed) else error
 
 
 class AttemptEnded(Exception):
-    """The attempt of the job ends, so no function may begin. It does not leave the runtime."""
+    """The attempt of the job ends, so no function may start. It does not leave the runtime."""
 
 
 class CallAttempts(WaitPhase):
@@ -89,17 +88,17 @@ class CallAttempts(WaitPhase):
         what: The callable.
         call: Its number and identity.
         threads: Executes functions that are not ``async def``.
-        observers: Told of further attempts.
+        observers: Notified of further attempts.
         bridge: Knows if the attempt of the job is over.
 
     Attributes:
         step: The execution of an action that makes the call.
-        number: How many attempts were made.
+        number: The number of attempts so far.
         task: The task that makes the call.
         in_own_task: True if that is the action's own task.
-        inside: True while the function, or the reconciler, is executed, and until its result is taken.
+        inside: True from the start of the function, or the reconciler, until its result is taken.
         recording: True while the result is being recorded.
-        ended: Ends with the call; None until somebody waits for that.
+        ended: Ends with the call; None until something waits for that.
     """
 
     __slots__ = (
@@ -140,7 +139,7 @@ class CallAttempts(WaitPhase):
 
     @property
     def what(self) -> str:
-        """The call in words, and whether its result is being recorded."""
+        """The call as text, with a note if its result is being recorded."""
         text = f"durable call {self._what}"
         return f"{text}, whose result is being recorded" if self.recording else text
 
@@ -150,10 +149,10 @@ class CallAttempts(WaitPhase):
         return self.inside or self.recording
 
     def enter(self) -> None:
-        """Note that the function begins, in the thread that executes it.
+        """Note that the function starts, in the thread that executes it.
 
         Raises:
-            AttemptEnded: It may not begin.
+            AttemptEnded: It may not start.
         """
         # Set the flag first, then check. Whoever ends the attempt sets `over` first, then reads the flag. So
         # at least one of the two sees the other.
@@ -164,15 +163,15 @@ class CallAttempts(WaitPhase):
             raise AttemptEnded
 
     def leave(self) -> None:
-        """Note that the result was taken, or that nobody waits for it any more."""
+        """Note that the result was taken, or that nothing waits for it any longer."""
         self.inside = False
         self.awaited = self.thread = None
 
     async def value_of(self, arguments: Arguments) -> Any:
-        """What the call returns; asks the reconciler first where the call may have been made before.
+        """Return the result of the call. If it may have been made before, the reconciler is asked first.
 
         Args:
-            arguments: Its arguments, of which each attempt gets a copy.
+            arguments: Its arguments. Each attempt gets a copy.
 
         Raises:
             CallFailed: It failed for good.
@@ -186,8 +185,9 @@ class CallAttempts(WaitPhase):
             try:
                 clients = await self._open_clients() if self._callable.clients else _NO_CLIENTS
                 if reconciler is not None:
-                    asked = arguments.of_reconciler(reconciler, clients)
-                    value = await self._result_of(asked, inspect.iscoroutinefunction(reconciler))
+                    # The reconciler comes first: if the last attempt took effect, the function must not run.
+                    question = arguments.of_reconciler(reconciler, clients)
+                    value = await self._result_of(question, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
                         return value
                     reconciler = None
@@ -211,12 +211,12 @@ class CallAttempts(WaitPhase):
 
     @property
     def _was_cut_off(self) -> bool:
-        """True if the action was cancelled during the call before, and it must not be repeated."""
+        """True if the action was cancelled during this call before, so that it must not be repeated."""
         cut_off = self.step.run.cut_off
         return cut_off is not None and (self.step.path, self._call.number) in cut_off
 
     def _note_cut_off(self) -> None:
-        """Remember for the next attempt of the action that the call may have taken effect."""
+        """Note for the next attempt of the action that the call may have taken effect."""
         unknown = self._callable.unknown
         if unknown is not None and not unknown.repeats and self.inside:
             run = self.step.run
@@ -227,7 +227,7 @@ class CallAttempts(WaitPhase):
         return self._callable.unknown.result(reason, arguments.key)
 
     async def _open_clients(self) -> dict[str, Any]:
-        """The clients that the function is given, opened where they are not; by name."""
+        """Return the clients that the function needs, by name. Opens those that are not open yet."""
         clients, found = self.step.shared.clients, dict[str, Any]()
         for name in self._callable.clients:
             with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
@@ -240,11 +240,11 @@ class CallAttempts(WaitPhase):
     def _next(self, trial: RetryState | None, error: BaseException) -> RetryState | None:
         delivery = self.step.delivery
         if self._bridge.over or (delivery is not None and delivery.failing):
-            # Nothing begins any more.
+            # No further attempt may start.
             return None
         policy = self._callable.retry
         if isinstance(error, GeneratorExit):
-            # It may have come by closing this coroutine, which then must not wait for anything.
+            # The coroutine may be closing. Then it must not await anything.
             return None
         if policy is None and isinstance(error, RetryableError):
             policy = _default_policy()
@@ -269,14 +269,14 @@ class CallAttempts(WaitPhase):
         return following
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, and let others have the slot among what is executed meanwhile."""
+        """Wait before the next attempt. Other actions may use the slot meanwhile."""
         slot = self.step.trial.slot if self.step.trial is not None else None
         what = f"a pause before attempt {self.number + 1} of durable call {self._callable.identity}"
         with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)
 
     def _result_of(self, function: partial[Any], is_async: bool) -> Awaitable[Any]:
-        """Call ``function``; what this returns is to be awaited at once."""
+        """Call ``function``. Await the returned object at once."""
         if not is_async:
             return self._result_in_thread(function)
         self.enter()
@@ -320,10 +320,10 @@ class CallAttempts(WaitPhase):
 
 
 class CallingThread:
-    """The thread of an action that makes a durable call, and calls the function itself.
+    """The thread of an action that makes a durable call. It also executes the function.
 
     Attributes:
-        errands: What the thread does while it waits for the call.
+        errands: The functions that the thread executes while it waits for the call.
     """
 
     def __init__(self) -> None:
@@ -337,7 +337,7 @@ class CallingThread:
         (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function in a thread of its own, since that cannot be stopped."""
+        """Call a function in a thread of its own. If it takes too long, that thread is left behind."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
         threading.Thread(target=_call, args=(function, loop, done), name="agent-call", daemon=True).start()
@@ -351,14 +351,17 @@ class CallingThread:
 def _call(
     function: Callable[[], None], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Outcome]
 ) -> bool:
-    """Call ``function``, and tell ``done`` how it ended; returns False: there may be more to do."""
+    """Call ``function``, and set its outcome in ``done``.
+
+    Returns False: the waiting thread may get more to do.
+    """
     outcome = outcome_of(function)
 
     def tell() -> None:
         if not done.done():
             done.set_result(outcome)
 
-    # Where the loop is closed, nobody waits any more.
+    # If the loop is closed, nothing waits for the outcome.
     hand_to(loop, tell)
     return False
 
@@ -379,14 +382,14 @@ def _call_inside(function: Callable[..., Any], call: Callable[[], Any]) -> Any:
         return call()
     finally:
         running.function = before
-        # Threads of a pool keep what is set. Durable functions call none, so that none was set before.
+        # Threads of a pool keep the value. It was None before: durable functions do not nest.
         durable_function.set(None)
 
 
 def _await_inside(function: Callable[..., Any], awaitable: Awaitable[Any]) -> Awaitable[Any]:
-    """Let ``awaitable`` be awaited as the code of ``function``; tasks that it makes inherit that.
+    """Return an awaitable that runs ``awaitable``, and the tasks that it starts, as code of ``function``.
 
-    Context variables that it sets are not set for who calls it, as they would not be on replay.
+    Context variables that it sets do not reach its caller. A replay would not set them either.
     """
     if not isinstance(awaitable, CoroutineType):
         awaitable = _awaited(awaitable)
@@ -401,12 +404,12 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
 def _in_context(
     context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
 ) -> Generator[Any, Any, Any]:
-    """Await a coroutine whose code runs in a context of its own, as that of a durable function.
+    """Await a coroutine in a context of its own, as the code of a durable function.
 
     Args:
         context: The context.
         function: The function.
-        inner: The coroutine. The watcher finds it here, by this name.
+        inner: The coroutine. The watchdog finds it by this name.
     """
     run, send, value = context.run, inner.send, None
     try:
@@ -423,13 +426,13 @@ def _in_context(
 
 
 def _first_step(function: Callable[..., Any], begin: Callable[[Any], Any]) -> Any:
-    """Begin a coroutine; the context in which this is called is that of ``function`` from here on."""
+    """Start a coroutine. The running context belongs to ``function`` from here on."""
     durable_function.set(function)
     return _step(function, begin, None)
 
 
 def _step(function: Callable[..., Any], go_on: Callable[[Any], Any], value: Any) -> Any:
-    """Let a coroutine go on as the code of ``function``; returns what it awaits next."""
+    """Resume a coroutine as the code of ``function``; returns the object that it awaits next."""
     before, running.function = running.function, function
     try:
         return go_on(value)

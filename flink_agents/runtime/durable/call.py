@@ -1,6 +1,6 @@
-"""One durable call of an action: returns what was recorded of it, or makes it.
+"""One durable call of an action: returns its recorded outcome, or makes the call.
 
-:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the agent loop.
+:meth:`DurableCall.make` is the only place in which a call starts and ends. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from flink_agents.runtime.serde import exceptions as failures
 
 
 class DurableCall:
-    """One durable call.
+    """One durable call. Used on the event loop only.
 
     Args:
         recording: Stores its records.
         step: The execution of the action that makes it.
         delivery: Delivers outcomes to the action.
         what: The callable.
-        call: Its number, and what was recorded of it.
+        call: Its number, and its record if it was made before.
         arguments: Its arguments.
         threads: Executes functions that are not ``async def``.
     """
@@ -93,7 +93,7 @@ class DurableCall:
         delivery.unawaited.pop(self._call.number, None)
         self._notify()
         if self._recording.bridge.over:
-            # The attempt ends: whatever the action does in its clean-up, no further call begins.
+            # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
         if delivery.counted or delivery.main is None:
             return await self._beside_others()
@@ -116,7 +116,7 @@ class DurableCall:
         return self._result(outcome, raised)
 
     def _notify(self) -> None:
-        """Tell observers that the call is made, or taken from its record."""
+        """Notify observers that the call is made, or taken from its record."""
         step, call, on_call = self._step, self._call, self._recording.on_call
         if on_call is not None:
             on_call(step, call)
@@ -146,11 +146,11 @@ class DurableCall:
         return self._result(outcome, raised)
 
     def _result(self, outcome: Outcome, raised: BaseException | None) -> Any:
-        """Return or raise what the action gets.
+        """Return or raise the result in the action.
 
         Args:
-            outcome: How the call ended.
-            raised: What it raised just now, if it did: its trace leads to the user's line.
+            outcome: The outcome of the call.
+            raised: The exception that it just raised, if any. Its traceback leads to the user's line.
         """
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
@@ -163,13 +163,13 @@ class DurableCall:
     # -- start and end ----------------------------------------------------------------
 
     async def make(self, pending: PendingCall | None) -> tuple[CallRecord, BaseException | None] | None:
-        """Make the call and record how it ended.
+        """Make the call and record its outcome.
 
         Args:
             pending: Holds the call's turn among other outcomes; None if the action's own task makes the call.
 
         Returns:
-            The outcome, and what the call raised just now; None if ``pending`` takes them to the action.
+            The outcome, and the exception that the call just raised; None if ``pending`` delivers them.
         """
         delivery, recording, what = self._delivery, self._recording, self._what
         if pending is not None:
@@ -201,7 +201,7 @@ class DurableCall:
             record = await self._recorded(value, place)
             if turn is None:
                 return record, None
-            delivery.settle(turn, record)
+            delivery.resolve(turn, record)
             return None
         finally:
             recording.end(attempts)
@@ -213,10 +213,10 @@ class DurableCall:
     def _end_failed(
         self, pending: PendingCall | None, error: BaseException, attempts: int
     ) -> tuple[CallRecord, BaseException | None] | None:
-        """End a call that failed for good. Its failure is recorded once the action has acted on it.
+        """End a call that failed for good. Its failure is recorded with the action's next record.
 
         Raises:
-            asyncio.CancelledError: The attempt of the job ends, and the call may not have begun.
+            asyncio.CancelledError: The attempt of the job ends, and the call may not have started.
         """
         if self._recording.bridge.over:
             raise asyncio.CancelledError from error
@@ -236,11 +236,11 @@ class DurableCall:
         return None
 
     async def _announce(self) -> None:
-        """Record what must be known before the call can take effect.
+        """Record the facts that must be stored before the call can take effect.
 
-        A key, an id or a UUID that the outside learns from the call derives from the run's number. So the
-        number belongs to this input and this history from then on, in whatever order inputs come after a
-        crash.
+        Keys, ids and UUIDs derive from the run's number, and the call passes them to the outside. So from
+        then on, the number belongs to this input and this history, even if inputs return in another order
+        after a crash.
         """
         journal, calls, path = journal_of(self._step), self._delivery.calls, self._step.path
         outcomes = calls.still_unrecorded(self._call.after)
@@ -253,11 +253,11 @@ class DurableCall:
             await self._recording.stored(journal.bind())
 
     async def _recorded(self, value: Any, place: tuple[int, int, int]) -> CallRecord:
-        """Record the result of the call. From here on it is not made again.
+        """Record the result of the call. From here on the call is never made again.
 
         Args:
             value: The result.
-            place: Number of attempts, place in the order of outcomes, and microseconds since the begin.
+            place: Number of attempts, place in the order of outcomes, and microseconds since the start.
         """
         try:
             try:
@@ -272,7 +272,7 @@ class DurableCall:
                 record = self._record(None, self._described(error), place)
                 stored = await self._store(record)
         except Exception as error:
-            # Without a record, nobody may wait for the outcome forever.
+            # The outcome has no record and will never be delivered. So the attempt must end.
             self._recording.fail(error)
             raise
         state, action = self._step.run.state, self._step.action.name
@@ -291,7 +291,7 @@ class DurableCall:
         return journals.values
 
     def _store(self, record: CallRecord) -> Coroutine[Any, Any, int]:
-        """Store the record, with outcomes that the action had seen before the call and nobody stored."""
+        """Store the record, with earlier outcomes that the action had seen and that were not stored yet."""
         calls, after = self._delivery.calls, self._call.after
         outcomes: dict[Any, Outcome] = calls.still_unrecorded(after) if after else {}
         outcomes[self._call.number] = record
@@ -347,15 +347,15 @@ class PendingCall(PendingOutcome):
         """End the wait without an outcome."""
         self.future.cancel()
 
-    def refuse(self, error: BaseException) -> None:
-        """Raise ``error`` in the action, where it waits for the call."""
+    def fail(self, error: BaseException) -> None:
+        """Raise ``error`` in the action, at the place where it waits for the call."""
         self.gone = True
         if not self.future.done():
             self.future.set_exception(error)
 
 
 def _is_given_up(error: BaseException, pending: PendingCall | None) -> bool:
-    """Return True if ``error`` ends the task that makes the call, so that the call has no outcome."""
+    """Return True if ``error`` ends the task that makes the call, so the call has no outcome."""
     if pending is None:
         return is_close(error) or cancelled_from_outside(error)
     return pending.stopped and isinstance(error, asyncio.CancelledError)

@@ -1,6 +1,6 @@
-"""Durable calls and the ends of actions that made them: finds their records, or makes them.
+"""Durable calls of actions, and the records of executions that made them.
 
-All of it runs on the agent loop, but :meth:`DurableCalls.call_from_thread`.
+Everything runs on the event loop, except :meth:`DurableCalls.call_from_thread`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from flink_agents.runtime.journal.calls import (
     Mismatch,
     Number,
     Outcome,
-    told as told_outcome,
+    as_shown,
 )
 from flink_agents.runtime.journal.records import ActionRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
@@ -57,17 +57,17 @@ _log = bounded_logger("flink_agents.durable")
 
 
 class DurableCalls:
-    """Makes the durable calls of actions, and records their ends.
+    """Makes the durable calls of actions, and records the ends of their executions.
 
     Args:
-        shared: What all runs share.
-        bridge: Leads to the agent loop, and says whether the task attempt is over.
+        shared: The agent's shared objects.
+        bridge: Leads to the event loop, and knows if the task attempt is over.
         pool: Threads for functions that are not ``async def``.
         fail: Ends the attempt of the job because of an error.
-        on_mismatch: What happens where a replay asks for another call than was recorded.
+        on_mismatch: The policy if a replay makes another call than was recorded.
 
     Attributes:
-        on_mismatch: What happens if a replay makes another call than was recorded.
+        on_mismatch: The policy if a replay makes another call than was recorded.
         recording: Stores records, and knows which calls are in flight.
     """
 
@@ -92,7 +92,7 @@ class DurableCalls:
         self._grace = grace.total_seconds()
 
     def open(self) -> None:
-        """Learn which thread is the loop's; called by it."""
+        """Store the id of the loop's thread. The loop calls this when it starts."""
         self._loop_thread = threading.get_ident()
 
     async def drain(self) -> None:
@@ -104,7 +104,7 @@ class DurableCalls:
     def call(
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """Make a call of an action on the loop. Its number is given here, before anything is awaited."""
+        """Make a call of an action on the loop. Its number is assigned here, before anything is awaited."""
         if threading.get_ident() != self._loop_thread:
             raise ContextMisuseError(
                 f"action {step.action.name!r} makes an asynchronous durable call, but is no async def",
@@ -117,7 +117,10 @@ class DurableCalls:
     def call_from_thread(
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Make a call of an action in a thread. One on Flink's thread moves to another thread first."""
+        """Make a call of an action in a thread.
+
+        An action on Flink's task thread moves to another thread first.
+        """
         if threading.get_ident() == self._loop_thread:
             raise ContextMisuseError(
                 f"action {step.action.name!r} is async def and makes a durable call that blocks",
@@ -125,6 +128,7 @@ class DurableCalls:
                 found="an async def action",
                 fix="write await ctx.durable_execute_async(...)",
             )
+        # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
         step.slot()
         thread = CallingThread()
         return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)
@@ -173,13 +177,16 @@ class DurableCalls:
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
-        """Let what runs from here on in the task of an execution belong to that."""
+        """Mark the running task as the main task of an execution.
+
+        Tasks that it starts belong to it as well.
+        """
         delivery = step.delivery or self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)
 
     def check_awaited(self, step: ActionRun) -> None:
-        """Check that an execution that ended well has awaited, or cancelled, its calls and waits.
+        """Check that an execution that succeeded has awaited, or cancelled, its calls and waits.
 
         Raises:
             MissingAwaitError: It has not.
@@ -191,7 +198,7 @@ class DurableCalls:
             check_waits_awaited(step)
         if not delivery.unawaited:
             return
-        made = inspect.CORO_CREATED  # what was cancelled before it began is closed
+        made = inspect.CORO_CREATED  # a coroutine that was cancelled before it started is closed
         called = delivery.unawaited.values()
         forgotten = next((one for one in called if inspect.getcoroutinestate(one) == made), None)
         if forgotten is None:
@@ -207,7 +214,7 @@ class DurableCalls:
         )
 
     def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
-        """End an execution; returns what is to be awaited where calls of it go on behind its end."""
+        """End an execution; returns a coroutine to await if some of its calls still run."""
         delivery = step.delivery
         if delivery is None or delivery.over:
             return None
@@ -219,7 +226,7 @@ class DurableCalls:
         return None
 
     async def _finish_failed(self, step: ActionRun, delivery: Delivery) -> None:
-        """Let calls of an action that raised end and be recorded, in bounded time: it may be tried again."""
+        """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
         going_on = [one.performing for one in delivery.performing if one.performing is not None]
         going_on = [task for task in going_on if not task.done()]
         if going_on and not self._bridge.over:
@@ -228,7 +235,7 @@ class DurableCalls:
         await self._finish(step, delivery)
 
     async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
-        """End calls that go on. What is being recorded comes to its end."""
+        """Stop calls that still run. A result that is being recorded is completed."""
         performing, delivery.performing = delivery.performing, []
         for pending in performing:
             pending.stop()
@@ -240,7 +247,7 @@ class DurableCalls:
         if others and not self._bridge.over:
             await asyncio.wait(others, timeout=CANCEL_SECONDS)
         if delivery.calls.unsure and not self._bridge.over:
-            # Stored twice, they count once.
+            # These appends were cancelled, so they may be stored already. Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self.recording.stored(append, delivery.calls, unsure)
@@ -251,15 +258,15 @@ class DurableCalls:
         _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
         for task in late:
             if going_on[task].ended:
-                # It is being recorded.
+                # Its result exists and is being recorded.
                 await asyncio.wait({task})
             else:
-                _log.warning("%s: a durable call goes on though it was cancelled", step.action.where)
+                _log.warning("%s: a durable call still runs although it was cancelled", step.action.where)
 
     # -- begins and ends of executions ------------------------------------------------
 
     def begin(self, step: ActionRun) -> None:
-        """Have an execution with recorded outcomes checked at its end, even if it makes no call."""
+        """Prepare an execution with recorded outcomes, so that they are checked at its end."""
         journal = step.run.journal
         if isinstance(journal, BufferedJournal) or (
             journal is not None and journal.begun and journal.step(step.path).outcomes
@@ -270,7 +277,7 @@ class DurableCalls:
         """Record the end of an execution that made durable calls.
 
         Raises:
-            NonDeterminismError: It did not make all that were recorded.
+            NonDeterminismError: It did not make all calls that were recorded.
             UnserializableValueError: An event that it sent cannot be recorded.
         """
         calls = step.calls
@@ -279,7 +286,7 @@ class DurableCalls:
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
-        events = self._shared.events.settle(step)
+        events = self._shared.events.record_sent(step)
         short_term, sensory = step.run.written_since(step.mark)
         record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.made)
         outcomes, journal = calls.unrecorded, step.run.journal
@@ -293,11 +300,12 @@ class DurableCalls:
             await self._store_end(step, calls, dict(outcomes), append)
 
     async def end_failed(self, step: ActionRun, side: list[tuple[str, Any]]) -> None:
-        """Record the end of an execution that failed, and that the run goes on without.
+        """Record the end of an execution that failed, if the run continues without it.
 
         Args:
             step: The execution.
-            side: What the run put out in its place: the dead letter, if that is the policy.
+            side: The side outputs that replace those of the execution: the dead letter, if that is the
+                policy.
         """
         calls = step.calls
         if calls is None:
@@ -313,7 +321,7 @@ class DurableCalls:
             append = journal_of(step).add_action(step.path, record, outcomes)
             await self._store_end(step, calls, outcomes, append)
         except (StateError, RecordTooLargeError):
-            # The event cannot be recorded: a replay fails in the same way, since its outcomes are.
+            # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
             outcomes = dict(calls.unrecorded)
             if outcomes:
                 await self.recording.stored(journal_of(step).add_outcomes(step.path, outcomes))
@@ -332,7 +340,7 @@ class DurableCalls:
         calls.keep(outcomes)
 
     async def void(self, step: ActionRun) -> None:
-        """Make void what an execution recorded."""
+        """Make the records of an execution void."""
         self._observers.action_mismatched(step.run.state, step.action.name)
         journal, waits = journal_of(step), step.run.waits
         outcomes = dict(journal.step(step.path).outcomes)
@@ -343,7 +351,7 @@ class DurableCalls:
                 waits.parts.void(step.path)
 
     def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
-        """Take the end of an execution from its record."""
+        """Apply the recorded effects of an execution."""
         self._observers.action_replayed(step.run.state, step.action.name)
         waits = step.run.waits
         if waits is not None and waits.parts is not None:
@@ -358,15 +366,15 @@ class DurableCalls:
 
 
 def _at_rest(step: ActionRun, waits: RunWaits) -> None:
-    """Have a run suspended, once nothing comes up that it could go on with."""
+    """Schedule the suspension of a run, unless something else can still wake it."""
     if step.suspended is None and waits.may_be_suspended:
         outside().run(asyncio.get_running_loop().call_soon, _suspend, step, waits)
 
 
 def _suspend(step: ActionRun, waits: RunWaits) -> None:
-    """End an execution whose waits outlast it; what it waits for is left in ``step.suspended``.
+    """End an execution whose waits outlast it, and leave these waits in ``step.suspended``.
 
-    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any more.
+    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any longer.
     """
     delivery = step.delivery
     if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
@@ -376,7 +384,7 @@ def _suspend(step: ActionRun, waits: RunWaits) -> None:
     journal, calls = step.run.journal, delivery.calls
     assert isinstance(journal, BufferedJournal)
     if calls.unrecorded:
-        # A replay must come to the same place.
+        # The action has seen these outcomes. A replay needs them to come to the same place.
         outcomes = dict(calls.unrecorded)
         journal.keep_outcomes(step.path, outcomes)
         calls.keep(outcomes)
@@ -385,14 +393,14 @@ def _suspend(step: ActionRun, waits: RunWaits) -> None:
 
 
 def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
-    """End an execution that can never ask for what was recorded."""
+    """End an execution whose code can never ask for the recorded outcome that is next."""
     delivery = step.delivery
     assert delivery is not None
     asked = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
     identity = asked.call.identity if asked is not None else "a wait that no outcome ends"
-    mismatch = delivery.calls.refuse(Mismatch(number, told_outcome(outcome), identity))
+    mismatch = delivery.calls.note_mismatch(Mismatch(number, as_shown(outcome), identity))
     step.calls = delivery.calls
     if asked is not None:
-        asked.refuse(mismatch_error(step, mismatch))
+        asked.fail(mismatch_error(step, mismatch))
     else:
         delivery.interrupt()

@@ -1,8 +1,8 @@
-"""Stores the records of durable calls, and lets calls in flight finish at the end of an attempt of the job.
+"""Stores the records of durable calls, and lets calls in flight finish when an attempt of the job ends.
 
-What a call in flight did outside is done. If the process is still running when the attempt ends, the call
-can finish and be recorded within a grace, so that the next attempt does not repeat it. Nothing begins in the
-grace: no call, and no further attempt of a call.
+A call in flight may have taken effect already. If the process is still running when the attempt ends, the
+call can finish and be recorded within a grace period, so that the next attempt does not repeat it. Nothing
+starts in that period: no call, and no retry of a call.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _NO_OUTCOMES: Mapping[Number, Outcome] = {}
 
 
 class Recording:
-    """Stores the records of a subtask's durable calls. Only the thread of the agent loop uses it.
+    """Stores the records of a subtask's durable calls. Only the thread of the event loop uses it.
 
     Args:
         shared: The agent's codec and observers.
-        bridge: Leads to the agent loop, and knows if the attempt is over.
+        bridge: Leads to the event loop, and knows if the attempt is over.
         fail: Ends the attempt of the job because of an error.
         on_call: Called with each durable call before anything else happens; for debugging, or None.
 
     Attributes:
-        bridge: Leads to the agent loop, and knows if the attempt is over.
+        bridge: Leads to the event loop, and knows if the attempt is over.
         codec: Encodes values.
-        observers: Told of calls.
+        observers: Notified of calls.
         fail: Ends the attempt of the job because of an error.
-        on_call: Called with each durable call; None for most.
-        broken: True if the store failed, so that nothing can be recorded any more.
-        over: True if the grace is over, so that nothing is recorded any more.
+        on_call: Called with each durable call; None for most jobs.
+        broken: True if the store failed, so that nothing can be recorded any longer.
+        over: True if the grace period is over, so that nothing is recorded any longer.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Recording:
     ) -> int:
         """Wait until records are stored. If they cannot be, the attempt of the job ends.
 
-        What an action does while it is cancelled at the end of the attempt is not recorded.
+        If the attempt ends, actions are cancelled. What they do in their clean-up is not recorded.
 
         Args:
             append: Stores them.
-            calls: Keeps ``outcomes`` once they are stored, so that the action's further attempts find them.
+            calls: Remembers ``outcomes`` once they are stored, so that retries of the action find them.
             outcomes: The outcomes among the records.
             late: True if a call was made before the end of the attempt, so that its record may follow.
 
@@ -114,7 +114,7 @@ class Recording:
         await self._wait_for_end()
 
     async def _wait_for_end(self) -> NoReturn:
-        """Wait for the cancellation, so that the action cannot resume, whatever it catches."""
+        """Block until the cancellation comes, so that the action cannot resume, whatever it catches."""
         if self.bridge.over:
             raise asyncio.CancelledError
         await self.bridge.loop.create_future()
@@ -144,11 +144,14 @@ class Recording:
 
     @property
     def busy_keys(self) -> set[str]:
-        """Keys whose actions make calls in their own tasks which must not be cancelled yet."""
+        """Keys whose actions make calls in their own tasks that must not be cancelled yet."""
         return {one.step.run.key_text for one in self._in_flight if one.effective and one.in_own_task}
 
     async def drain(self, grace: float) -> None:
-        """Let calls in flight finish and be recorded for ``grace`` seconds at most; after that, none is."""
+        """Let calls in flight finish and be recorded for at most ``grace`` seconds.
+
+        After that, none is recorded.
+        """
         seconds = 0.0 if self.broken else grace
         loop, awaited = asyncio.get_running_loop(), list[asyncio.Future[None]]()
         for call in list(self._in_flight):
@@ -156,7 +159,7 @@ class Recording:
                 call.ended = loop.create_future()
                 awaited.append(call.ended)
             elif call.task is not None:
-                # It waits for a thread or for its next attempt, so it did nothing that could be lost.
+                # It waits for a thread or for a retry, so cancelling it loses no effect.
                 call.task.cancel()
         if awaited and seconds > 0:
             _, late = await asyncio.wait(awaited, timeout=seconds)

@@ -1,4 +1,4 @@
-"""What goes into the records of durable calls: identities, requests, results, and errors about them."""
+"""The contents of records of durable calls: identities, requests, results, and errors about them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from flink_agents.runtime.serde.codec import UNCHANGING, ValueCodec, is_unchangi
 from flink_agents.runtime.serde.declared_types import adapter_of, problems_text, type_text
 
 MAX_AWAITS = 5
-"""Of how many awaits a mismatch tells that are no durable calls."""
+"""The most foreign awaits that the error about a mismatch lists."""
 
 _RETURN_LESS = "return what the run needs, or a reference to it"
 
 REQUEST_CHARACTERS = 2000
-"""How much of its request the record of a call keeps."""
+"""The most characters of its request that the record of a call stores."""
 
 
 class Arguments:
-    """The arguments of a call, as they were when it was made.
+    """The arguments of a call, as they were when the call was made.
 
-    They are encoded once, for the digest, and each attempt gets what the bytes say: what a function
-    changes in its arguments reaches neither the action nor another attempt.
+    They are encoded once, for the digest, and each attempt gets a decoded copy. So a change that a function
+    makes to its arguments reaches neither the action nor another attempt.
 
     Args:
         codec: Encodes them.
-        what: What is called.
-        args: By position.
-        kwargs: By name.
+        what: The callable.
+        args: Arguments by position.
+        kwargs: Arguments by name.
 
     Attributes:
-        identity: What is called, with digest and text of the arguments.
+        identity: The name of the callable, with digest and text of the arguments.
         key: The idempotency key of the call, once it is known.
 
     Raises:
@@ -80,14 +80,14 @@ class Arguments:
         self.key: str | None = None
 
     def of(self, what: DurableCallable, clients: Mapping[str, Any]) -> partial[Any]:
-        """The function of ``what`` with a copy of the arguments, and with open clients by name."""
+        """Return the function of ``what`` bound to a copy of the arguments, and to open clients by name."""
         if self._plain is not None and not (what.wants_key or clients):
             args, kwargs = self._plain
             return partial(what.function, *args, **kwargs)
         return self._given_to(what, what.wants_key, clients)
 
     def of_reconciler(self, reconciler: Callable[..., Any], clients: Mapping[str, Any]) -> partial[Any]:
-        """``reconciler`` with a copy of the arguments, and with the key and the clients that it takes."""
+        """Return ``reconciler`` bound to a copy of the arguments, and to the key and clients it takes."""
         taken = {name: client for name, client in clients.items() if takes(reconciler, name)}
         return self._given_to(DurableCallable(reconciler), takes(reconciler, IDEMPOTENCY_KEY), taken)
 
@@ -101,7 +101,7 @@ class Arguments:
 
 
 def _unfit_argument(what: DurableCallable, error: UnserializableValueError) -> UnserializableValueError:
-    """The error of a call with an argument that no record can hold."""
+    """Return the error of a call with an argument that no record can hold."""
     if error.fix == AWAIT_IT:
         return error
     return UnserializableValueError(
@@ -116,9 +116,9 @@ def _unfit_argument(what: DurableCallable, error: UnserializableValueError) -> U
 def _with_clients(
     names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any], clients: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of a call with clients among them.
+    """Return the arguments of a call with its clients among them.
 
-    A client stands where its parameter does, so that the function may take it first.
+    A client is at the position of its parameter, so the function may take it first.
 
     Args:
         names: Parameters that take positional arguments.
@@ -137,7 +137,7 @@ def _with_clients(
 def identity(
     codec: ValueCodec, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> CallIdentity:
-    """What is called, with digest and text of its arguments.
+    """Return the identity of a call: name, digest and text of its arguments.
 
     Raises:
         UnserializableValueError: An argument cannot be encoded.
@@ -146,7 +146,7 @@ def identity(
 
 
 def idempotency_key(step: ActionRun, call: Call) -> str:
-    """32 hexadecimal digits, equal for all attempts of a call. BLAKE2b: RFC 7693."""
+    """Return the idempotency key of a call: 32 hex digits, equal for all attempts. BLAKE2b: RFC 7693."""
     run = step.run
     name = step_name(step.path, call.task)
     parts = (run.identity, step.shared.agent_name, run.key_text, run.sequence_number, name, call.index)
@@ -155,10 +155,10 @@ def idempotency_key(step: ActionRun, call: Call) -> str:
 
 
 def encoded(codec: ValueCodec, what: DurableCallable, value: Any) -> bytes:
-    """The bytes of a result.
+    """Return the bytes of a result.
 
     Raises:
-        DurableResultError: It is not of the declared type, or cannot be encoded.
+        DurableResultError: It does not have the declared type, or cannot be encoded.
     """
     try:
         if what.result_type is not None:
@@ -181,36 +181,36 @@ def decoded(codec: ValueCodec, what: DurableCallable, record: CallRecord, values
 
     Args:
         codec: Decodes it.
-        what: What was called.
+        what: The callable.
         record: The record.
-        values: What many runs have in common; None if the result is not shared.
+        values: The store of shared values; None if the result is not shared.
     """
     assert record.value is not None
     value = codec.decode(record.value if values is None else values.unpacked(record.value))
     if what.result_type is None:
         return value
-    # Read out of JSON, like a record.
+    # The value was JSON. So its messages count as data, like those of a record.
     return as_data(adapter_of(what.result_type).validate_python(value))
 
 
 def failure_kept(codec: ValueCodec, limit: int, call: Call, error: BaseException) -> dict[str, Any]:
-    """What is recorded of a failure, as large as fits beside the rest of its record.
+    """Return the recorded form of a failure, cut to the size that its record can hold.
 
     Args:
         codec: Encodes it.
         limit: The most bytes of a record.
         call: The call that failed.
-        error: What it raised.
+        error: The exception that it raised.
     """
     taken = len(call.identity.pack(codec)) + RECORD_FRAME
     return failures.describe(codec, error, failures.room(limit, taken))
 
 
 def check_result_type(what: DurableCallable) -> None:
-    """Check that results can be compared with ``result_type``, before the function has any effect.
+    """Check ``result_type`` before the function has any effect.
 
     Raises:
-        AgentConfigurationError: Pydantic does not describe that type.
+        AgentConfigurationError: Pydantic does not know that type.
     """
     try:
         adapter_of(what.result_type)
@@ -224,7 +224,7 @@ def check_result_type(what: DurableCallable) -> None:
 
 
 def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableResultError:
-    """The error of a call whose result cannot be recorded."""
+    """Return the error of a call whose result cannot be recorded."""
     fix = refused.fix if isinstance(refused, DurableResultError) and refused.fix else _RETURN_LESS
     return DurableResultError(
         f"what {call.identity.function} returned cannot be recorded: call {call.index} of action "
@@ -236,7 +236,7 @@ def result_error(step: ActionRun, call: Call, refused: AgentsError) -> DurableRe
 
 
 def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
-    """The error that shows what was recorded beside what was asked for."""
+    """Return the error that shows the recorded call beside the one that the code made."""
     run, number = step.run, mismatch.number
     what = "call" if number.kind is RecordKind.CALL else "wait"
     task = f" of its task {number.task}" if number.task else ""
@@ -251,8 +251,8 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
         )
     return NonDeterminismError(
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
-        expected=_told(mismatch.recorded),
-        found=_told(mismatch.asked),
+        expected=_call_text(mismatch.recorded),
+        found=_call_text(mismatch.asked),
         fix=_fix(mismatch, list(step.delivery.awaits) if step.delivery is not None else []),
     )
 
@@ -282,7 +282,7 @@ def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
     return f"{advice}. If you changed the code, {_CHANGED}"
 
 
-def _told(call: CallIdentity | str | None) -> str:
+def _call_text(call: CallIdentity | str | None) -> str:
     if call is None:
         return "the end of the action"
     if isinstance(call, str):
@@ -292,14 +292,14 @@ def _told(call: CallIdentity | str | None) -> str:
 
 
 def request_text(what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The arguments as a text for people."""
+    """Return the arguments as text for people."""
     names: Sequence[str] = what.positional
     if what.clients:
         names = [name for name in what.positional if name not in what.clients]
     if len(names) < len(args):
         names = list(map(str, range(len(args))))
     named = [*zip(names, args, strict=False), *kwargs.items()]
-    # What stands without a name may be what is to be left out.
+    # An argument without a name may be one to redact.
     hidden = {*what.redact, *filter(str.isdecimal, dict(named))} if what.redact else ()
     shown: list[str] = []
     for name, value in named:
@@ -315,7 +315,7 @@ def _shown(value: Any) -> str:
         text = repr(value)
         if len(text) <= REQUEST_CHARACTERS:
             return text
-        # It is cut here, and a piece of a secret would not be found.
+        # Hide secrets before the cut: a piece of a secret would not be found.
         return redaction.hide_known(text)[:REQUEST_CHARACTERS]
     except Exception as error:
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"

@@ -1,4 +1,4 @@
-"""One execution of one action on one event: what it was given, sends, calls and has to await."""
+"""One execution of one action on one event: its input, the events it sends, its calls and its coroutines."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from flink_agents.runtime.state.reads import Read, note_read
 from flink_agents.runtime.state.suspended import StoredWait
 
 MOST_NOTED = 64
-"""With so many coroutines of an action, those are no longer kept that it has begun to await."""
+"""If an action has made more coroutines than this, those that it has begun to await are dropped."""
 
 
 class ActionRun:
-    """One execution of one action on one event, and what the runtime keeps of it.
+    """One execution of one action on one event, with all that the runtime knows about it.
 
     Args:
-        shared: What all runs of the agent share.
+        shared: The agent's shared objects.
         run: The run.
         action: The action.
-        event: The event that it handles.
+        event: The event that the action handles.
 
     Attributes:
-        sent: What it emitted, in order.
+        sent: The events that the action emitted, in order.
         side: Pairs of tag and value for side outputs, or None.
-        awaited: What it returned and has to be awaited, or None.
-        mark: Where its writes to memory begin.
-        task: The task that awaits the author's code, or None.
-        tasks: What it started on the loop, or None.
-        trial: What is known of it where it is no first attempt on Flink's thread, or None.
+        awaited: The awaitable that the action returned, or None.
+        mark: The length of the run's undo log when the execution began.
+        task: The task that awaits the user's code, or None.
+        tasks: The tasks that the action started on the event loop, or None.
+        trial: State of the attempt if it is a retry or runs outside of Flink's task thread; else None.
         calls: Its durable calls, or None.
-        delivery: Gives it what it waits for, in order; None where nothing can be recorded.
-        context: What its code was given; None before that and behind its end.
-        asks: How many agents each of its tasks asked, by the way to the task, or None.
-        suspended: What it waits for where its run is being suspended, or None.
-        put: How many events and side outputs it had put out then.
-        unawaited: What its code has to await, and perhaps has, or None.
-        reads: What it read of memory and can change, or None; False if nobody checks it.
+        delivery: Delivers outcomes to it, in order; None if nothing can be recorded.
+        context: The context that its code got; None before the call and after the end.
+        asks: The number of agents that each of its tasks called, by the path of the task; or None.
+        suspended: The waits that are open while its run is being suspended, or None.
+        put: The number of events and of side outputs that it had emitted when it was suspended.
+        unawaited: Coroutines that its code has to await, some of which it may have awaited; or None.
+        reads: The mutable values that it read from memory, or None; False if nothing checks them.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class ActionRun:
 
     @property
     def path(self) -> str:
-        """What distinguishes it from others of its run, and is the same on replay."""
+        """The path that identifies the execution within its run. A replay gives the same path."""
         if self._path is None:
             parts: list[str] = []
             lineage: Lineage | None = lineage_of_sent(self.event)
@@ -119,7 +119,7 @@ class ActionRun:
         return self._path
 
     def adopt(self) -> None:
-        """Belong to this thread from here on."""
+        """Move the execution to the calling thread."""
         self._thread = get_ident()
 
     @property
@@ -128,18 +128,18 @@ class ActionRun:
         return self._thread
 
     def end(self) -> None:
-        """From here on every use of the context is an error."""
+        """End the execution. From here on, each use of its context is an error."""
         self._active = False
         # They know each other, and would be garbage that only Python's collector finds.
         self.context = self.unawaited = None
 
     def context_here(self) -> RunnerContext | None:
-        """The context, where it may be used."""
+        """Return the context if the calling code may use it; else None."""
         return self.context if inside() is None and get_ident() == self._thread else None
 
     @property
     def own_code_of(self) -> str | None:
-        """Name of the action, where the code is its own and not that of one of its durable functions."""
+        """The name of the action if its own code runs; None inside a durable function."""
         return self.action.name if self._active and inside() is None else None
 
     def has_to_await(self, made: Coroutine[Any, Any, Any]) -> None:
@@ -152,7 +152,7 @@ class ActionRun:
         noted.append(made)
 
     def note_of_reads(self) -> Callable[[MemoryTree, str, Any], None] | None:
-        """Return what notes the values that the action reads; None if this execution is not checked."""
+        """Return a function that notes the values that the action reads; None if nothing checks them."""
         if self.reads is None:
             watch, name = self.shared.reads, self.action.name
             if watch.strict:
@@ -166,19 +166,19 @@ class ActionRun:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended; a thread that cannot be stopped may go on behind that."""
+        """True if the execution has ended. A thread that cannot be stopped may still run after that."""
         return not self._active
 
     def let_go(self) -> None:
-        """Close its coroutine, if it has one that did not begin."""
+        """Close its coroutine if that never started."""
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()
 
     def slot(self) -> Slot | None:
-        """Its slot among what is executed.
+        """Return its slot among the executions in flight.
 
         Raises:
-            MoveToLoop: It has none, since it runs on Flink's thread.
+            MoveToLoop: It has no slot, because it runs on Flink's task thread.
         """
         if self.trial is None or self.trial.slot is None:
             self.trial = RetryState()
@@ -186,7 +186,7 @@ class ActionRun:
         return self.trial.slot
 
     def guard(self) -> None:
-        """Raise where the context may not be used."""
+        """Raise if the calling code may not use the context."""
         # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
         if (
             self._active
@@ -215,11 +215,11 @@ class ActionRun:
         )
 
     def emit(self, event: Event, recorded: bool = False) -> None:
-        """Add an event to what the action sent.
+        """Add an event to those that the action sent.
 
         Args:
             event: The event.
-            recorded: Whether it comes from a record, so that it was checked when it was sent.
+            recorded: True if it comes from a record, so it was checked when the action sent it.
         """
         self.guard()
         route = self.shared.routes.of(event)
@@ -228,7 +228,7 @@ class ActionRun:
         self.take(event, route, recorded)
 
     def take(self, event: Event, route: Route, recorded: bool = False) -> None:
-        """Add an event that goes by ``route`` to what the action sent, or has returned."""
+        """Add an event with a known route to those that the action sent."""
         sent = self.sent
         if self.run.emitted + len(sent) >= self.shared.max_events:
             raise too_many_events(self.shared.max_events)
@@ -249,7 +249,7 @@ class ActionRun:
 
 
 def check_awaited(step: ActionRun) -> None:
-    """Check that an execution that ended well has awaited what it made.
+    """Check that an execution that succeeded has awaited its coroutines.
 
     Raises:
         MissingAwaitError: It has not.

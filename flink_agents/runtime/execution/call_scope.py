@@ -1,7 +1,7 @@
-"""Tells the code of an action from that of a durable function which the action calls.
+"""Distinguishes the code of an action from that of a durable function that the action calls.
 
-A durable function is not executed on replay, so that nothing which belongs to the run may be
-read or changed there: the context of the action refuses it.
+A replay does not execute durable functions. So their code must not read or change anything that belongs to
+the run: the context of the action rejects such a use.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ durable_function: ContextVar[Callable[..., Any] | None] = ContextVar("durable_fu
 
 
 class _Running(threading.local):
-    """The durable function whose code the thread executes: code may leave the context, but not that."""
+    """The durable function that the thread executes. Code may leave its context, but not its thread."""
 
     function: Callable[..., Any] | None = None
 
 
 running = _Running()
-"""``runtime.durable.attempts`` sets both of them."""
+"""Set together with ``durable_function``, by ``runtime.durable.attempts``."""
 
 
 def inside() -> Callable[..., Any] | None:
@@ -34,7 +34,7 @@ def inside() -> Callable[..., Any] | None:
 
 
 enter = durable_function.set
-"""``enter(function)`` lets code in the running context be that of a durable function, or of none."""
+"""``enter(function)`` marks code in the running context as that of a durable function, or of none."""
 
 
 def name_of(function: Callable[..., Any]) -> str:

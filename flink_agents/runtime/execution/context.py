@@ -1,4 +1,4 @@
-"""The runtime's side of ``RunnerContext``: one object per execution of an action."""
+"""The runtime's implementation of ``RunnerContext``: one object per execution of an action."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from flink_agents.runtime.execution.routing import (
     given_client,
 )
 from flink_agents.runtime.execution.shared import Durable
-from flink_agents.runtime.execution.sub_agents.asked_run import root_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
 from flink_agents.runtime.execution.waits.delayed import send_later
@@ -49,10 +49,10 @@ _MISSING = object()
 
 
 class ActionRunContext(RunnerContext):
-    """What one execution of one action can do; ends with it.
+    """The context of one execution of one action. It ends with the execution.
 
     Args:
-        action_run: The action run.
+        action_run: The execution.
     """
 
     _config: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ class ActionRunContext(RunnerContext):
         of, made = self._of, self._short_term
         tree = of.run.short_term
         if made is None or made.tree is not tree:
-            # A step that is left behind gets a tree of its own.
+            # A step that is cut off gets a tree of its own.
             made = self._short_term = TreeObject(tree, "", of.guard, of.note_of_reads())
         return made
 
@@ -209,7 +209,7 @@ class ActionRunContext(RunnerContext):
         self._of.run.note(self._of, "chat", model, result.new_messages)
 
     def _check_clients(self, what: DurableCallable, kwargs: Mapping[str, Any]) -> None:
-        """Check that the agent has the clients of a call, and that nobody else gives them."""
+        """Check that the agent has the clients of a call, and that the user's code does not pass them."""
         self._of.guard()
         for name in what.clients:
             self._of.shared.clients.check(name)
@@ -231,7 +231,7 @@ class ActionRunContext(RunnerContext):
 
     @override
     def uuid4(self) -> uuid.UUID:
-        """Derive a UUID by BLAKE2b from the path of the event."""
+        """Derive a UUID from the path of the event, with BLAKE2b."""
         self._of.guard()
         digest = self._digest(f"uuid4/{self._draws}")
         self._draws += 1
@@ -239,7 +239,7 @@ class ActionRunContext(RunnerContext):
 
     @override
     def random(self) -> random.Random:
-        """Seed a generator by BLAKE2b from the path of the event."""
+        """Return a generator with a seed that derives from the path of the event, with BLAKE2b."""
         self._of.guard()
         if self._random is None:
             self._random = GuardedRandom(int.from_bytes(self._digest("random"), "big"))
@@ -255,7 +255,7 @@ class ActionRunContext(RunnerContext):
     @override
     def _pause(self, seconds: float) -> Awaitable[None]:
         self._of.guard()
-        # What an asked agent waits for, the action that asks waits for.
+        # If a sub-agent waits, the action that called it waits.
         return pause_of(root_of(self._of), current_delivery.get(), seconds)
 
     @override
@@ -287,7 +287,7 @@ class ActionRunContext(RunnerContext):
 
 
 class GuardedRandom(random.Random):
-    """A generator that draws only where the context may be used. What it draws is that of its base."""
+    """A random generator that raises outside of the action. Its numbers are those of its base class."""
 
     guard: Callable[[], None] | None = None
 
@@ -304,13 +304,13 @@ class GuardedRandom(random.Random):
         return super().getrandbits(k)
 
     def seed(self, a: Any = None, version: int = 2) -> None:
-        """Begin another sequence."""
+        """Start another sequence."""
         if self.guard is not None:
             self.guard()
         super().seed(a, version)
 
     def setstate(self, state: Any) -> None:
-        """Go on where another generator was."""
+        """Continue the sequence of another generator."""
         if self.guard is not None:
             self.guard()
         super().setstate(state)
@@ -325,7 +325,7 @@ async def _client(clients: Clients, name: str, state: RunState) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """A copy of a JSON value."""
+    """Return a deep copy of a JSON value."""
     if isinstance(value, dict):
         return {name: _copy(item) for name, item in cast("dict[str, Any]", value).items()}
     return [_copy(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
@@ -333,7 +333,7 @@ def _copy(value: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def context_type(users: type[RunnerContext] | None) -> type[ActionRunContext]:
-    """``ActionRunContext`` with the methods of a project's own context class."""
+    """Return ``ActionRunContext`` with the methods of a project's own context class."""
     if users is None:
         return ActionRunContext
     bases: Any = (users, ActionRunContext)

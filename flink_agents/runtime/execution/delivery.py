@@ -1,12 +1,12 @@
-"""Delivers to an action what it waits for: one outcome at a time, in the same order in each execution.
+"""Delivers outcomes to an action: one at a time, in the same order in each execution.
 
-What an action does between two outcomes follows from its code alone, as long as all that it awaits is
-durable calls, waits of its context, and asyncio among its own tasks. So an execution is fixed by the order
-of its outcomes. The first time they are delivered in the order in which they come, each when the action has
-*come to rest*: when none of its tasks could go on. A replay delivers those that were recorded in the same
-order at the same points, and begins nothing anew before the last of them.
+An action awaits durable calls, waits of its context, and its own tasks. As long as it awaits nothing else,
+its code between two outcomes is deterministic. So the order of its outcomes determines the whole execution.
+The first time, outcomes are delivered in the order in which they end, each when the action is *at rest*: when
+none of its tasks can continue. A replay delivers the recorded outcomes in the same order at the same points.
+It starts no new call or wait before the last of them.
 
-That an action has come to rest is counted: ``runtime.loop.action_loop`` counts the handles that belong to it.
+The handles of the action are counted to know if it is at rest, see ``runtime.loop.action_loop``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.journal.calls import CallReplay, Number, Outcome
 
 current_delivery: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""That of the action whose code runs; what the action starts inherits it."""
+"""The delivery of the action whose code runs. Tasks that the action starts inherit it."""
 
 MAX_INTERRUPTS = 100
-"""How often an execution is cancelled that catches that, and waits again for what never comes."""
+"""The most cancellations of an execution that catches each one and then waits forever again."""
 
 
 class PendingOutcome:
@@ -36,12 +36,12 @@ class PendingOutcome:
         number: Its number.
 
     Attributes:
-        gone: Whether the action waits for it no more.
-        ended: Whether it is there, delivered or not.
-        performing: What leads to it, outside of the action; None before that begins.
-        stopped: Whether that was cancelled, since nobody waits for the outcome.
-        not_before: Seconds since the begin of the execution before which it does not come.
-        outlasts: Whether its run can be suspended while the action waits for nothing else.
+        gone: True if the action no longer waits for it.
+        ended: True if the outcome exists, delivered or not.
+        performing: The task that produces the outcome; None before that starts.
+        stopped: True if that task was cancelled, because nothing waits for the outcome.
+        not_before: Seconds since the start of the execution before which the outcome does not come.
+        outlasts: True if the run can be suspended while the action waits for nothing else.
     """
 
     outlasts = False
@@ -55,27 +55,27 @@ class PendingOutcome:
         self.performing: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Begin what leads to the outcome."""
+        """Start what produces the outcome."""
 
     def is_there(self) -> bool:
-        """Whether it can be delivered, now that a replay has come to it."""
+        """Return True if a replay that has come to the outcome can deliver it now."""
         return True
 
     def deliver(self, outcome: Outcome) -> None:
-        """Give it to who waits for it."""
+        """Hand the outcome to the code that waits for it."""
         raise NotImplementedError
 
     def drop(self) -> None:
-        """Let nobody wait for it any more: the execution is over."""
+        """End the wait without an outcome: the execution is over."""
 
     def stop(self) -> None:
-        """Cancel what leads to it; once it is there, it is recorded all the same."""
+        """Cancel the task that produces the outcome. An outcome that already exists is still recorded."""
         if self.performing is not None and not (self.ended or self.performing.done()):
             self.stopped = True
             self.performing.cancel()
 
     def perform(self, coroutine: Coroutine[Any, Any, Any], context: Context) -> asyncio.Task[Any]:
-        """Let a coroutine lead to the outcome: in a task that is none of the action's."""
+        """Start a task that produces the outcome. It does not count as a task of the action."""
         loop = asyncio.get_running_loop()
         self.performing = asyncio.Task(coroutine, loop=loop, context=context)
         return self.performing
@@ -85,12 +85,12 @@ class QueuedOutcome:
     """An outcome that waits for its turn.
 
     Args:
-        pending: Of what it is the outcome.
-        outcome: The outcome; None as long as it is being recorded.
+        pending: The wait that it ends.
+        outcome: The outcome; None while it is being recorded.
 
     Attributes:
-        outcome: See above.
-        recorded: Whether there is a record of it.
+        outcome: The outcome; None while it is being recorded.
+        recorded: True if it is in a record.
     """
 
     __slots__ = ("outcome", "pending", "recorded")
@@ -102,34 +102,33 @@ class QueuedOutcome:
 
 
 class Delivery:
-    """Delivers the outcomes that one execution of an action waits for.
+    """Delivers the outcomes that one execution of an action waits for. Used on the event loop only.
 
     Args:
         calls: The outcomes of the execution.
-        seed: What distinguishes the execution from others, and is the same on replay.
-        stuck: Called where the recorded outcome that is next can never be asked for.
-        describe: Tells in words where a task waits, and for what.
-        bridge: Knows whether the attempt of the job is over.
+        seed: Identifies the execution, with the same value on replay.
+        stuck: Called if the code can never ask for the recorded outcome that is next.
+        describe: Returns the place where a task waits, and for what, as text.
+        bridge: Knows if the attempt of the job is over.
 
     Attributes:
-        calls: See above.
-        awaits: Where tasks were seen to await what is no outcome, while recorded ones were delivered.
-        performing: What leads to outcomes of calls, or led to them.
-        ready: How many handles of the action are scheduled or run.
-        running: Whether one of them runs.
-        counted: Whether they are counted: an action that only makes one call after the other needs no count.
-        failing: Whether the action has raised, so that its calls may end before it is executed again.
-        fired: Whether a timer of the action has fired.
-        over: Whether the execution has ended.
-        others: Tasks that durable calls of the action made.
-        interrupted: How often the execution was cancelled, since it could not go on.
-        main: The task that executes the action; None where a thread does.
-        tasks: Tasks that the action made, in the order in which it made them.
-        unawaited: Coroutines of durable calls that nobody has begun to await, by the number of the call.
-        children: How many of them the action made itself.
-        now: Seconds since the begin, as the execution sees them: they stand still between two outcomes.
-        at_rest: Called when all that the action waits for outlasts its execution; None where the run cannot
-            be suspended.
+        calls: The outcomes of the execution.
+        awaits: Places where tasks awaited something that is not an outcome, during a replay.
+        performing: The calls that have started, finished or not.
+        ready: The number of handles of the action that are scheduled or run.
+        running: True while one of them runs.
+        counted: True if handles are counted. An action that makes one call after the other needs no count.
+        failing: True if the action has raised, so its calls may end before the next attempt.
+        fired: True if a timer of the action has fired.
+        over: True if the execution has ended.
+        others: Tasks that durable functions of the action started.
+        interrupted: The number of times that the execution was cancelled because it could not continue.
+        main: The task that executes the action; None if a thread does.
+        tasks: Tasks that the action started, in order.
+        unawaited: Coroutines of durable calls that were not awaited yet, by the number of the call.
+        children: The number of tasks that the action started itself, not from another of its tasks.
+        now: Seconds since the start, as the execution sees them. They change only with an outcome.
+        at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
     """
 
     # What most executions never change is kept by the class: one is made for each event.
@@ -163,7 +162,7 @@ class Delivery:
         self.unawaited: dict[Number, Coroutine[Any, Any, Any]] = {}
 
     def _open(self) -> None:
-        """Make what an execution needs that waits for more than one call after the other."""
+        """Create the collections for an execution that waits for more than one call after the other."""
         self._expects = True
         self._pending: dict[Number, PendingOutcome] = {}
         self._gone: set[Number] = set()
@@ -173,7 +172,7 @@ class Delivery:
     # -- handles of the action --------------------------------------------------------
 
     def execute(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Run a handle of the action; the last one that is ready brings it to rest."""
+        """Run a handle of the action. If no other handle is ready after it, the action is at rest."""
         self.running = True
         try:
             callback(*args)
@@ -184,7 +183,7 @@ class Delivery:
                 self.rest()
 
     def count(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Count handles from here on: the action does more than to wait for one call after the other."""
+        """Start to count handles: the action does more than to wait for one call after the other."""
         self.counted = True
         if not self._expects:
             self._open()
@@ -193,13 +192,13 @@ class Delivery:
         outside().run(loop.call_soon, self.unready)
 
     def unready(self) -> None:
-        """A handle that was counted runs no more, or never."""
+        """Note that a handle that was counted has run, or will never run."""
         self.ready -= 1
         if not (self.ready or self.running):
             self.rest()
 
     def task_path(self) -> str:
-        """The way to the task that runs; see ``journal.calls``."""
+        """Return the path of the running task; see ``journal.calls``."""
         if not (self.tasks or self.over):
             return ""
         try:
@@ -212,18 +211,19 @@ class Delivery:
 
     @property
     def replaying(self) -> bool:
-        """Whether recorded outcomes are still to be delivered."""
+        """True if recorded outcomes are still to be delivered."""
         return bool(self._replay) and not self.over
 
     @property
     def deferred(self) -> list[PendingOutcome]:
-        """What begins behind the last recorded outcome."""
+        """The calls and waits that start after the last recorded outcome."""
         return [pending for pending in self._deferred if not pending.gone]
 
     def expect(self, pending: PendingOutcome) -> None:
-        """The action begins to wait for an outcome."""
+        """Note that the action waits for an outcome from now on."""
         if not self._expects:
             self._open()
+        # The wait must be known before it starts: it may end at once.
         self._pending[pending.number] = pending
         if not self._replay:
             pending.begin()
@@ -236,7 +236,7 @@ class Delivery:
             self.rest()
 
     def take(self, number: Number) -> Outcome | None:
-        """The recorded outcome that is next, if it has that number: for an action that waits for one only."""
+        """Return the next recorded outcome if it has that number; for an action that waits for one only."""
         if self._replay[0][0] != number:
             return None
         _, outcome = self._replay.popleft()
@@ -245,17 +245,17 @@ class Delivery:
         return outcome
 
     def leave(self, pending: PendingOutcome) -> None:
-        """The action waits for an outcome no more: it cancelled what waited."""
+        """Note that the action no longer waits for an outcome: it cancelled the wait."""
         if not pending.gone and self._pending.pop(pending.number, None) is not None:
             pending.gone = True
             self._gone.add(pending.number)
 
     def end(self, pending: PendingOutcome, outcome: Outcome | None = None) -> QueuedOutcome:
-        """An outcome is there; it is delivered behind those that came before it.
+        """Add an outcome to the queue. It is delivered after those that came before it.
 
         Args:
-            pending: Of what it is the outcome.
-            outcome: The outcome; None where it is recorded first, and :meth:`settle` called then.
+            pending: The wait that ends.
+            outcome: The outcome; None if it is recorded first and :meth:`resolve` is called later.
         """
         ended = QueuedOutcome(pending, outcome)
         self._ended.append(ended)
@@ -263,29 +263,29 @@ class Delivery:
             self.rest()
         return ended
 
-    def settle(self, ended: QueuedOutcome, outcome: Outcome) -> None:
-        """An outcome was recorded, and can be delivered."""
+    def resolve(self, ended: QueuedOutcome, outcome: Outcome) -> None:
+        """Note that a queued outcome was recorded and can be delivered."""
         ended.outcome, ended.recorded = outcome, True
         if not self.ready:
             self.rest()
 
     def forget(self, pending: PendingOutcome) -> None:
-        """An outcome that was to be recorded never is: it holds up none that came behind it."""
+        """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
         before, self._ended = self._ended, deque[QueuedOutcome]()
         self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
         if not self.ready:
             self.rest()
 
     def elapsed(self) -> int:
-        """Microseconds since the begin of the execution. They go on where a replay has come to its end."""
+        """Return microseconds since the start of the execution. They continue from the end of a replay."""
         return int(1e6 * max(self.now, time.monotonic() - self._begun))
 
     def time(self) -> float:
-        """Return what code of the action sees as the time of the loop."""
+        """Return the time of the event loop as code of the action sees it."""
         return self._origin + self.now
 
     def rest(self) -> None:
-        """Deliver the next outcome, if the action has come to rest and there is one."""
+        """Deliver the next outcome if the action is at rest and there is one."""
         while not (self.ready or self.over):
             if self._replay:
                 if not self._deliver_recorded():
@@ -305,7 +305,7 @@ class Delivery:
             self._deliver_new(self._ended.popleft())
 
     def _deliver_recorded(self) -> bool:
-        """Deliver the recorded outcome that is next; returns whether more may be."""
+        """Deliver the next recorded outcome; returns True if another one may follow at once."""
         number, outcome = self._replay[0]
         if number not in self._gone:
             pending = self._pending.get(number)
@@ -327,7 +327,7 @@ class Delivery:
         return True
 
     def _end_replay(self) -> None:
-        """Go on without what was recorded; what a record would have led to begins now."""
+        """Drop the rest of the records, and start the calls and waits that they would have ended."""
         self._replay.clear()
         for number, pending in list(self._pending.items()):
             if self.calls.recorded(number) is not None and pending.performing is None:
@@ -356,12 +356,12 @@ class Delivery:
 
     @property
     def waits(self) -> list[PendingOutcome]:
-        """What the action waits for."""
+        """The outcomes that the action waits for."""
         return list(self._pending.values()) if self._expects else []
 
     @property
     def outlasts(self) -> bool:
-        """Whether the action has come to rest, and all that it waits for outlasts its execution."""
+        """True if the action is at rest and waits for durable waits only."""
         if self.ready or self.over or self.main is None or not self._expects:
             return False
         if self._replay or self._ended or not self._pending:
@@ -373,13 +373,13 @@ class Delivery:
     # -- the end ----------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Cancel the execution, which can never go on; in bounded number, whatever it does with that."""
+        """Cancel an execution that can never continue. The number of cancellations is bounded."""
         if self.main is not None and self.interrupted < MAX_INTERRUPTS:
             self.interrupted += 1
             self.main.cancel()
 
     def close(self) -> None:
-        """The execution is over: nothing is delivered any more."""
+        """End the delivery with the execution. No outcome is delivered from here on."""
         self.over = True
         if self._expects:
             waiting, self._pending = list(self._pending.values()), {}
@@ -402,7 +402,7 @@ class Delivery:
     # -- what is no outcome -----------------------------------------------------------
 
     def woken_from_outside(self) -> None:
-        """A handle was scheduled by nothing of the action: what it awaits may be no outcome."""
+        """Note that something outside of the action woke it: the action may await a foreign future."""
         if self.replaying:
             for task in self._all_tasks():
                 future = getattr(task, "_fut_waiter", None)
@@ -410,7 +410,7 @@ class Delivery:
                     self.awaits[self._describe(task)] = None
 
     def _awaits_others(self) -> bool:
-        """Whether some task waits for what is no outcome, and may go on by itself."""
+        """Return True if a task awaits something that is not an outcome, so it may continue by itself."""
         found = [task for task in self._all_tasks() if _awaits_foreign(task, self)]
         self.awaits.update(dict.fromkeys(map(self._describe, found)))
         return bool(found)
@@ -420,12 +420,12 @@ class Delivery:
         return [self.main, *tasks] if self.main is not None else tasks
 
     def hash_of(self, ordinal: int) -> int:
-        """The hash of the task that the execution made at ``ordinal``."""
+        """Return the hash of the task that the execution created at position ``ordinal``."""
         return (crc32(repr(self._seed).encode("utf-8", "surrogatepass")) + ordinal * _SPREAD) & _HASH_MASK
 
 
 def _ignore(number: Number, outcome: Outcome) -> None:
-    """Nothing is delivered any more."""
+    """Ignore an outcome: the execution is over."""
 
 
 _SPREAD = 0x9E3779B97F4A7C15
@@ -433,15 +433,15 @@ _HASH_MASK = (1 << 61) - 1
 
 
 class ActionTask(asyncio.Task[Any]):
-    """A task that an action made.
+    """A task that an action started.
 
-    Its hash follows from the order in which the tasks of its execution were made. So sets of tasks, as
-    those of ``asyncio.wait`` and ``asyncio.TaskGroup``, have the same order in each execution.
+    Its hash follows from the order in which the execution created its tasks. So sets of tasks, such as those
+    of ``asyncio.wait`` and ``asyncio.TaskGroup``, have the same order in each execution.
 
     Attributes:
-        delivery: That of the execution.
-        path: The way to the task; see ``journal.calls``.
-        children: How many tasks it made.
+        delivery: The delivery of the execution.
+        path: The path of the task; see ``journal.calls``.
+        children: The number of tasks that it started.
     """
 
     def __init__(self, coroutine: Any, *, delivery: Delivery, parent: str, **options: Any) -> None:
@@ -459,13 +459,13 @@ class ActionTask(asyncio.Task[Any]):
 
 
 def _maker(delivery: Delivery) -> ActionTask | Delivery:
-    """What counts the tasks that the running code makes."""
+    """Return the running task of the action, or its delivery: both count the tasks that they start."""
     task = asyncio.current_task()
     return task if isinstance(task, ActionTask) and task.delivery is delivery else delivery
 
 
 def outside() -> Context:
-    """A copy of the context whose code belongs to no action."""
+    """Return a copy of the running context that belongs to no action."""
     context = copy_context()
     context.run(current_delivery.set, None)
     return context
@@ -475,17 +475,17 @@ def outside() -> Context:
 
 
 class OwnFuture(asyncio.Future[Any]):
-    """A future that ends by an outcome, or by a task of the same action.
+    """A future that an outcome ends, or a task of the same action.
 
     Attributes:
-        over: What else it stands for, if that may be anything.
+        over: Other futures that can end it, if those may be foreign.
     """
 
     over: Collection[Any] = ()
 
 
 def is_foreign(future: Any, delivery: Delivery) -> bool:
-    """Whether ``future`` may end by something that is no outcome of the action."""
+    """Return True if ``future`` may end by something that is not an outcome of the action."""
     if isinstance(future, OwnFuture):
         return any(is_foreign(one, delivery) for one in future.over)
     if isinstance(future, ActionTask):

@@ -1,8 +1,8 @@
-"""Events as records have them, and the copies of events that records are about.
+"""Converts events to records and back, and copies the events that records describe.
 
-What an action that made durable calls sends is taken from its record on replay. So the first
-time it goes through the codec as well: an object that two actions hold would otherwise be
-changed by one and seen by the other, until a crash.
+If an action made durable calls, a replay takes the events that it sent from its record. So they go through
+the codec the first time as well. Otherwise two actions could share one object: one could change it, and the
+other would see the change, but not after a crash.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from flink_agents.runtime.serde.typenames import Kind, shorten
 
 
 class EventRecords:
-    """Writes events into records, and makes them from records again.
+    """Converts events to the form that records have, and back.
 
     Args:
-        codec: Encodes what they carry.
-        types: Event classes that the agent knows, by type string.
+        codec: Encodes the fields of events.
+        types: The event classes that the agent knows, by type string.
     """
 
     def __init__(self, codec: ValueCodec, types: Mapping[str, type[Event]]) -> None:
@@ -33,7 +33,7 @@ class EventRecords:
         self._types = types
 
     def packed(self, event: Event) -> list[Any]:
-        """An event as its type, content and shape of its class; whole if its type does not say its class."""
+        """Return type, content and class shape of an event; the whole event if its type names no class."""
         if type(event) is OutputEvent:
             return [OutputEvent.EVENT_TYPE, event.output]
         kind = type(event)
@@ -43,17 +43,17 @@ class EventRecords:
         return [None, event]
 
     def unpacked(self, kind: str | None, content: Any, shape: int | None = None) -> Event:
-        """The event of which :meth:`packed` gave type, content and shape; by its name if its class is gone.
+        """Return the event that :meth:`packed` converted. If its class is gone, a ``NamedEvent`` replaces it.
 
         Args:
             kind: Its type.
             content: Its fields.
-            shape: That of its class; None if it is the same, or an earlier version recorded the event.
+            shape: The shape of its class; None if that is unchanged, or if an earlier version recorded it.
 
         Raises:
             PlanChangedError: Its class has a new field without a default.
-            ValueChangedError: Its fields do not fit its class any more.
-            UpgradeFailedError: What upgrades it raised.
+            ValueChangedError: Its fields no longer fit its class.
+            UpgradeFailedError: The upgrade function raised.
         """
         if kind is None:
             return content
@@ -74,15 +74,15 @@ class EventRecords:
         return known.model_construct(**content)
 
     def copy(self, event: Event) -> Event:
-        """The event as it comes out of a record, with its place in the run.
+        """Return the event as a replay would read it from its record, with its place in the run.
 
         Raises:
-            UnserializableValueError: It carries a value that cannot be recorded.
+            UnserializableValueError: It has a value that cannot be recorded.
         """
         return self._copied(event)[0]
 
     def _copied(self, event: Event) -> tuple[Event, list[Any]]:
-        """The copy of an event, or itself where nobody can tell, and what :meth:`packed` gives of that."""
+        """Return a copy of an event with its packed form; the event itself if its values are immutable."""
         kind, content, *shape = self.packed(event)
         if are_unchanging(event.__dict__.values()):
             return event, [kind, content, *shape]
@@ -92,7 +92,7 @@ class EventRecords:
         return made, [kind, content, *shape]
 
     def own(self, event: Event) -> Event:
-        """A copy for one attempt of an action; the event itself where that is the same to everybody."""
+        """Return a copy for one attempt of an action; the event itself if all of its values are immutable."""
         values = event.__dict__.values()
         if UNCHANGING.issuperset(map(type, values)) or are_unchanging(values):
             return event
@@ -101,13 +101,15 @@ class EventRecords:
         except StateError:
             return event
 
-    def settle(self, step: Any) -> list[list[Any]]:
-        """Let what an action sent be what its record will say; returns the events as the record has them.
+    def record_sent(self, step: Any) -> list[list[Any]]:
+        """Replace the events that an action sent by copies from the codec.
 
-        The copies share their values with what is returned, which is to be encoded before they are used.
+        Return them in the form of records.
+
+        The copies share their values with the returned list. Encode that before an action gets the copies.
 
         Args:
-            step: The execution, a ``action_run.ActionRun``.
+            step: The execution, an ``action_run.ActionRun``.
 
         Raises:
             UnserializableValueError: An event or a value of a side output cannot be recorded.

@@ -1,6 +1,6 @@
-"""What follows when an action raises: another attempt, an event that is given up, or the end of the job.
+"""Decides what follows when an action raises: a retry, an event that is given up, or the end of the job.
 
-Everything here takes back what the attempt did before it decides, so that no policy sees half an action.
+The effects of the failed attempt are rolled back first, so no policy sees half an action.
 """
 
 from __future__ import annotations
@@ -44,23 +44,26 @@ from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.serde.tracebacks import text_of, users_place, users_traceback
 
 FAILURES = (BaseException,)
-"""What an action can raise: whatever it is, it is the action's failure, with the author's line."""
+"""The exceptions that count as a failure of the action: all of them."""
 
 ENDS = (KeyboardInterrupt, GeneratorExit)
-"""What no policy passes by: one is meant for the program, the other closes the coroutine that executes
-the run, so that nothing can follow in it."""
+"""The exceptions that no policy handles.
+
+``KeyboardInterrupt`` is meant for the program. ``GeneratorExit`` closes the coroutine that executes the run,
+so nothing can follow in it.
+"""
 
 _log = bounded_logger("flink_agents.run")
 
 
 class FailurePolicies:
-    """Follows the policies of agent and actions when something fails.
+    """Applies the policies of the agent and its actions when something fails.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
 
     Attributes:
-        observers: Receives what happens to runs.
+        observers: Observers of runs.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
@@ -71,13 +74,13 @@ class FailurePolicies:
         self._on_unhandled = unhandled_policy(shared)
 
     def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
-        """End an attempt that raised: what it did is taken back, and its policies followed.
+        """Roll back an attempt that raised, and apply its policies.
 
         Returns:
-            The next attempt; None where the run goes on without.
+            The next attempt; None if the run continues without one.
 
         Raises:
-            ActionFailedError: There is none, and the policy is to fail.
+            ActionFailedError: There is no next attempt, and the policy is to fail.
         """
         error = redacted(thrown(error))
         self.observers.action_failed(step.run.state, step.action.name, error)
@@ -90,15 +93,15 @@ class FailurePolicies:
         self.fail(step, error)
         return None
 
-    def anew(self, step: ActionRun) -> ActionRun:
-        """Take back what an attempt did; returns another one that takes its place."""
+    def restart(self, step: ActionRun) -> ActionRun:
+        """Roll back an attempt, and return one that takes its place without counting as a retry."""
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
         following.trial = step.trial
         return following
 
-    def refuse(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
-        """End a step whose replay is not what was recorded.
+    def mismatched(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
+        """End a step whose replay differs from its records.
 
         Raises:
             ActionFailedError: The policy is to fail.
@@ -128,8 +131,8 @@ class FailurePolicies:
         self._put_final(step)
         self._give_up(step.run, action, event, error, where, policy, attempts, step.path)
 
-    def refuse_input(self, run: Run, record: Any, error: AgentsError) -> None:
-        """End a run before its begin, whose input cannot wait: state cannot hold it.
+    def reject_input(self, run: Run, record: Any, error: AgentsError) -> None:
+        """End a run before it starts, because state cannot hold its input while that waits.
 
         Raises:
             AgentsError: The policy is to fail.
@@ -139,7 +142,7 @@ class FailurePolicies:
         self._give_up(run, None, run.input_event(record), error, "", self._on_error)
 
     def give_up(self, run: Run, record: Any, error: StateError) -> None:
-        """End a run that this code cannot continue; it leaves nothing but what has left before.
+        """End a run that the present code cannot continue. Only outputs that were already emitted remain.
 
         Raises:
             StateError: The policy is to fail.
@@ -151,13 +154,15 @@ class FailurePolicies:
         self._give_up(run, None, event, error, "", self._on_error, path=LETTER_PATH)
 
     def end_run(self, run: Run, record: Any, error: BaseException, where: BaseException) -> None:
-        """End a run that somebody gives up, as a dead letter; it leaves nothing but what has left before.
+        """End a run as a dead letter because a user asked for that.
+
+        Only outputs that were already emitted remain.
 
         Args:
             run: The run.
             record: Its input.
-            error: Why.
-            where: What it was cancelled by, with the line where it was.
+            error: The reason.
+            where: The cancellation that stopped it, whose traceback has the user's line.
         """
         step = run.state.action_run
         run.clear()
@@ -174,13 +179,16 @@ class FailurePolicies:
         )
 
     def leave_thread(self, step: ActionRun) -> ActionRun:
-        """Begin a step anew that must not go on here; the next time it does not even begin here."""
+        """Roll back a step that cannot finish on Flink's task thread.
+
+        The action starts on the loop from now on.
+        """
         self._take_back(step)
         self._shared.leaves_thread(step.action)
         return ActionRun(self._shared, step.run, step.action, step.event)
 
     def now(self) -> float:
-        """The present, in seconds of the clock that attempts are measured by."""
+        """Return the time in seconds, by the clock that measures attempts."""
         return time.monotonic()
 
     def _policy_of(self, action: BoundAction) -> OnError:
@@ -216,7 +224,7 @@ class FailurePolicies:
         step.run.rollback(step.mark)
 
     def _put_final(self, step: ActionRun) -> None:
-        """Put out what an execution had put out before it waited."""
+        """Emit the outputs that an execution emitted before a wait. They may have left with a suspension."""
         if step.run.waits is not None:
             outputs, side = step.run.waits.final(step)
             step.run.put_out(step.path, [event.output for event in outputs], side)
@@ -238,7 +246,7 @@ class FailurePolicies:
     ) -> ActionFailedError:
         message, details = explained_error(error, step.action.is_async)
         retry = self._retry_of(step.action) if attempts else None
-        # Where the last error is one that is not tried again, the attempts did not run out.
+        # If the last error is not retryable, the attempts did not run out.
         ran_out = retry is not None and is_retryable(retry, error)
         failure = RetriesExhaustedError if ran_out else ActionFailedError
         if isinstance(error, KeyboardInterrupt):
@@ -266,7 +274,7 @@ class FailurePolicies:
         attempts: tuple[FailedAttempt, ...] = (),
         path: str = "",
     ) -> None:
-        """Leave a trace of an event that the agent goes on without."""
+        """Log an event that the agent gives up, and emit a dead letter if the policy says so."""
         name = action.name if action is not None else None
         self.observers.event_given_up(run.state, event.event_type, policy is OnError.DEAD_LETTER)
         _log.warning(
@@ -312,6 +320,6 @@ class FailurePolicies:
 
 
 def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
-    """All attempts of a step whose last one raised ``error``; none where that was the only one."""
+    """Return all attempts of a step whose last one raised ``error``; nothing if there was only one."""
     failed = step.trial.failed if step.trial is not None else ()
     return (*failed, record(len(failed) + 1, error)) if failed else ()

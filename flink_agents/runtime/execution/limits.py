@@ -1,9 +1,8 @@
-"""Limits of how much runs at a time, and of how much begins in a time.
+"""Limits of concurrency (actions in flight) and of rate (starts per time).
 
-All of them belong to one subtask and live on its agent loop. What holds a slot among the
-actions that are executed (``run.max-in-flight``) never waits for a limit or for a slot: an
-action takes its own limit first and its slot afterwards, and gives the slot back while a tool
-that it calls waits for a limit.
+All limits belong to one subtask and live on its event loop. An action that holds a slot of
+``run.max-in-flight`` never waits for a limit or for another slot. It takes its own limit first and its slot
+after that. While one of its tools waits for a limit, it gives the slot back.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from flink_agents.runtime.execution.waits.action_waits import in_turn
 
 
 class Slots:
-    """A number of slots; who waits for one gets it in the order of arrival.
+    """A number of slots. Code that waits for a slot gets it in the order of arrival.
 
     Args:
-        limit: How many there are.
+        limit: The number of slots.
     """
 
     def __init__(self, limit: int) -> None:
@@ -43,18 +42,18 @@ class Slots:
 
     @property
     def full(self) -> bool:
-        """Whether the next one would have to wait."""
+        """True if the next caller would have to wait."""
         return self._free <= 0
 
     def take_now(self) -> bool:
-        """Take a place, if there is one; returns whether there was."""
+        """Take a slot if one is free; returns True if it did."""
         if self._free <= 0:
             return False
         self._free -= 1
         return True
 
     async def take(self) -> None:
-        """Take a place; wait until there is one."""
+        """Take a slot, and wait until one is free."""
         if self.take_now():
             return
         turn = asyncio.get_running_loop().create_future()
@@ -63,16 +62,16 @@ class Slots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # It was ours already.
+                # The slot was handed over before the cancellation came.
                 self.give()
             raise
 
     def take_back(self) -> None:
-        """Take a slot at once, even where there is none: then one more than the limit has one."""
+        """Take a slot without waiting. If none is free, the limit is exceeded by one."""
         self._free -= 1
 
     def give(self) -> None:
-        """Give a slot to who waits longest."""
+        """Give a slot to the caller that has waited longest."""
         self._free += 1
         while self._free > 0 and self._waiting:
             turn = self._waiting.popleft()
@@ -82,14 +81,14 @@ class Slots:
 
 
 class Slot:
-    """The slot that one execution of an action has among all that are executed.
+    """The slot that one execution of an action has among all that are in flight.
 
     Args:
         slots: The slots.
         state: The state of the run.
 
     Attributes:
-        state: See above.
+        state: The state of the run.
     """
 
     __slots__ = ("_ended", "_held", "_slots", "_waits", "state")
@@ -102,18 +101,18 @@ class Slot:
         self._waits = 0
 
     def take_now(self) -> bool:
-        """Take a slot, if there is one; returns whether there was."""
+        """Take a slot if one is free; returns True if it did."""
         self._held = self._slots.take_now()
         return self._held
 
     async def take(self) -> None:
-        """Wait until there is a slot."""
+        """Wait until a slot is free, and take it."""
         with self.state.waiting(Phase.SLOT, "a slot of run.max-in-flight"):
             await self._slots.take()
         self._held = True
 
     def end(self) -> None:
-        """Give the slot back: the execution has ended."""
+        """Give the slot back, because the execution has ended."""
         self._ended = True
         if self._held:
             self._held = False
@@ -121,10 +120,10 @@ class Slot:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let others have the slot while the action waits for a limit.
+        """Release the slot while the action waits for a limit.
 
-        Afterwards it takes its slot back without waiting. If it waited, an action that holds
-        a lock of its author's could wait for one that waits for that lock.
+        After that, the action takes its slot back without waiting. If it waited while it holds a lock of the
+        user's code, the action that has the slot could wait for that lock: a deadlock.
         """
         self._waits += 1
         self._let_go()
@@ -146,9 +145,9 @@ class Limiter:
     """The limits of one action or tool.
 
     Args:
-        owner: Whose limits they are, for people.
-        max_concurrency: How many may run at a time, or None.
-        rate: How many may begin in a time, or None.
+        owner: The action or tool, as text for people.
+        max_concurrency: The most executions at a time, or None.
+        rate: The most starts in a period, or None.
     """
 
     def __init__(self, owner: str, max_concurrency: int | None, rate: RateLimit | None) -> None:
@@ -158,16 +157,16 @@ class Limiter:
 
     @property
     def busy(self) -> bool:
-        """Whether the next one would have to wait."""
+        """True if the next caller would have to wait."""
         if self._slots is not None and self._slots.full:
             return True
         return self._rate is not None and not self._rate.has_capacity()
 
     async def acquire(self, state: RunState | None) -> None:
-        """Wait until one more may begin. The rate counts from there, and so comes last.
+        """Wait until another execution may start. The rate counts from there, so it comes last.
 
         Args:
-            state: The state of the run that waits; None outside of any.
+            state: The state of the run that waits; None outside of any run.
         """
         if self._slots is not None:
             if state is not None and self._slots.full:
@@ -187,28 +186,31 @@ class Limiter:
                 raise
 
     def release(self) -> None:
-        """Say that one has ended."""
+        """Note that an execution has ended."""
         if self._slots is not None:
             self._slots.give()
 
 
 class ControlFlow(BaseException):
-    """Something of the runtime's own that goes through code of actions: no policy decides about it."""
+    """An exception of the runtime that passes through code of actions. No policy handles it."""
 
 
 class RunSuspended(ControlFlow):
-    """All that a run waits for outlasts its execution: nothing of it goes on before that."""
+    """All waits of a run outlast its execution. The run resumes when one of them ends."""
 
 
 class MoveToLoop(ControlFlow):
-    """A step needs what Flink's thread must not wait for: it is begun anew in the pool.
+    """A step needs to wait, which Flink's task thread must not do. It starts again on the event loop.
 
-    No ``Exception``, so that the author's own ``except Exception`` lets it pass.
+    It is not an ``Exception``, so the user's own ``except Exception`` does not catch it.
     """
 
 
 _within: ContextVar[tuple[Limiter, ...]] = ContextVar("limiters", default=())
-"""The limits that the running code is inside of: a tool that calls itself does not wait for itself."""
+"""The limits that the running code has taken already.
+
+So a tool that calls itself does not wait for itself.
+"""
 
 
 class Limiters:
@@ -229,23 +231,23 @@ class Limiters:
         self._thread = 0
 
     def open(self, bridge: Bridge, thread: int) -> None:
-        """Belong to the loop that ``bridge`` leads to, which runs in ``thread``."""
+        """Attach the limits to the event loop of ``bridge``, which runs in ``thread``."""
         self._bridge, self._thread = bridge, thread
 
     def open_as(self, other: Limiters) -> None:
-        """Belong to the loop that ``other`` belongs to."""
+        """Attach the limits to the event loop of ``other``."""
         self._bridge, self._thread = other._bridge, other._thread
 
     def of_action(self, action: BoundAction) -> Limiter | None:
-        """The limits of ``action``, if it has any."""
+        """Return the limits of ``action``, or None."""
         return self._actions.get(action.name)
 
     def limited(self, tool: Tool, slot: Callable[[], Slot | None]) -> Tool:
-        """``tool`` with its limits, for one step.
+        """Return ``tool`` with its limits, for one step.
 
         Args:
             tool: The tool.
-            slot: Gives the slot of the step that calls; raises ``MoveToLoop`` on Flink's thread.
+            slot: Returns the slot of the calling step; raises ``MoveToLoop`` on Flink's task thread.
         """
         settings = tool.settings
         if settings.max_concurrency is None and settings.rate_limit is None:
@@ -292,7 +294,7 @@ class Limiters:
                 return function(*args, **kwargs)
             finally:
                 _within.reset(token)
-                # A closed loop has nobody who waits.
+                # If the loop is closed, nothing waits for the limit.
                 bridge.hand(limiter.release)
 
         return call
@@ -300,11 +302,11 @@ class Limiters:
 
 @asynccontextmanager
 async def entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
-    """Be one of those that ``limiter`` counts; wait in an action's order until there is room.
+    """Wait until ``limiter`` has room, and count as one of its executions inside the block.
 
     Args:
         limiter: The limits.
-        slot: The slot of the action that waits, which others have meanwhile; None where it has none.
+        slot: The slot of the action that waits, released meanwhile; None if it has none.
     """
     if limiter in _within.get():
         yield
@@ -319,7 +321,7 @@ async def entered(limiter: Limiter, slot: Slot | None) -> AsyncIterator[None]:
 
 
 async def _acquire(limiter: Limiter, slot: Slot | None) -> None:
-    """Take one of ``limiter``; in an action, when that comes in the order of what the action waits for."""
+    """Wait for ``limiter``. Inside an action, the end of the wait is an outcome in its order."""
     await in_turn("a limit", lambda: _take(limiter, slot), limiter.release)
 
 

@@ -1,8 +1,8 @@
-"""The state of a run: its phase, since when it is in that phase, and what it waits for.
+"""The state of a run: its phase, the start of that phase, and the wait that it is in.
 
-All of it is set by the methods of :class:`RunState`. An action can wait for several things at a time; the
-phase is that of the wait which began last and has not ended. A wait is opened only where something really
-waits, so that a run which meets no limit pays for the begin and the end of its execution.
+Methods of :class:`RunState` set all of it. An action can wait for several things at a time: the phase is that
+of the newest open wait. A wait is opened only if the code really has to wait. So a run that meets no limit
+pays only for its start and its end.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from flink_agents.runtime.serde.keys import decode_key
 
 
 class WaitPhase:
-    """Something of the runtime that a run waits for.
+    """A wait of a run for something of the runtime.
 
     Args:
-        phase: The phase of the run meanwhile.
-        what: What it waits for, in words.
+        phase: The phase of the run during the wait.
+        what: The reason for the wait, as text.
 
     Attributes:
-        phase: See above.
-        since: When the wait began.
-        awaited: What leads to its end: a coroutine, a task, or a function that finds it; None where that is
-            not known.
-        thread: The thread that leads to its end, or None.
+        phase: The phase of the run during the wait.
+        since: The time at which the wait started.
+        awaited: A coroutine, a task, or a function that finds one, whose end ends the wait; None if unknown.
+        thread: The thread that will end the wait, or None.
     """
 
     __slots__ = ("_what", "awaited", "phase", "since", "thread")
@@ -43,32 +42,32 @@ class WaitPhase:
 
     @property
     def what(self) -> str:
-        """What the run waits for, in words."""
+        """The reason for the wait, as text."""
         return self._what
 
 
 class RunState:
-    """What a run is doing; the thread that executes the run sets it, and any thread may read it.
+    """The state of a run. The thread that executes the run sets it, and any thread may read it.
 
     Args:
         key_text: Canonical text of the key.
         sequence_number: Number of the run within the key.
-        observers: Whoever is told.
+        observers: Observers of runs.
         phase: The first phase.
-        since: When it began, where a time was taken.
+        since: The start of that phase, if the caller measured it.
 
     Attributes:
-        phase: What the run is doing.
-        since: When that phase began; 0.0 where no time was taken.
-        started: When the run began to be executed outside of Flink's thread; 0.0 before that.
-        begun: The same, later by its pauses.
-        identity: Identity of the job that the run began in; empty until its input is handled.
-        parent: Id of the message that was the input; None if there is none, or nobody wants to know.
-        traceparent: The trace context that came with the input, or None.
-        executing: Whether the loop is inside of its actions, so that it can be cancelled there.
-        ended_by: What gives the run up, since somebody wants that; None for most.
-        open_waits: What a suspended run waits for.
-        action_run: The ``action_run.ActionRun`` that executes outside of Flink's thread, or None.
+        phase: The present phase.
+        since: The start of that phase; 0.0 if it was not measured.
+        started: The time at which the run left Flink's task thread; 0.0 before that.
+        begun: Like ``started``, but later by the durations of its suspensions.
+        identity: Identity of the job that the run started in; empty until its input is handled.
+        parent: Id of the message that was the input; None if it has none, or if nothing traces inputs.
+        traceparent: The W3C trace context of the input, or None.
+        executing: True while the loop executes its actions, so that it can be cancelled there.
+        ended_by: The error that ends the run because a user asked for that; None for most runs.
+        open_waits: The waits of a suspended run.
+        action_run: The ``action_run.ActionRun`` that executes outside of Flink's task thread, or None.
     """
 
     # What most runs never change is kept by the class: one is made for each event.
@@ -107,42 +106,42 @@ class RunState:
 
     @property
     def wait(self) -> WaitPhase | None:
-        """What the run waits for; None where it waits for nothing of the runtime."""
+        """The newest wait of the run; None if it waits for nothing of the runtime."""
         waits = self._waits
         # The thread that executes the run may add one meanwhile.
         return next(reversed(waits.copy()), None) if waits else None
 
     @property
     def waits_for(self) -> str:
-        """What the run waits for, in words; empty where the phase says it all."""
+        """The reason for the newest wait, as text; empty if there is none."""
         wait = self.wait
         return "" if wait is None else wait.what
 
-    def told(self, now: float) -> str:
-        """Which run it is, what it does and since when, in words."""
+    def describe(self, now: float) -> str:
+        """Return key, number, activity and its duration, as text for logs."""
         wait = self.wait
         does = self.phase.value if wait is None else f"waits for {wait.what}"
         return f"key {self.key!r}, sequence {self.sequence_number}, {does}, for {now - self.since:.3g} s"
 
     @property
     def in_flight(self) -> bool:
-        """Whether the run is executed."""
+        """True if the run is executed."""
         return self.phase in IN_FLIGHT
 
     def enter(self, phase: Phase, since: float = 0.0) -> None:
-        """Begin a phase. No other method tells observers that one begins.
+        """Start a phase. Only this method notifies observers of a new phase.
 
         Args:
             phase: The phase.
-            since: The present, where the caller knows it.
+            since: The present time, if the caller knows it.
         """
         before, self.phase, self.since = self.phase, phase, since
-        tell = self._observers.phase_changed
-        if tell is not None and before is not phase:
-            tell(self, before)
+        notify = self._observers.phase_changed
+        if notify is not None and before is not phase:
+            notify(self, before)
 
     def begin(self, now: float) -> None:
-        """Begin to execute the run outside of Flink's thread."""
+        """Note that the run starts outside of Flink's task thread."""
         self.begun = self.started = now
         if self._observers.phase_changed is None:
             self.phase, self.since = Phase.RUNNING, now
@@ -150,9 +149,9 @@ class RunState:
             self.enter(Phase.RUNNING, now)
 
     def begin_wait(self, wait: WaitPhase) -> None:
-        """Let an action of the run wait for something."""
+        """Note that an action of the run starts to wait."""
         if self.phase not in IN_FLIGHT:
-            # A thread that cannot be stopped goes on behind the end of its run.
+            # A thread that cannot be stopped continues after the end of its run.
             return
         waits = self._waits
         if waits is None:
@@ -162,7 +161,7 @@ class RunState:
         self.enter(wait.phase, wait.since)
 
     def end_wait(self, wait: WaitPhase) -> None:
-        """Note that an action waits for something no more."""
+        """Note that a wait of an action has ended."""
         waits = self._waits
         if not waits or wait not in waits:
             return
@@ -175,7 +174,7 @@ class RunState:
 
     @contextmanager
     def waiting(self, phase: Phase, what: str) -> Iterator[WaitPhase]:
-        """Let an action wait for something, for as long as the context lasts."""
+        """Return a context manager for a wait of an action."""
         wait = WaitPhase(phase, what)
         self.begin_wait(wait)
         try:
@@ -192,7 +191,7 @@ class RunState:
             self.enter(Phase.FINISHED, now)
 
     def suspend(self, now: float, waits: Sequence[Any] = ()) -> None:
-        """Note that nothing but records are left of the run, which waits for ``waits``."""
+        """Note that the run is suspended, with ``waits`` open. Only its records are left in memory."""
         self._waits = self.action_run = None
         self.open_waits = waits
         self.enter(Phase.SUSPENDED, now)
@@ -207,7 +206,7 @@ class RunState:
         """Note that the run is committed.
 
         Args:
-            now: The present; None for a run that never left Flink's thread.
+            now: The present time; None for a run that never left Flink's task thread.
         """
         seconds = None if now is None else now - self.since
         if self._observers.phase_changed is None:

@@ -1,4 +1,4 @@
-"""Whether, and when, an action that raised is tried again."""
+"""Decides if an action that raised is retried, and when."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROGRAMMING_ERRORS = (
     NotImplementedError,
     AgentsError,
 )
-"""Errors that another attempt would meet again."""
+"""Errors that a retry would meet again."""
 
 DEPLOYMENT_ERRORS = (
     ResourceUnavailableError,
@@ -58,21 +58,21 @@ DEPLOYMENT_ERRORS = (
     MissingResourceError,
     UnknownTriggerError,
 )
-"""Errors of the job and its workers, which each record would meet: none of them is the fault of a record."""
+"""Errors of the job and its workers. Every record would meet them, so no single record is at fault."""
 
 MAX_MESSAGE = 1000
-"""How much of an error's text the record of an attempt keeps."""
+"""The most characters of an error's text in the record of an attempt."""
 
 
 @dataclass(slots=True)
 class RetryState:
-    """What is known of an attempt that is not the first, or not on Flink's thread.
+    """The state of an attempt that is a retry, or that runs outside of Flink's task thread.
 
     Attributes:
         failed: The attempts before it, oldest first.
-        since: Time of the first failure, by the clock of the attempts.
-        delay: Seconds to wait before it.
-        slot: Its slot among what is executed; None until it has one.
+        since: Time of the first failure, by the clock that measures attempts.
+        delay: Seconds to wait before the attempt.
+        slot: Its slot among the executions in flight; None until it has one.
     """
 
     failed: tuple[FailedAttempt, ...] = ()
@@ -84,14 +84,14 @@ class RetryState:
 def next_trial(
     policy: RetryPolicy, trial: RetryState | None, error: BaseException, seed: str, now: float | None = None
 ) -> RetryState | None:
-    """The attempt that follows one that raised; None where ``policy`` has none.
+    """Return the attempt that follows one that raised; None if ``policy`` allows no other.
 
     Args:
         policy: The policy.
         trial: The attempt that raised; None for a first one.
-        error: What it raised.
-        seed: What the jitter derives from: equal for attempts of one step in one run.
-        now: The present, by the clock of the attempts. Default: ``time.monotonic()``.
+        error: The exception that it raised.
+        seed: Seed of the jitter: equal for all attempts of one step in one run.
+        now: The present time, by the clock that measures attempts. Default: ``time.monotonic()``.
     """
     failed = trial.failed if trial is not None else ()
     number = len(failed) + 1
@@ -105,19 +105,19 @@ def next_trial(
     return RetryState((*failed, record(number, error, delay)), since, delay)
 
 
-def kept_trial(trial: RetryState | None) -> list[list[Any]]:
-    """What state keeps of the attempts before one whose run is suspended; nothing where it is the first."""
+def stored_trial(trial: RetryState | None) -> list[list[Any]]:
+    """Return the failed attempts in the form that state stores for a suspended run."""
     if trial is None or not trial.failed:
         return []
     failed = [[one.number, one.error_type, one.error_message, one.delay] for one in trial.failed]
     return [[time.monotonic() - trial.since], *failed]
 
 
-def resumed_trial(kept: Sequence[Sequence[Any]]) -> RetryState:
-    """The attempt that goes on, of which :func:`kept_trial` gave ``kept``."""
-    if not kept:
+def resumed_trial(stored: Sequence[Sequence[Any]]) -> RetryState:
+    """Return the attempt that resumes, from the form that :func:`stored_trial` returned."""
+    if not stored:
         return RetryState()
-    (elapsed,), *failed = kept
+    (elapsed,), *failed = stored
     attempts = tuple(
         FailedAttempt(number=number, error_type=kind, error_message=message, delay=delay)
         for number, kind, message, delay in failed
@@ -126,7 +126,7 @@ def resumed_trial(kept: Sequence[Sequence[Any]]) -> RetryState:
 
 
 def record(number: int, error: BaseException, delay: float | None = None) -> FailedAttempt:
-    """What is kept of an attempt that raised ``error``."""
+    """Return a summary of an attempt that raised ``error``."""
     message = error.message if isinstance(error, AgentsError) else text_of(error)
     return FailedAttempt(
         number=number,
@@ -137,7 +137,7 @@ def record(number: int, error: BaseException, delay: float | None = None) -> Fai
 
 
 def is_of_deployment(error: BaseException) -> bool:
-    """True if the job or its workers are the reason of a failure, and not the record."""
+    """Return True if the job or its workers caused a failure, and not the record."""
     found: list[BaseException] = [error]
     seen: set[int] = set()
     while found:
@@ -155,7 +155,7 @@ def is_of_deployment(error: BaseException) -> bool:
 
 
 def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
-    """Whether ``policy`` tries again after ``error``: of a group, after each error in it."""
+    """Return True if ``policy`` retries after ``error``. A group is retryable if each of its errors is."""
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return all(is_retryable(policy, one) for one in inner.exceptions)
@@ -173,7 +173,7 @@ def is_retryable(policy: RetryPolicy, error: BaseException) -> bool:
 
 
 def _is_retryable_as_recorded(policy: RetryPolicy, error: RecordedFailureError) -> bool:
-    """Whether ``policy`` tries again after the error that ``error`` stands for."""
+    """Return True if ``policy`` retries after the original error that a recorded failure represents."""
     if isinstance(error, policy.non_retryable):
         return False
     if policy.retry_on is not None and isinstance(error, policy.retry_on):
@@ -191,7 +191,7 @@ def _is_retryable_as_recorded(policy: RetryPolicy, error: RecordedFailureError) 
 
 
 def pause(policy: RetryPolicy, number: int, seed: str) -> float:
-    """Seconds between attempt ``number``, from 1, and the next one."""
+    """Return the seconds between attempt ``number``, counted from 1, and the next one."""
     try:
         full = min(policy.max_interval, policy.initial_interval * policy.factor ** (number - 1))
     except OverflowError:
@@ -202,36 +202,36 @@ def pause(policy: RetryPolicy, number: int, seed: str) -> float:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Seconds for which ``error`` asks to be left alone, or None."""
+    """Return the seconds for which ``error`` asks not to be retried, or None."""
     if isinstance(error, BaseExceptionGroup):
         inner: Any = error
         return max((retry_after(one) or 0.0 for one in inner.exceptions), default=None)
     if error.__cause__ is not None and isinstance(error, (RecordedFailureError, type(error.__cause__))):
-        # What stands for an error that a durable call raised may not have all that the error had.
-        asked = _asked_pause(error)
-        return asked if asked is not None else _asked_pause(error.__cause__)
-    return _asked_pause(error)
+        # A recorded failure may lack attributes that the original error had.
+        requested = _requested_pause(error)
+        return requested if requested is not None else _requested_pause(error.__cause__)
+    return _requested_pause(error)
 
 
-def _asked_pause(error: BaseException) -> float | None:
-    # What foreign classes have under these names is not known: nothing of it may raise.
+def _requested_pause(error: BaseException) -> float | None:
+    # Foreign classes may have anything under these names. Reading it must not raise.
     try:
-        asked = getattr(error, "retry_after", None)
-        if asked is None:
-            asked = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After")
-        return _seconds(asked)
+        requested = getattr(error, "retry_after", None)
+        if requested is None:
+            requested = getattr(getattr(error, "response", None), "headers", {}).get("Retry-After")
+        return _seconds(requested)
     except BaseException:
         return None
 
 
-def _seconds(asked: Any) -> float | None:
-    if asked is None or isinstance(asked, bool):
+def _seconds(requested: Any) -> float | None:
+    if requested is None or isinstance(requested, bool):
         return None
-    if isinstance(asked, timedelta):
-        seconds = asked.total_seconds()
-    elif isinstance(asked, str) and not asked.strip().replace(".", "", 1).isdigit():
+    if isinstance(requested, timedelta):
+        seconds = requested.total_seconds()
+    elif isinstance(requested, str) and not requested.strip().replace(".", "", 1).isdigit():
         # The date of an HTTP header.
-        seconds = parsedate_to_datetime(asked).timestamp() - time.time()
+        seconds = parsedate_to_datetime(requested).timestamp() - time.time()
     else:
-        seconds = float(asked)
+        seconds = float(requested)
     return max(0.0, seconds) if math.isfinite(seconds) else None

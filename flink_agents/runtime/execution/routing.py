@@ -1,4 +1,4 @@
-"""Where an event goes that an action emits, and errors about what it gives away."""
+"""Routes events that actions emit, and checks outputs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """Where events of one type go.
+    """The destination of events of one type.
 
     Attributes:
-        actions: The actions with a trigger for them, whatever their conditions say.
-        leaves: They leave the agent instead.
+        actions: The actions with a trigger for the type, whatever their conditions are.
+        leaves: True if such events leave the agent instead.
     """
 
     __slots__ = ("actions", "leaves")
@@ -42,13 +42,13 @@ class Route:
 
 
 class Routes:
-    """Finds the route of an event by its class and type string; remembers each answer.
+    """Finds the route of an event by its class and type string, and caches it.
 
     Args:
         actions: The agent's actions, in the order in which they run.
 
     Attributes:
-        by_class: The routes that were found by class alone. Look here before you call :meth:`of`.
+        by_class: The cached routes that depend on the class alone. Look here before you call :meth:`of`.
     """
 
     def __init__(self, actions: Sequence[BoundAction]) -> None:
@@ -57,12 +57,12 @@ class Routes:
         self._by_name: dict[Any, Route] = {}
 
     def of(self, event: object) -> Route | None:
-        """The route of ``event``; None if it is no event."""
+        """Return the route of ``event``; None if it is not an event."""
         # isinstance of a pydantic class costs as much as all the rest of this.
         return self.by_class.get(type(event)) or self._find(event)
 
     def known_types(self) -> Iterable[str]:
-        """All type strings that actions are triggered by."""
+        """Return all type strings that trigger actions."""
         for action in self._actions:
             yield from action.trigger_types
             yield from (cls.EVENT_TYPE for cls in action.trigger_classes)
@@ -87,14 +87,14 @@ class Routes:
 
 
 class OutputChecks:
-    """Checks what leaves the agent, where an action puts it out.
+    """Checks the values that an action emits as outputs.
 
     Args:
         output_type: The declared type of outputs; None for any.
         side_outputs: The declared types of side outputs, by tag.
 
     Attributes:
-        any: True if there is something to compare with. If not, only what was not awaited is rejected.
+        any: True if any type is declared. If not, only values that should have been awaited are rejected.
     """
 
     __slots__ = ("_checks", "_types", "any")
@@ -111,12 +111,12 @@ class OutputChecks:
         Raises:
             MissingAwaitError: It is a coroutine.
             ContextMisuseError: It is None, which a side output cannot carry.
-            OutputTypeError: It is not of the declared type.
+            OutputTypeError: It does not have the declared type.
         """
         if is_awaitable(value):
             raise not_awaited(action, "emits", value)
         if value is None and tag is not None:
-            # PyFlink puts a map behind each side output, and Flink takes no null from it.
+            # PyFlink adds a map after each side output, and Flink accepts no null from it.
             raise ContextMisuseError(
                 f"action {action!r} emits None to side output {tag!r}, which cannot carry it",
                 expected="a value",
@@ -137,7 +137,7 @@ class OutputChecks:
 
 
 def too_many_events(limit: int) -> EventLimitError:
-    """The error of a run that emitted more than ``limit`` events."""
+    """Return the error of a run that emitted more than ``limit`` events."""
     return EventLimitError(
         f"a run emitted more than {limit} events",
         fix="end the loop between the actions, or raise the option run.max-events",
@@ -145,7 +145,7 @@ def too_many_events(limit: int) -> EventLimitError:
 
 
 def no_event(action: str, value: object) -> RunError:
-    """The error of an action that emits ``value``, which is no event."""
+    """Return the error of an action that emits ``value``, which is not an event."""
     if is_awaitable(value):
         return not_awaited(action, "emits", value)
     return NotAnEventError(
@@ -157,12 +157,12 @@ def no_event(action: str, value: object) -> RunError:
 
 
 def not_awaited(action: str, does: str, value: object) -> MissingAwaitError:
-    """The error of an action that gives away what it should have awaited.
+    """Return the error of an action that emits something that it should have awaited.
 
     Args:
         action: Its name.
         does: What it does with ``value``, as a verb.
-        value: The coroutine, which is closed, with what it was given: Python need not warn as well.
+        value: The awaitable. A coroutine is closed with its arguments, so that Python does not warn as well.
     """
     error = MissingAwaitError(
         f"action {action!r} {does} something that was not awaited",
@@ -176,7 +176,7 @@ def not_awaited(action: str, does: str, value: object) -> MissingAwaitError:
 
 
 def given_client(function: str, name: str) -> AgentConfigurationError:
-    """The error of an action that gives ``function`` the client ``name`` as an argument."""
+    """Return the error of an action that passes the client ``name`` to ``function`` as an argument."""
     return AgentConfigurationError(
         f"a durable call of {function} has the argument {name!r}, which is a client",
         expected="the other arguments of the function: the runtime gives it the open client",
@@ -186,7 +186,7 @@ def given_client(function: str, name: str) -> AgentConfigurationError:
 
 
 def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventError:
-    """The error of an action that emits an event which nobody takes."""
+    """Return the error of an action that emits an event that no action handles."""
     return UnknownEventError(
         f"action {action!r} emits {event.event_type!r}, which no action takes",
         expected="one of " + ", ".join(sorted(routes.known_types())),
@@ -196,12 +196,12 @@ def unknown_event(action: str, event: Event, routes: Routes) -> UnknownEventErro
 
 
 def not_accepted(agent: str, event: Event, actions: Iterable[BoundAction], place: str) -> UnhandledEventError:
-    """The error of an event whose actions all have conditions that do not hold.
+    """Return the error of an event whose actions all have conditions that do not hold.
 
     Args:
         agent: The name of the agent.
         event: The event.
-        actions: The actions that take events of its type.
+        actions: The actions that handle events of its type.
         place: Its key and run, for people.
     """
     return UnhandledEventError(

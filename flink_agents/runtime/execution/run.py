@@ -1,7 +1,7 @@
-"""One run: an input and everything that the agent's actions make of it.
+"""One run: an input, and everything that the agent's actions do because of it.
 
-A run changes nothing outside itself. What it wrote and emitted is committed by the processor
-once the whole chain has succeeded, so a run that fails leaves no trace.
+A run changes nothing outside of itself. The processor commits what it wrote and emitted when the whole run
+has succeeded. So a run that fails leaves no trace.
 """
 
 from __future__ import annotations
@@ -34,35 +34,34 @@ class Run:
     """The state of one run.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         journal_id: Identity of the job that the key's runs belong to.
         key_text: Canonical text of the key.
         sequence_number: Number of the run within the key.
         timestamp: Event time of the input in milliseconds, or None.
-        started_at: Wall-clock time at which the run began, in milliseconds.
-        memory: Short-term memory in state; None where all of it is in ``known``.
-        known: Short-term memory that was read already, by path.
-        traced: Note what is read of it, also where it does not expire.
-        identity: Identity of the job that the run began in, from which its ids follow; by default, that
-            which the key's runs belong to.
-        state: What the run is doing; by default, it begins to run on Flink's thread.
+        started_at: Wall-clock time at which the run started, in milliseconds.
+        memory: Short-term memory in state; None if all of it is in ``known``.
+        known: Nodes of short-term memory that were read already, by path.
+        traced: True to log the reads of short-term memory even if it does not expire.
+        identity: Identity of the job that the run started in, from which its ids derive.
+        state: The state of the run. By default, a new one that starts on Flink's task thread.
 
     Attributes:
-        queue: Events that no action has seen yet.
-        steps: What is still to be executed, in order, each made when it is its turn.
-        outputs: What the run emitted to the main output.
+        queue: Events that no action has handled yet.
+        steps: Yields the next executions in order, each when the one before has ended.
+        outputs: The values that the run emitted to the main output.
         side_outputs: Pairs of tag and value.
         emitted: Number of events that its actions emitted.
-        state: What the run is doing.
+        state: The phase of the run.
         short_term: Memory of the key.
-        journal: Its records; None where nothing can be recorded.
-        lineage: What the ids of its events follow from.
+        journal: Its records; None if nothing can be recorded.
+        lineage: The base of the ids of its events.
         record: Its input.
-        parent: Id of the message that was its input, where outputs are traced and the input has one.
-        undo: What it wrote to memory, in order.
-        waits: What its actions may wait for; None where none of the agent's actions waits.
-        cut_off: Durable calls that were cancelled while they may have taken effect and must not be repeated:
-            path of the action and number of the call. None if there are none.
+        parent: Id of the message that was its input, if outputs are traced and the input has one.
+        undo: Its writes to memory, in order.
+        waits: Its durable waits; None if no action of the agent can wait.
+        cut_off: Durable calls that must not be repeated: they were cancelled when they may have taken effect.
+            Each has the path of the action and the number of the call. None if there are none.
     """
 
     __slots__ = (
@@ -134,20 +133,20 @@ class Run:
 
     @property
     def recorded(self) -> bool:
-        """Whether anything of it is recorded."""
+        """True if anything of it is recorded."""
         return self.journal is not None and self.journal.begun
 
     def identify(self) -> None:
         """Note that an action has seen what follows from the run's number, and may tell others.
 
-        That is its number, an id of an event, a UUID, or a random number: another run that got the same
-        number would be taken for this one.
+        Such values are the number itself, ids of events, UUIDs and random numbers. Outside, another run with
+        the same number would look like this one.
         """
         self.lineage.known = True
 
     @property
     def key(self) -> Any:
-        """The key, decoded when somebody asks."""
+        """The key. It is decoded at the first use."""
         if self._key is _MISSING:
             self._key = decode_key(self.key_text)
         return self._key
@@ -160,7 +159,7 @@ class Run:
         return self._sensory
 
     def input_event(self, record: Any) -> Event:
-        """The event that starts the run; its id follows from job, key and sequence number."""
+        """Return the event that starts the run. Its id derives from job, key and sequence number."""
         shared = self._shared
         is_plain = shared.received is None and LIBRARY not in modules
         event = InputEvent(input=record if is_plain else shared.as_received(record))
@@ -172,10 +171,10 @@ class Run:
         return event
 
     def put_out(self, path: str, outputs: list[Any], side: list[tuple[str, Any]]) -> None:
-        """Put out what an execution did, but what has left already, when the run was suspended.
+        """Emit the outputs of an execution, except those that left when the run was suspended.
 
         Args:
-            path: What distinguishes the execution; empty for what belongs to none.
+            path: The path of the execution; empty for outputs that belong to none.
             outputs: Values for the main output.
             side: Pairs of tag and value.
         """
@@ -185,10 +184,10 @@ class Run:
         self.side_outputs += side
 
     def note(self, step: Any, kind: Literal["event", "chat"], name: str, content: Any) -> None:
-        """Note something that an action did: nobody wants to know."""
+        """Ignore an entry for the transcript. Only runs of sub-agents have one."""
 
     def fork(self) -> Run:
-        """This run with a memory of its own, for a step that may have to be left behind."""
+        """Return a copy of the run with a memory of its own, for a step that may be cut off."""
         twin = copy.copy(self)
         twin.undo = list(self.undo)
         twin.short_term = self.short_term.fork(twin.undo)
@@ -197,13 +196,13 @@ class Run:
         return twin
 
     def adopt(self, twin: Run) -> None:
-        """Take over the memory of a fork."""
+        """Take over the memory of a fork, because its step has succeeded."""
         self.undo = twin.undo
         self.short_term = twin.short_term
         self._sensory = twin._sensory
 
     def written_since(self, mark: int) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
-        """The nodes of short-term and of sensory memory that were written since ``mark``, as they are now."""
+        """Return the nodes of short-term and of sensory memory that were written since ``mark``."""
         short_term: dict[str, bytes | None] = {}
         sensory: dict[str, bytes | None] = {}
         for tree, path, _, _ in self.undo[mark:]:
@@ -213,19 +212,19 @@ class Run:
         return short_term, sensory
 
     def write(self, scope: MemoryScope, nodes: Mapping[str, bytes | None]) -> None:
-        """Write nodes of a memory, as :meth:`written_since` gave them."""
+        """Write nodes of a memory that :meth:`written_since` returned."""
         tree = self.sensory if scope is MemoryScope.SENSORY else self.short_term
         for path, data in nodes.items():
             tree.put(path, data)
 
     def clear(self) -> None:
-        """Take back all that it did: it ends without."""
+        """Undo everything that the run did."""
         self.rollback(0)
         self.queue.clear()
         self.outputs, self.side_outputs = [], []
 
     def rollback(self, mark: int) -> None:
-        """Take back all writes to memory since ``undo`` had the length ``mark``."""
+        """Undo the writes to memory that were made since ``undo`` had the length ``mark``."""
         while len(self.undo) > mark:
             tree, path, had, data = self.undo.pop()
             tree.take_back(path, had, data)

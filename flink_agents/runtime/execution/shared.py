@@ -1,4 +1,4 @@
-"""What all runs of an operator share."""
+"""The objects that all runs of an operator share."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ _log = bounded_logger("flink_agents.resources")
 
 
 class Durable(Protocol):
-    """Makes durable calls. Steps are ``action_run.ActionRun``."""
+    """Makes durable calls. A ``step`` is an ``action_run.ActionRun``."""
 
     def call(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
-        """Make a call of an action that runs on the agent loop."""
+        """Make a call for an action that runs on the event loop."""
         ...
 
     def call_from_thread(
         self, step: Any, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Make a call of an action that runs in a thread, and wait for its end."""
+        """Make a call for an action that runs in a thread, and block until it ends."""
         ...
 
 
 class SubAgentCaller(Protocol):
-    """Lets actions ask other agents. Steps are ``action_run.ActionRun``."""
+    """Lets actions call other agents. An ``asker`` is an ``action_run.ActionRun``."""
 
     def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
-        """Let ``agent`` handle ``event``; gives what it came to, to be awaited."""
+        """Have ``agent`` handle ``event``; the result is to be awaited."""
         ...
 
     async def close(self) -> None:
-        """Close what the asked agents opened."""
+        """Close the clients and resources of the sub-agents."""
         ...
 
 
 class NoStore(Durable):
-    """Refuses durable calls: there is no store."""
+    """Rejects durable calls, because no store is configured."""
 
     @override
     def call(
@@ -91,39 +91,39 @@ def _wall_clock() -> int:
 
 
 class RunEnvironment:
-    """What all runs of an operator share.
+    """The objects that all runs of an operator share.
 
     Args:
         agent: The agent, bound to its code.
         agent_name: Name of the agent in the job.
         config: Options of the job.
-        metrics: What actions measure.
-        run_metrics: What the runtime measures.
+        metrics: Metrics of the user's actions.
+        run_metrics: Metrics of the runtime.
         codec: Encodes memory.
-        journals: Where durable calls are recorded; None where there is no store.
-        around_durable: Makes what actions call out of what makes durable calls; for tests.
-        observers: Who is told what runs do, besides the runtime's metrics.
-        traces_outputs: Whether outputs leave with their lineage.
-        clock: The wall-clock time in milliseconds, for any thread.
+        journals: The journals of durable calls; None if no store is configured.
+        around_durable: Wraps the object that makes durable calls; for tests.
+        observers: Observers of runs, besides the runtime's metrics.
+        traces_outputs: True if outputs carry their lineage.
+        clock: Returns the wall-clock time in milliseconds, on any thread.
         pause: Waits before the next attempt of a call or an action.
 
     Attributes:
-        observers: Everybody who is told what runs do.
+        observers: All observers of runs.
         durable: Makes durable calls.
-        asking: Lets actions ask other agents; None before there is an agent loop.
-        run_metrics: See above.
+        asking: Lets actions call other agents; None before the event loop exists.
+        run_metrics: Metrics of the runtime.
         limits: Limits of actions and tools.
-        reads: Finds changes of values of memory that are not written.
+        reads: Finds mutable values of memory that were changed but not written.
         clients: Clients of the subtask.
-        events: Writes events into records.
+        events: Converts events to records.
         action_names: The names of the agent's actions.
-        output_checks: Compares what leaves with the declared types.
-        traces_inputs: Whether anybody wants to know which message a run's input was.
-        received: Makes of a value that somebody else sent what an action is given; None if that is the value.
-        may_record: Whether there is a store, and any action of the agent may make a durable call.
+        output_checks: Compares outputs with the declared types.
+        traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
+        received: Converts a value from outside before an action gets it; None if nothing is converted.
+        may_record: True if there is a store, and an action of the agent may make a durable call.
         interleaves: True if inputs of a key run while its earlier runs are suspended.
-        traces_memory: Whether runs note what they read of memory: a replay may find it expired, or changed.
-        may_wait: Whether actions may wait for what outlasts their execution, so that runs are suspended.
+        traces_memory: True if runs log their reads of memory: a replay may find it expired, or changed.
+        may_wait: True if actions may use durable waits, so that runs can be suspended.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ class RunEnvironment:
         self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}
 
-    def for_asked(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
-        """Make what all runs share of an agent that actions of this one ask, in the same subtask.
+    def for_sub_agent(self, agent: BoundAgent, durable: Durable) -> RunEnvironment:
+        """Create the shared objects of a sub-agent that actions of this agent call, in the same subtask.
 
         Args:
-            agent: The asked agent.
+            agent: The sub-agent.
             durable: Makes the durable calls of its actions.
         """
         name = agent.plan.name
@@ -210,7 +210,7 @@ class RunEnvironment:
         return made
 
     def as_received(self, value: Any) -> Any:
-        """What an action is given of a value that somebody else sent: messages in it are data."""
+        """Return a value from outside in the form that actions get: messages in it are data, not commands."""
         if self.received is None:
             if LIBRARY not in modules:
                 return value
@@ -224,32 +224,32 @@ class RunEnvironment:
         try:
             return self.codec.copy(value)
         except StateError:
-            # State cannot hold it, so that it is nobody else's either after this run.
+            # State cannot hold it, so no other run can get this object.
             return value
 
     def leaves_thread(self, action: BoundAction) -> None:
-        """Note that an action must not begin on Flink's thread any more."""
+        """Note that an action must not start on Flink's task thread from now on."""
         action.off_thread = True
         self.may_record = self.journals is not None
 
     def makes_calls(self, action: BoundAction) -> None:
-        """Note that an action makes durable calls, as its first one shows."""
+        """Note that an action makes durable calls, because it has just made its first one."""
         action.make_calls()
         self.may_record = self.journals is not None
 
     def register_durable(self, durable: Durable) -> None:
-        """Let actions make durable calls; the agent loop registers itself, when it is made."""
+        """Enable durable calls. The agent loop registers itself when it is created."""
         self.durable = self._around_durable(durable)
 
     def resource(self, name: str, resource_type: ResourceType | str) -> Any:
-        """The resource, made at its first use."""
+        """Return a resource. It is created at its first use."""
         key = (name, check_resource_type(resource_type))
         if key not in self._resources:
             self._resources[key] = self.agent.resource(*key)
         return self._resources[key]
 
     async def close_resources(self) -> None:
-        """Close what can be closed of the resources, one after the other. What one raises is logged."""
+        """Close the resources one after the other. An exception from one of them is logged."""
         for resource in self.agent.made_resources():
             close = getattr(resource, "aclose", None)
             if close is None:

@@ -1,4 +1,4 @@
-"""Stacks of what the author's code awaits or executes, read from coroutines and threads; for people."""
+"""Stacks of coroutines and threads of the user's code, for logs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.serde.tracebacks import place
 
 MAX_DEPTH = 200
-"""How far a chain of awaits is followed."""
+"""The most awaits that are followed in a chain."""
 
 MAX_LINES = 30
-"""How many frames of a stack are shown: the innermost."""
+"""The most frames of a stack that are shown: the innermost ones."""
 
 _RUNTIME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _WRAPPERS = frozenset(
     ("FutureIter", "anext_awaitable", "async_generator_asend", "async_generator_athrow", "coroutine_wrapper")
 )
-"""Types that an awaiting coroutine shows in place of what it awaits."""
+"""Types that hide the awaited object of a coroutine."""
 
 
 class Stack:
-    """Frames of something that waits or is executed.
+    """Frames of a coroutine or a thread.
 
     Args:
         frames: The frames, outermost first.
-        last: What the innermost one awaits, where that has no frame.
+        last: The object that the innermost frame awaits, if that has no frame.
     """
 
     def __init__(self, frames: list[FrameType], last: Any = None) -> None:
@@ -44,7 +44,10 @@ class Stack:
 
     @classmethod
     def of(cls, awaitable: Any) -> Stack:
-        """The stack of ``awaitable`` and of all that it awaits. ``asyncio`` shows the first frame only."""
+        """Return the stack of ``awaitable`` with everything that it awaits.
+
+        ``asyncio`` shows the first frame only.
+        """
         frames: list[FrameType] = []
         last = None
         for _ in range(MAX_DEPTH):
@@ -62,7 +65,7 @@ class Stack:
 
     @classmethod
     def of_thread(cls, thread: int) -> Stack:
-        """The stack of a thread."""
+        """Return the stack of a thread."""
         frame = sys._current_frames().get(thread)
         frames: list[FrameType] = []
         while frame is not None:
@@ -71,12 +74,12 @@ class Stack:
         return cls(frames[::-1])
 
     def __add__(self, inner: Stack) -> Stack:
-        """This stack with another one inside of it."""
+        """Return this stack with another one inside of it."""
         return Stack([*self.frames, *inner.frames], inner.last)
 
     @property
     def where(self) -> str | None:
-        """The innermost line of the author's, or None."""
+        """The innermost line of the user's code, or None."""
         for frame in reversed(self.frames):
             if is_users_code(frame.f_code):
                 return place(frame.f_code.co_filename, _line(frame), frame.f_code.co_qualname)
@@ -84,13 +87,13 @@ class Stack:
 
     @property
     def awaits(self) -> str:
-        """What the innermost frame awaits, in words."""
+        """The object that the innermost frame awaits, as text."""
         for frame in reversed(self.frames):
             if is_users_code(frame.f_code):
                 break
-            tell = _TELL.get(frame.f_code)
-            if tell is not None:
-                return tell(frame)
+            text_of_wait = _WAIT_TEXTS.get(frame.f_code)
+            if text_of_wait is not None:
+                return text_of_wait(frame)
         if self.frames and not is_users_code(self.frames[-1].f_code):
             return name_of(self.frames[-1])
         if type(self.last).__name__ == "_GatheringFuture":
@@ -98,7 +101,7 @@ class Stack:
         return "a future" if asyncio.isfuture(self.last) else "its turn on the loop"
 
     def seen(self, others: Sequence[str] = ()) -> StackSnapshot:
-        """The stack as it is now, from the author's first frame on, without frames of this package."""
+        """Return a snapshot of the stack from the user's first frame on, without frames of this package."""
         files = [frame.f_code.co_filename for frame in self.frames]
         start = next((at for at, file in enumerate(files) if is_users(file)), 0)
         shown = [frame for frame in self.frames[start:] if not frame.f_code.co_filename.startswith(_RUNTIME)]
@@ -134,7 +137,9 @@ def line_of(task: Any, thread: int, wait: WaitPhase | None) -> str | None:
 
 @dataclass(frozen=True)
 class StackSnapshot:
-    """What was seen of a stack. Source lines are read when it becomes text, which another thread can do.
+    """A stack as it was at one moment.
+
+    Source lines are read when it becomes text, so another thread can do that.
 
     Attributes:
         frames: Its frames, innermost last.
@@ -145,13 +150,13 @@ class StackSnapshot:
     others: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The frames, and the further lines."""
+        """Return the frames, and the further lines."""
         lines = "".join(StackSummary.from_list(self.frames).format())
         return "".join([lines, *(f"{one}\n" for one in self.others)]).rstrip("\n")
 
 
 def waits_of(task: asyncio.Task[Any]) -> str:
-    """Where the author's code waits in ``task``, and for what, in words."""
+    """Return the place where the user's code waits in ``task``, and the object that it awaits, as text."""
     stack = Stack.of(task)
     awaited = stack.frames[-1] if stack.frames and not is_users(stack.frames[-1].f_code.co_filename) else None
     what = name_of(awaited) if awaited is not None else type(stack.last).__name__
@@ -159,12 +164,12 @@ def waits_of(task: asyncio.Task[Any]) -> str:
 
 
 def name_of(frame: FrameType) -> str:
-    """Module and name of the function of ``frame``."""
+    """Return module and name of the function of ``frame``."""
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
 
 
 def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
-    """Frame of ``awaitable``, if it has one, and what it awaits."""
+    """Return the frame of ``awaitable``, if it has one, and the object that it awaits."""
     if inspect.iscoroutine(awaitable):
         return awaitable.cr_frame, awaitable.cr_await
     if inspect.isgenerator(awaitable):
@@ -188,17 +193,17 @@ def _line(frame: FrameType) -> int:
     return frame.f_lineno or frame.f_code.co_firstlineno
 
 
-def _tell_sleep(frame: FrameType) -> str:
+def _sleep_text(frame: FrameType) -> str:
     return f"asyncio.sleep({frame.f_locals.get('delay')!r})"
 
 
-def _tell_thread(frame: FrameType) -> str:
+def _thread_text(frame: FrameType) -> str:
     function = frame.f_locals.get("func")
     return f"asyncio.to_thread({getattr(function, '__qualname__', type(function).__qualname__)})"
 
 
-_TELL: dict[CodeType, Callable[[FrameType], str]] = {
-    asyncio.sleep.__code__: _tell_sleep,
-    asyncio.to_thread.__code__: _tell_thread,
+_WAIT_TEXTS: dict[CodeType, Callable[[FrameType], str]] = {
+    asyncio.sleep.__code__: _sleep_text,
+    asyncio.to_thread.__code__: _thread_text,
 }
-"""Functions of ``asyncio`` whose arguments say what they wait for."""
+"""Functions of ``asyncio`` whose arguments describe the wait."""

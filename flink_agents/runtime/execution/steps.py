@@ -1,4 +1,4 @@
-"""Walks the chain of a run and executes its actions; the same on every thread.
+"""Executes the actions of a run one after the other, in the same way on every thread.
 
 A *step* is one attempt of an action on an event. ``StepExecutor`` knows what a step may do and what follows
 from its end; what follows from its failure is in ``execution.failures``. Flink's task thread must not wait.
@@ -38,27 +38,27 @@ class StepStrategy(Protocol):
     """Executes steps that may wait."""
 
     def replayed(self, step: ActionRun) -> bool:
-        """Take the whole of a step from its record; returns whether there is one."""
+        """Take the effects of a step from its record; returns True if there is one."""
         ...
 
     async def pause(self, step: ActionRun) -> None:
-        """Wait until a further attempt may begin."""
+        """Wait until the next attempt may start."""
         ...
 
     def begin(self, step: ActionRun) -> None:
-        """Prepare a step of a run that is recorded. What this raises is no failure of the action."""
+        """Prepare a step of a run that is recorded. An exception from here is not a failure of the action."""
         ...
 
     def perform(self, step: ActionRun) -> Awaitable[None] | None:
-        """Execute a step; returns what is to be awaited until it has ended."""
+        """Execute a step; returns an awaitable if the step has not ended yet."""
         ...
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
-        """End a step that raised; returns the next attempt, or None where the run goes on without."""
+        """End a step that raised; returns the next attempt, or None if the run continues without one."""
         ...
 
     async def end_tasks(self, step: ActionRun) -> None:
-        """End the tasks that a step left behind."""
+        """Cancel the tasks that a step left running."""
         ...
 
 
@@ -66,10 +66,10 @@ class StepExecutor(FailurePolicies):
     """Executes the steps of runs.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
 
     Attributes:
-        observers: Who is told of what runs do.
+        observers: Observers of runs.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
@@ -85,10 +85,10 @@ class StepExecutor(FailurePolicies):
         }
 
     def begin(self, run: Run, record: Any) -> None:
-        """Let ``run`` start with ``record``, an input or an event that another run sent with a delay.
+        """Start ``run`` with ``record``: an input, or an event that another run sent with a delay.
 
         Raises:
-            StateError: The code has changed, so that it cannot.
+            StateError: The code has changed, so that the run cannot start.
         """
         kind = type(record)
         begins = kind is DelayedInput or kind is UnreadableInput
@@ -96,11 +96,11 @@ class StepExecutor(FailurePolicies):
         run.steps = self._walk(run)
 
     def advance(self, run: Run) -> ActionRun | None:
-        """Execute steps on this thread up to the first one that cannot end here.
+        """Execute steps on this thread up to the first one that cannot finish here.
 
         Returns:
-            That step; None at the end of the run. It has what is to be awaited, or it was not
-            called yet: because it must not run on this thread, or as a further attempt.
+            That step; None at the end of the run. The step has an awaitable, or was not called yet: it is a
+            retry, or its action must not run on this thread.
 
         Raises:
             ActionFailedError: An action raised and its policy is to fail.
@@ -149,8 +149,8 @@ class StepExecutor(FailurePolicies):
 
         Args:
             run: The run.
-            strategy: What is done with its steps.
-            first: The step that it goes on with, where another thread began it.
+            strategy: Executes each step.
+            first: The step to continue with, if another thread started it.
         """
         for step in run.steps if first is None else chain((first,), run.steps):
             if run.journal is not None and step is not first and strategy.replayed(step):
@@ -179,10 +179,12 @@ class StepExecutor(FailurePolicies):
     # -- one step ---------------------------------------------------------------------
 
     def call(self, step: ActionRun) -> None:
-        """Call the action and emit what it returns; what has to be awaited stays in the step.
+        """Call the action and emit the events that it returns.
 
-        One that may be executed again gets an event of its own: what it changes in that reaches neither
-        its next attempt nor other actions, which would not see it after a replay.
+        An awaitable that it returns stays in the step.
+
+        An action that may be executed again gets a copy of the event. So a change that it makes to the event
+        reaches neither its next attempt nor other actions, which would not see the change after a replay.
         """
         action, event = step.action, step.event
         if action.name in self._owned:
@@ -206,7 +208,7 @@ class StepExecutor(FailurePolicies):
             called_action_run.reset(token)
 
     async def wait(self, step: ActionRun) -> None:
-        """Await what :meth:`call` left; the step belongs to the thread of the running loop."""
+        """Await the awaitable that :meth:`call` left; the step belongs to the thread of the running loop."""
         while step.awaited is not None:
             awaited, step.awaited = step.awaited, None
             if inspect.isasyncgen(awaited):
@@ -224,7 +226,7 @@ class StepExecutor(FailurePolicies):
             check_reads(step)
 
     def succeed(self, step: ActionRun) -> None:
-        """End a step: what it emitted becomes part of the run."""
+        """End a step. The events that it emitted become part of the run."""
         step.end()
         run = step.run
         run.emitted += len(step.sent)
@@ -236,7 +238,7 @@ class StepExecutor(FailurePolicies):
             run.side_outputs.extend(step.side)
 
     def _put(self, step: ActionRun) -> None:
-        """Put out what an execution of a run did that may have been suspended, but what has left then."""
+        """Emit the outputs of a step in a run that may have been suspended, except those that left then."""
         outputs: list[Any] = []
         for event in step.sent:
             route = self._shared.routes.of(event)
@@ -249,7 +251,7 @@ class StepExecutor(FailurePolicies):
     # -- the chain --------------------------------------------------------------------
 
     def _walk(self, run: Run) -> Iterator[ActionRun]:
-        """What is to be executed next, as long as there is something."""
+        """Yield the next step, as long as events are queued."""
         queue, routes = run.queue, self._shared.routes
         known = routes.by_class
         while queue:
@@ -270,14 +272,16 @@ class StepExecutor(FailurePolicies):
                 self._unhandled(run, event)
 
     def _accepts(self, run: Run, action: BoundAction, event: Event) -> bool | None:
-        """Whether the condition of ``action`` holds; None if it raised."""
+        """Return True if the condition of ``action`` holds; None if it raised."""
         assert action.settings.when is not None
         if run.state.started:
             # The watchdog names the action whose condition blocks the loop.
             run.state.action_run = ActionRun(self._shared, run, action, event)
         try:
-            said = action.settings.when(event)
-            return said if type(said) is bool else truth_of(said, f"the condition of action {action.name!r}")
+            holds = action.settings.when(event)
+            return (
+                holds if type(holds) is bool else truth_of(holds, f"the condition of action {action.name!r}")
+            )
         except FAILURES as raised:
             error = redacted(raised)
             self.observers.action_failed(run.state, action.name, error)
@@ -292,7 +296,7 @@ class StepExecutor(FailurePolicies):
         if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):
-            # Closed at once where it fails: its own clean-up still belongs to the action.
+            # If it fails, close it at once: its own clean-up still belongs to the action.
             with closing(result):
                 self._emit_all(step, result)
         elif isinstance(result, list | tuple):

@@ -1,7 +1,6 @@
-"""The journal of runs: what they did outside, so that a replay does it not again.
+"""The journal of runs: a record of their effects outside, so that a replay does not repeat them.
 
-``records``  what stands in the records of a run
-``calls``    the calls of one execution of an action, matched with their records
-``order``    which input belongs to which recorded run
-``journals`` the journals of all keys of a subtask, and the store behind them
+``records``  the contents of records ``calls``    the calls of one execution of an action, matched with their
+records ``order``    the order in which inputs meet recorded runs ``journals`` the journals of all keys of a
+subtask, and their store
 """

@@ -1,7 +1,7 @@
-"""The records of a run that may be suspended: in memory as well, with a store or without one.
+"""The records of a run that may be suspended: kept in memory, and in the store if there is one.
 
-Whatever a run records is kept, so that an entry of state can take all of it over. With a store, records of
-waits and of actions without durable calls go there along with the next record: that one may depend on them.
+State takes over all records when the run is suspended. Records of waits, and of actions without durable
+calls, do not go to the store at once. They go there with the next record, which may depend on them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ END_OF_PART = 2**62
 """The index of the record that says that a part of the run ends behind those before it."""
 
 MOST_BYTES = 16 * 1024 * 1024
-"""The most bytes of a record where there is no store."""
+"""The most bytes of a record if there is no store."""
 
 
 class BufferedJournal(RunJournal):
-    """Keeps the records of one run. Only the thread of the agent loop uses it.
+    """The records of one run. Only the thread of the event loop uses it.
 
     Args:
-        store: Where records go; None where there is no store.
+        store: Stores records; None if there is no store.
         codec: Encodes them.
-        journal: The journal of the run's key; None where there is no store.
+        journal: The journal of the run's key; None if there is no store.
         seq: Sequence number of the run.
         header: Makes the run's header; called before its first record.
         records: What the store has of the run.
@@ -41,7 +41,7 @@ class BufferedJournal(RunJournal):
         log: What the run reads of memory; None where that is not recorded.
 
     Attributes:
-        kept: All that was recorded, in order.
+        all_records: All records of the run, in order.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class BufferedJournal(RunJournal):
         self._unstored = {one: None for one in unstored if one not in found}
         # A journal without a store never appends, and so has no use for these two.
         headers = [one for one in records if one.kind is RecordKind.RUN and one.index == 0]
-        known_now = [*headers, *self.kept]
+        known_now = [*headers, *self.all_records]
         super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
-        self.replayed = bool(self.kept)
+        self.replayed = bool(self.all_records)
         self.begun = bool(records) or (suspension is not None and suspension.recorded)
         self.bound = bool(headers) or (suspension is not None and suspension.bound and not records)
 
@@ -78,8 +78,8 @@ class BufferedJournal(RunJournal):
 
     @property
     def unstored(self) -> list[int]:
-        """The places of the records that the store has not got."""
-        return [place for place, one in enumerate(self.kept) if one in self._unstored]
+        """The positions of the records that are not in the store yet."""
+        return [place for place, one in enumerate(self.all_records) if one in self._unstored]
 
     def _repeated(self, before: Sequence[Record]) -> set[Record]:
         """Return the records of before the suspension that the store may have as well."""
@@ -90,11 +90,11 @@ class BufferedJournal(RunJournal):
         return records
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
-        """Keep how waits ended, and what goes with them; the store gets it with the next record."""
+        """Add the outcomes of waits to the records in memory. The store gets them with the next record."""
         self._keep(self._outcomes(step, outcomes))
 
     def keep_reads(self) -> None:
-        """Keep what the run has read of memory so far."""
+        """Add the run's reads of memory so far to the records in memory."""
         if self._log is not None and len(self._log.reads) > self._logged:
             reads = self._log.reads[self._logged :]
             self._keep(list(self._read(reads)))
@@ -103,7 +103,7 @@ class BufferedJournal(RunJournal):
     def add_action(
         self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
     ) -> Coroutine[Any, Any, None]:
-        """Record the end of an execution; in memory alone, where it made no durable call."""
+        """Record the end of an execution; in memory only if it made no durable call."""
         if record.calls:
             return super().add_action(step, record, outcomes)
         kept = self._outcomes(step, outcomes) if outcomes else []
@@ -114,13 +114,13 @@ class BufferedJournal(RunJournal):
 
     @override
     async def void(self, step: str) -> None:
-        """Make all that an execution recorded void; each time by a record of its own."""
+        """Make the records of an execution void. Each time adds a record of its own."""
         self._steps[step] = StepRecords()
-        times = sum(one.kind is RecordKind.RERUN and one.step == step for one in self.kept)
+        times = sum(one.kind is RecordKind.RERUN and one.step == step for one in self.all_records)
         await self._append([Record(RecordKind.RERUN, self._seq, step, times, b"")])
 
     def _keep(self, records: list[Record]) -> None:
-        self.kept += records
+        self.all_records += records
         if self._has_store:
             self._unstored.update(dict.fromkeys(records))
 
@@ -131,9 +131,10 @@ class BufferedJournal(RunJournal):
     async def _append(self, records: list[Record]) -> None:
         own = list(records)
         if not self._has_store:
-            # Nothing but the end of what a run recorded before it was suspended can come here.
-            self.kept += own
+            # Only the end of an execution with calls from before a suspension comes here without a store.
+            self.all_records += own
             return
+        # Records from now on may depend on the unstored ones, so those go first.
         before = list(self._unstored)
         self.begun = True
         logged, reads = 0, list[Record]()
@@ -146,9 +147,10 @@ class BufferedJournal(RunJournal):
             whole.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
         for part in portions(self._addressed(whole), self.limit):
             await self._store.append(self._journal, part)
+            # The first portion has the header. It is stored now, even if a later portion fails.
             self.bound = True
         self._logged = max(self._logged, logged)
-        self.kept += [*reads, *filter(_is_kept, own)]
+        self.all_records += [*reads, *filter(_is_kept, own)]
         for one in before:
             self._unstored.pop(one, None)
 
@@ -164,4 +166,4 @@ def _is_kept(record: Record) -> bool:
 
 
 async def _nothing() -> None:
-    """Nothing is to be waited for."""
+    """Return at once: no append is needed."""

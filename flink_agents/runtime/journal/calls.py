@@ -1,16 +1,15 @@
-"""The outcomes of one execution of an action, matched with what was recorded.
+"""The outcomes of one execution of an action, matched with its records.
 
-An *outcome* is what an action waits for: the end of a durable call, a timer that fires, a wait of the
-context's own. It has a *number*: the task of the action that waits, and its place among the calls, or
-the other waits, of that task. A task is named by the way to it: the action itself is ``""``, its third
-task ``2``, the first task of that ``2.0``. So branches that run side by side cannot take each other's
-numbers, whatever the order in which they come to their calls.
+An *outcome* ends a wait of an action: the end of a durable call, a timer that fires, a wait of the context.
+It has a *number*: the task of the action that waits, and its place among the calls, or the other waits, of
+that task. The name of a task is its path: the action itself is ``""``, its third task ``2``, the first task
+of that ``2.0``. So concurrent branches cannot take each other's numbers, in whatever order they come to their
+calls.
 
 Outcomes are delivered one at a time (``runtime.execution.delivery``), and each has its place in their
-*order*. A success is recorded before it is delivered. All else becomes part of the history when the action
-may have taken it into account: with the next call that the action makes, or with its end. An action that
-fails as a whole leaves no record of the failure, so that its next attempt, or the next attempt of the job,
-calls again.
+*order*. A success is recorded before it is delivered. Other outcomes are recorded when the action may have
+reacted to them: with its next call, or with its end. If an action fails, its failure is not recorded. So its
+next attempt, or the next attempt of the job, makes the call again.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from flink_agents.runtime.journal.records import (
 from flink_agents.runtime.serde.codec import ValueCodec
 
 CANCELLED: dict[str, Any] = {"type": "", "message": "cancelled", "args": None}
-"""What journals with flat numbers have as the error of a call that the action itself cancelled."""
+"""The error that journals with flat numbers have for a call that the action itself cancelled."""
 
 _OF_TASK = "\x00"
-"""Stands in the step of a record between the execution of the action and its task."""
+"""Separates the path of the execution from the task, in the ``step`` of a record."""
 
 
 class Number(NamedTuple):
-    """What distinguishes an outcome from the others of its execution.
+    """The number of an outcome within its execution.
 
     Attributes:
         kind: ``RecordKind.CALL``, or ``RecordKind.WAIT``.
-        task: The task that waits, by the way to it.
-        nth: How many calls, or other waits, of that task came before it.
+        task: The path of the task that waits.
+        nth: The number of earlier calls, or other waits, of that task.
     """
 
     kind: RecordKind
@@ -57,25 +56,25 @@ Outcome: TypeAlias = CallRecord | WaitRecord
 
 
 def step_name(step: str, task: str) -> str:
-    """The step that records of ``task`` have, in the execution ``step``."""
+    """Return the ``step`` of the records of ``task`` in the execution ``step``."""
     return f"{step}{_OF_TASK}{task}" if task else step
 
 
 def task_of(name: str) -> tuple[str, str]:
-    """Execution and task of the step of a record."""
+    """Return execution and task from the ``step`` of a record."""
     step, _, task = name.partition(_OF_TASK)
     return step, task
 
 
 @dataclass(slots=True)
 class StepRecords:
-    """What one execution of an action recorded.
+    """The records of one execution of an action.
 
     Attributes:
         outcomes: Calls and other waits that ended, by number.
         intents: Calls that were about to be made, by number.
-        action: The end of the execution, if it came to it.
-        layout: How its calls are numbered.
+        action: The end of the execution, if it is recorded.
+        layout: The layout of the numbers of its calls.
     """
 
     outcomes: dict[Number, Outcome] = field(default_factory=dict)
@@ -84,18 +83,18 @@ class StepRecords:
     layout: int = TASK_NUMBERS
 
     def in_order(self) -> list[tuple[Number, Outcome]]:
-        """The outcomes that are delivered, in their order."""
+        """Return the outcomes that are delivered, in order."""
         delivered = [one for one in self.outcomes.items() if not is_cancelled(one[1])]
         return sorted(delivered, key=lambda one: one[1].order)
 
 
 def is_cancelled(outcome: Outcome) -> bool:
-    """Whether an outcome never comes: the action cancelled the call."""
+    """Return True if an outcome is never delivered, because the action cancelled the call."""
     return isinstance(outcome, CallRecord) and outcome.error == CANCELLED
 
 
 def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepRecords]:
-    """What the steps of a run recorded, of the records of that run in the order of their append."""
+    """Return the records of each execution of a run, from the run's records in the order of their append."""
     steps: dict[str, StepRecords] = {}
     layout = TASK_NUMBERS
     for record in records:
@@ -125,17 +124,17 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     return steps
 
 
-# Not frozen: that would make it three times as dear, for each call.
+# Not frozen: that would make each call three times as expensive.
 @dataclass(slots=True)
 class Call:
-    """One durable call of an execution; nobody changes it.
+    """One durable call of an execution. It does not change.
 
     Attributes:
         number: Its number.
-        identity: What is called.
-        recorded: How it ended when it was made before; None where it was not.
-        begun: Whether it is recorded that it was about to be made.
-        after: What the action had seen when it made the call, and what was not recorded then.
+        identity: Its function and arguments.
+        recorded: Its outcome if it was made before; else None.
+        begun: True if an intent is recorded, so that it may have taken effect.
+        after: The outcomes that the action had seen before the call and that were not recorded then.
     """
 
     number: Number
@@ -156,13 +155,13 @@ class Call:
 
 
 class Mismatch(Exception):
-    """A replay asks for something else than was recorded.
+    """A replay makes another call, or waits for something else, than was recorded.
 
     Args:
         number: Number of the call, or of the other wait.
-        recorded: What was recorded under it; None for the end of the execution.
-        asked: What was asked for; None for the end of the execution.
-        flat: Whether the run was recorded by a version that numbered calls without their tasks.
+        recorded: The recorded call or wait; None for the end of the execution.
+        asked: The call or wait that the code makes; None for the end of the execution.
+        flat: True if a version that numbered calls without their tasks recorded the run.
     """
 
     def __init__(
@@ -181,20 +180,20 @@ class Mismatch(Exception):
 
 _NOTHING: Mapping[Number, Outcome] = {}
 _NOTHING_RECORDED = deque[tuple[Number, "Outcome"]]()
-"""Nobody puts anything into it."""
+"""Shared by executions without records. Never add to it."""
 
 
 class CallReplay:
-    """Numbers the outcomes of one execution, and matches them with those that were recorded.
+    """Numbers the outcomes of one execution, and matches them with recorded ones.
 
     Args:
-        records: What an earlier attempt recorded.
+        records: The records of an earlier attempt.
 
     Attributes:
-        ended: What the next outcome has as its place in the order.
-        made: How many calls were made.
-        unrecorded: What was delivered and is no part of the history yet, by number.
-        unsure: What may be recorded or not: its append was cancelled.
+        ended: The place of the next outcome in the order.
+        made: The number of calls so far.
+        unrecorded: Outcomes that were delivered and are not recorded yet, by number.
+        unsure: Outcomes that may or may not be recorded, because their append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
@@ -203,7 +202,7 @@ class CallReplay:
     def __init__(self, records: StepRecords) -> None:
         self._records = records
         self._made: dict[tuple[RecordKind, str], int] = {}
-        # What ends now ends behind all that is recorded, which would wait for it otherwise.
+        # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
         outcomes = records.outcomes
         self.ended = 1 + max(one.order for one in outcomes.values()) if outcomes else 0
         self.unrecorded: dict[Number, Outcome] = {}
@@ -212,24 +211,24 @@ class CallReplay:
         self.made = 0
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
-        """What is recorded, in the order in which it is to be delivered."""
+        """Return the recorded outcomes in the order in which they are delivered."""
         return deque(self._records.in_order()) if self._records.outcomes else _NOTHING_RECORDED
 
     def recorded(self, number: Number) -> Outcome | None:
-        """What was recorded under ``number``; None where nothing was."""
+        """Return the outcome that was recorded under ``number``, or None."""
         return self._records.outcomes.get(number)
 
     def number(self, kind: RecordKind, task: str) -> Number:
-        """The next number of ``task``."""
+        """Assign the next number of ``task``."""
         index = self._made.get((kind, task), 0)
         self._made[kind, task] = index + 1
         return Number(kind, task, index)
 
     def make(self, task: str, identity: CallIdentity) -> Call:
-        """The next call of ``task``.
+        """Assign a number to the next call of ``task``, and match it with its record.
 
         Raises:
-            Mismatch: Another one was recorded under its number.
+            Mismatch: Another call was recorded under its number.
         """
         index = self._made.get((RecordKind.CALL, task), 0)
         self._made[RecordKind.CALL, task] = index + 1
@@ -237,49 +236,49 @@ class CallReplay:
         self.made += 1
         records = self._records
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
-            raise self.refuse(Mismatch(number, None, identity, flat=True))
+            raise self.note_mismatch(Mismatch(number, None, identity, flat=True))
         recorded, intent = records.outcomes.get(number), records.intents.get(number)
         assert not isinstance(recorded, WaitRecord)
         known = recorded.call if recorded is not None else intent
         if known is not None and not known.same(identity):
-            raise self.refuse(Mismatch(number, known, identity))
+            raise self.note_mismatch(Mismatch(number, known, identity))
         after = dict(self.unrecorded) if self.unrecorded else _NOTHING
         return Call(number, identity, recorded, intent is not None, after)
 
     def end(self) -> int:
-        """There is an outcome now; returns its place in the order."""
+        """Return the place in the order for an outcome that has just ended."""
         self.ended += 1
         return self.ended - 1
 
     def seen(self, number: Number, outcome: Outcome) -> None:
-        """The action has seen an outcome of which there is no record."""
+        """Note that the action has seen an outcome that is not recorded."""
         self.unrecorded[number] = outcome
 
     def still_unrecorded(self, after: Mapping[Number, Outcome]) -> dict[Number, Outcome]:
-        """Those of ``after`` of which there is no record even now."""
+        """Return the outcomes of ``after`` that are still not recorded."""
         return {number: outcome for number, outcome in after.items() if number in self.unrecorded}
 
     def take_unsure(self) -> dict[Number, Outcome]:
-        """What may be recorded or not, once."""
+        """Remove and return the outcomes that may or may not be recorded."""
         unsure, self.unsure = self.unsure, {}
         return unsure
 
     def keep(self, recorded: Mapping[Number, Outcome]) -> None:
-        """Outcomes were recorded: further attempts of the execution get the same."""
+        """Note that outcomes were recorded. Further attempts of the execution get the same ones."""
         self._records.outcomes.update(recorded)
         for number in recorded:
             self.unrecorded.pop(number, None)
 
-    def refuse(self, mismatch: Mismatch) -> Mismatch:
+    def note_mismatch(self, mismatch: Mismatch) -> Mismatch:
         """Note a mismatch; returns the first one."""
         self.mismatch = self.mismatch or mismatch
         return self.mismatch
 
     def check_end(self) -> None:
-        """Check that all that was recorded was asked for.
+        """Check that the execution has asked for all recorded outcomes.
 
         Raises:
-            Mismatch: It was not.
+            Mismatch: It has not.
         """
         if self.mismatch is None:
             unread = [
@@ -287,11 +286,11 @@ class CallReplay:
             ]
             if unread:
                 first = min(unread, key=lambda number: self._records.outcomes[number].order)
-                self.mismatch = Mismatch(first, told(self._records.outcomes[first]), None)
+                self.mismatch = Mismatch(first, as_shown(self._records.outcomes[first]), None)
         if self.mismatch is not None:
             raise self.mismatch
 
 
-def told(outcome: Outcome) -> CallIdentity | str:
-    """What was recorded, as a mismatch shows it."""
+def as_shown(outcome: Outcome) -> CallIdentity | str:
+    """Return the recorded call, or the text of the wait, for the error about a mismatch."""
     return outcome.call if isinstance(outcome, CallRecord) else outcome.what

@@ -1,9 +1,9 @@
-"""A store in which one attempt owns the journals of its job, and those of jobs that it succeeds.
+"""A store for one attempt that owns the journals of its job, and those of the jobs that it succeeds.
 
-A store has one owner, who may append as long as nobody else owns its group. So the journals of each
-former job have a store object of their own, opened as an owner of the former job's group when a key of
-it comes for the first time: from then on that job cannot append any more, and as long as it lives,
-or another successor does, this one is refused.
+A store has one owner, who may append as long as no newer owner has its group. So the journals of each former
+job have a store object of their own. It is opened as an owner of the former job's group when the first key of
+that job comes. From then on, the former job cannot append. While it is still running, or another successor
+is, the claim of this job is rejected.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from flink_agents.api.action_state import (
 )
 
 GUARD = "\x00guard"
-"""Journal id of what is only written to learn whether its writer still owns its group; no job has it."""
+"""Id of a journal that is only written to check that its writer still owns its group. No job has this id."""
 
 
 class GroupedStore(ActionStateStore):
-    """Opens one store for each job whose journals the attempt owns, and leads each call to the right one.
+    """Opens one store for each job whose journals the attempt owns, and routes each call to the right one.
 
     Args:
-        own: The store of the job's own journals, and of what belongs to no job; not open yet.
-        make: Makes another one like it.
+        own: The store of the job's own journals, and of everything that belongs to no job; not open yet.
+        make: Creates another store like it.
     """
 
     def __init__(self, own: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
@@ -75,10 +75,10 @@ class GroupedStore(ActionStateStore):
                 raise error
 
     async def claim(self, group: str) -> None:
-        """Become the owner of the journals of a former job; does nothing where this attempt is.
+        """Become the owner of the journals of a former job, unless this attempt is already.
 
         Raises:
-            JobIdentifierInUseError: That job lives, or another successor of it.
+            JobIdentifierInUseError: That job is running, or another successor of it.
         """
         if not self._is_foreign(group) or group in self._others:
             return
@@ -105,11 +105,11 @@ class GroupedStore(ActionStateStore):
         return own is not None and journal_id != own.group and not journal_id.startswith("\x00")
 
     def _of(self, journal: JournalKey) -> ActionStateStore:
-        """Where a journal is read; that of a job which this one does not succeed by its own store."""
+        """Return the store to read a journal from. Journals of unrelated jobs are read from the own store."""
         return self._others.get(journal.journal_id, self._own)
 
     async def _owned(self, journal: JournalKey) -> ActionStateStore:
-        """Where a journal is written."""
+        """Return the store to write a journal to."""
         await self.claim(journal.journal_id)
         return self._of(journal)
 
@@ -117,7 +117,7 @@ class GroupedStore(ActionStateStore):
 
     @override
     def append(self, journal: JournalKey, records: Sequence[Record]) -> CoroutineType[Any, Any, None]:
-        # Almost all journals are the job's own: their appends are those of its store, without a detour.
+        # Almost all journals are the job's own. Their appends go to its store directly.
         if journal.journal_id == self._group or not self._is_foreign(journal.journal_id):
             return self._own.append(journal, records)
         return self._append_owned(journal, records)
@@ -127,10 +127,11 @@ class GroupedStore(ActionStateStore):
 
     @override
     async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        """Prune; the journal of a former job only after it was seen that no later attempt has begun.
+        """Prune. For the journal of a former job, check first that no later attempt of this job has started.
 
-        A later attempt owns the journals of its own job from its begin, and those of former jobs when
-        it needs them: until then, they do not say that this attempt's knowledge of checkpoints is stale.
+        A later attempt claims the journals of its own job at its start, and those of former jobs when it
+        needs them. So until then, these journals do not show that this attempt's knowledge of checkpoints is
+        stale.
         """
         store = await self._owned(journal)
         if store is not self._own:
@@ -138,10 +139,10 @@ class GroupedStore(ActionStateStore):
         await store.prune(journal, through_seq)
 
     async def _see_that_own(self) -> None:
-        """Write something of no use, which is refused where a later attempt has begun."""
+        """Write a record that the store rejects if a later attempt has started."""
         former = self._guard
         if former is not None and not former.done():
-            # That one may have been answered before the caller learned what it knows.
+            # That write may have succeeded before the caller learned of its checkpoint, so it proves nothing.
             await asyncio.wait([former])
         if self._guard is None or self._guard is former:
             self._guard = asyncio.create_task(self._write_guard())

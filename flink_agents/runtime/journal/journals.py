@@ -1,4 +1,4 @@
-"""The journals of all keys of a subtask, and the store behind them."""
+"""The journals of all keys of a subtask, and their store."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from flink_agents.runtime.retention.shared_values import SharedValues
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
-MAX_SETTLED = 100_000
-"""Of how many keys it is known that nothing recorded is left to be run. Of others, the store is asked."""
+MAX_REPLAYED = 100_000
+"""The most keys that are remembered as fully replayed. For other keys, the store is asked."""
 
 _log = bounded_logger("flink_agents.durable")
 
 
 class KeyJournal(NamedTuple):
-    """Where the records of one key are. Its actor keeps it, so that nobody looks it up again.
+    """The journal of one key. Its actor holds it, so that it is looked up once.
 
     Attributes:
-        store: The store that has them: the own one, unless they may belong to a former job.
+        store: The store that has the records: the job's own one, unless they may belong to a former job.
         key: The journal in it.
     """
 
@@ -42,26 +42,27 @@ class KeyJournal(NamedTuple):
 
 
 class Journals:
-    """Gives the journals of all keys of a subtask.
+    """The journals of all keys of a subtask.
 
     Args:
         store: The store; not open yet.
-        owner: Who appends.
+        owner: The owner of the records.
         codec: Encodes records.
         plan: The agent's plan.
-        on_plan_change: What happens where another plan recorded a run.
-        make: Makes further stores like ``store``, for journals of jobs that this one succeeds.
-        pruner: Removes records that no checkpoint can ask for; None where nothing does.
-        on_call: Told of each durable call, by its ``ActionRun``, before anything else happens; for
-            debugging, or None.
+        on_plan_change: The policy if another plan recorded a run.
+        make: Creates further stores like ``store``, for journals of jobs that this one succeeds.
+        pruner: Removes records that no checkpoint needs; None if nothing is removed.
+        on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
+            debugging,
+            or None.
 
     Attributes:
-        store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and
-            may still ask for it.
+        store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and may still
+            read it.
         plan: Fingerprint of the agent's plan.
-        values: What many runs have in common.
-        on_call: See above.
-        pruner: See above.
+        values: Values that many runs share.
+        on_call: Called with each durable call; for debugging, or None.
+        pruner: Removes records that no checkpoint needs; None if nothing is removed.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Journals:
         pruner: Pruner | None = None,
         on_call: Callable[[Any, Call], None] | None = None,
     ) -> None:
-        # Almost all journals are the job's own: they go to its store without a detour.
+        # Almost all journals are the job's own. They use its store directly.
         self._own, self._group = store, owner.group
         self.store = store = store if make is None else GroupedStore(store, make)
         self.store_id = ""
@@ -86,15 +87,15 @@ class Journals:
         self._plans = Plans(store, plan, on_plan_change)
         self.plan = plan.fingerprint
         self.values = SharedValues(store, codec)
-        self._settled: Recent[JournalKey] = Recent(MAX_SETTLED)
+        self._replayed: Recent[JournalKey] = Recent(MAX_REPLAYED)
         self._name = "", f"/{plan.name}"
-        # Overtaken runs of keys whose other runs are settled.
-        self._kept: dict[JournalKey, RecordedRuns] = {}
+        # Skipped runs of keys whose other runs were replayed.
+        self._skipped: dict[JournalKey, RecordedRuns] = {}
         self.on_call = on_call
         self.pruner = pruner
 
     async def open(self) -> None:
-        """Open the store; from then on no other attempt of the subtask can append."""
+        """Open the store. From then on no other attempt of the subtask can append."""
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
         plans = await self.store.plans()
@@ -113,14 +114,14 @@ class Journals:
     def adopt(self, head: Head) -> None:
         """Let a key whose runs were recorded in a copied store continue with the copy.
 
-        Positions in the other store mean nothing here, so all records of the key are read. If the first run
-        of a key is in flight, its head does not say which store its position belongs to.
+        Positions in the original store mean nothing here, so all records of the key are read. If the first
+        run of a key is in flight, its head does not name the store of its position.
         """
         if head.store in self._copied or (self._copied and head.store is None):
             head.move(self.store_id)
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
-        """The journal of a key. Agents of one job have journals of their own."""
+        """Return the journal key of a key. Each agent of a job has journals of its own."""
         known, name = self._name
         if known != journal_id:  # almost all keys share one text
             name = journal_name(journal_id, self._agent)
@@ -128,26 +129,26 @@ class Journals:
         return JournalKey(name, key_text)
 
     def of_key(self, journal_id: str, key_text: str) -> KeyJournal:
-        """The journal of a key, with the store that has it."""
+        """Return the journal of a key, with the store that has it."""
         known, name = self._name
         if known != journal_id:
             name = self.key(journal_id, key_text).journal_id
         return KeyJournal(self._own if name == self._group else self.store, JournalKey(name, key_text))
 
     def may_have(self, journal_id: str, key_text: str, marker: bytes | None, pending: bool) -> bool:
-        """Whether runs of the key may have been recorded by an earlier attempt. For any thread.
+        """Return True if an earlier attempt may have recorded runs of the key. For any thread.
 
         Args:
             journal_id: Identity of the job that the key's runs belong to.
             key_text: The key.
-            marker: Where its records can lie, as state says; None where it does not.
-            pending: Whether inputs of it wait in state.
+            marker: The position before its records, from state; None if state has none.
+            pending: True if inputs of it wait in state.
         """
         store, journal = self.of_key(journal_id, key_text)
-        return journal not in self._settled.things and store.may_have(journal, marker, pending)
+        return journal not in self._replayed.things and store.may_have(journal, marker, pending)
 
     def marker(self, journal_id: str, key_text: str) -> bytes:
-        """Before what is recorded of the key from now on. For any thread."""
+        """Return the position before all records of the key from now on. For any thread."""
         store, journal = self.of_key(journal_id, key_text)
         return store.recovery_marker(journal)
 
@@ -161,28 +162,28 @@ class Journals:
         overtaken: Collection[int] = (),
         origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
-        """The recorded runs of the key from number ``from_seq`` on, and those that were overtaken.
+        """Return the recorded runs of the key from number ``from_seq`` on, with those that were skipped.
 
         Args:
             journal_id: Identity of the job that the key's runs belong to.
             key_text: The key.
             from_seq: The first number; None for all that the store has of the key.
-            marker: Where its records can lie, as state says; None where it does not.
-            pending: Whether inputs of it wait in state.
-            overtaken: Numbers of those that were overtaken.
+            marker: The position before its records, from state; None if state has none.
+            pending: True if inputs of it wait in state.
+            overtaken: Numbers of the runs that were skipped, because their inputs did not come in time.
             origins: Jobs that this one is a fork of, if they may have recorded something for those inputs.
 
         Raises:
-            RecordsPrunedError: They were pruned: state is older than what the store keeps.
-            PlanChangedError: They are of another plan, and the policy is to refuse.
-            JobIdentifierInUseError: They belong to a job that lives.
+            RecordsPrunedError: They were pruned: state is older than the records in the store.
+            PlanChangedError: They are of another plan, and the policy is to fail.
+            JobIdentifierInUseError: They belong to a job that is running.
         """
         journal = self.key(journal_id, key_text)
-        kept = self._kept.get(journal)
-        if kept is not None:
-            for seq in kept.overtaken - set(overtaken):
-                kept.give_up(seq)
-            return kept
+        skipped = self._skipped.get(journal)
+        if skipped is not None:
+            for seq in skipped.overtaken - set(overtaken):
+                skipped.give_up(seq)
+            return skipped
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
         await self.store.rebuild(journal, marker, pending)
@@ -204,10 +205,10 @@ class Journals:
     async def _inherit(
         self, journal: JournalKey, from_seq: int | None, origins: Sequence[Origin]
     ) -> list[Record]:
-        """Copy into an empty journal what one of its origins recorded, and return it.
+        """Copy the records of one of its origins into an empty journal, and return them.
 
-        All at once, where a store takes it so: what the origin records from now on concerns nobody here,
-        and as soon as the journal has a record, nobody looks at the origin again.
+        The copy is one append if the store allows that. Later records of the origin do not matter here: once
+        the journal has a record, the origin is never read again.
         """
         for origin in origins:
             source = self.key(origin.journal_id, journal.key)
@@ -216,8 +217,8 @@ class Journals:
                 found = inherited(self.codec, await self.store.scan(source, from_seq), origin)
             except (RecordsPrunedError, StoreMismatchError) as error:
                 _log.warning(
-                    "inputs that were in flight begin anew: of what job %s recorded for them, "
-                    "nothing is left here: %s",
+                    "inputs that were in flight start again, because the records of job %s for them are "
+                    "not available here: %s",
                     origin.journal_id,
                     error.message,
                 )
@@ -229,43 +230,44 @@ class Journals:
         return []
 
     async def keeps_records(self, journal_id: str, key_text: str) -> bool:
-        """Whether the store has records of the key, of whatever attempt."""
+        """Return True if the store has records of the key, of any attempt."""
         journal = self.key(journal_id, key_text)
         await self.store.rebuild(journal, None, True)
         return bool(await self.store.scan(journal))
 
     def left(self, journal_id: str, key_text: str, runs: RecordedRuns) -> None:
-        """Note which runs of a key are left to be run, after some were. For any thread.
+        """Note which recorded runs of a key are still to be replayed. For any thread.
 
-        Those that were overtaken are kept: their inputs may come when nobody has them in memory.
+        Skipped runs stay in memory: their inputs may come when the key has no actor.
         """
         journal = self.key(journal_id, key_text)
         if runs and runs.first is None:
-            self._kept[journal] = runs
+            self._skipped[journal] = runs
         elif not runs:
-            self._kept.pop(journal, None)
+            self._skipped.pop(journal, None)
         if runs.first is None:
-            self.settle(journal_id, key_text)
+            self.mark_replayed(journal_id, key_text)
 
-    def settle(self, journal_id: str, key_text: str) -> None:
-        """Note that nothing which an earlier attempt recorded for the key is left to be run."""
-        self._settled.add(self.key(journal_id, key_text))
+    def mark_replayed(self, journal_id: str, key_text: str) -> None:
+        """Note that all recorded runs of the key were replayed."""
+        self._replayed.add(self.key(journal_id, key_text))
 
-    def unsettle(self, journal_id: str, key_text: str) -> None:
-        """Note that runs of a key which were chosen are not run: what is recorded of them is read again."""
+    def unmark_replayed(self, journal_id: str, key_text: str) -> None:
+        """Note that runs of a key were chosen but not replayed. Their records are read again."""
         journal = self.key(journal_id, key_text)
-        self._kept.pop(journal, None)
-        self._settled.discard(journal)
+        self._skipped.pop(journal, None)
+        self._replayed.discard(journal)
 
     def committed(self, journal_id: str, key_text: str, through_seq: int, runs: int) -> None:
-        """Note that only a restore can ask for the runs of a key up to ``through_seq``. For Flink's thread.
+        """Note that only a restore can need the runs of a key up to ``through_seq``. For Flink's task thread.
 
         Args:
             journal_id: Identity of the job that the key's runs belong to.
             key_text: The key.
             through_seq: The last of them.
-            runs: How many of them with records were committed since this was last called for the key;
-                0 where they are those of the checkpoint that the job was restored from.
+            runs: The number of runs with records that were committed since the last call for the key; 0 for
+                the runs of
+                the checkpoint that the job was restored from.
         """
         if self.pruner is None:
             return
@@ -277,14 +279,14 @@ class Journals:
 
 
 def check_store(journals: Journals | None, store_id: str) -> None:
-    """Check that the runs of a key were recorded in the store at hand.
+    """Check that the runs of a key were recorded in the present store.
 
     Args:
-        journals: What is at hand; None where there is no store.
-        store_id: Id of the store that state names.
+        journals: The present journals; None if there is no store.
+        store_id: Id of the store, from state.
 
     Raises:
-        StoreMismatchError: They were not: what they did would be done again.
+        StoreMismatchError: They were not, so their effects would be repeated.
     """
     found = journals.store_id if journals is not None else "no store"
     if found != store_id:

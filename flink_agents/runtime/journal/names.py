@@ -1,8 +1,8 @@
-"""Names of journals: which job and which agent a journal belongs to, in one text.
+"""Names of journals: the job and the agent that a journal belongs to, in one string.
 
-The name is the ``journal_id`` of a store, and the group in which owners of journals exclude each
-other. It is ``job/agent``, which can be split at the last slash, as long as the name of the agent has
-none. One that has is written by its length: no two pairs of names give the same text.
+The name is the ``journal_id`` of a store, and the group whose owners exclude each other. It is ``job/agent``,
+which can be split at the last slash, if the name of the agent has no slash. If it has one, the parts are
+written with their length. So no two pairs of names give the same string.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SIZED = re.compile(r"([0-9]+):", re.ASCII)
 
 
 def journal_name(job: str, agent: str) -> str:
-    """The name of the journals of an agent in a job.
+    """Return the name of the journals of an agent in a job.
 
     Args:
         job: Identity of the job: its ``job-identifier``, or Flink's id at the first start.
@@ -22,20 +22,20 @@ def journal_name(job: str, agent: str) -> str:
     """
     if "/" not in agent:
         return f"{job}/{agent}"
-    # Without a slash, so that it is none of the above.
+    # This form has no slash, so it differs from all names above.
     job, agent = _escaped(job), _escaped(agent)
     return f"{len(job)}:{job}:{agent}"
 
 
 def split_journal_name(name: str) -> tuple[str, str]:
-    """Job and agent of which ``name`` is the name; a text of another origin counts as a job."""
+    """Return job and agent of a journal name. A string of another origin counts as a job."""
     if "/" in name:
         job, _, agent = name.rpartition("/")
         return job, agent
     sized = _SIZED.match(name)
     if sized is not None:
         begin = sized.end()
-        # No name is as long as a number with so many digits says; int() refuses even longer ones.
+        # No name is longer than 9 digits can express, and int() rejects very long numbers.
         end = begin + int(sized[1][:9])
         job, agent = _plain(name[begin:end]), _plain(name[end + 1 :])
         if journal_name(job, agent) == name:
@@ -44,7 +44,7 @@ def split_journal_name(name: str) -> tuple[str, str]:
 
 
 def is_flink_job_id(text: str) -> bool:
-    """Whether ``text`` may be Flink's id of a job, and so no ``job-identifier``."""
+    """Return True if ``text`` may be Flink's id of a job, and so is no ``job-identifier``."""
     return _FLINK_ID.fullmatch(text) is not None
 
 

@@ -1,13 +1,12 @@
-"""Which input belongs to which recorded run.
+"""The order in which inputs of a key run, while it has recorded runs.
 
-After a restart Flink brings the inputs of a key again, but where they come from several upstream
-subtasks not always in the same order. What was recorded belongs to its own input: the next
-recorded run waits for the input whose digest its header has. An input that no header knows had
-recorded nothing, and takes the numbers that are free before the next recorded run, or those
-behind the last one.
+After a restart, Flink sends the inputs of a key again. If they come from several upstream subtasks, their
+order may differ. Records belong to their own input. So the next recorded run waits for the input whose digest
+is in its header. An input without a header had no records. It gets a free number before the next recorded
+run, or after the last one.
 
-A recorded run whose input does not come in time is *overtaken*: runs behind it go on. It keeps its
-number and its records, and is run when its input comes.
+If the input of a recorded run does not come in time, the run is *skipped* (``overtaken`` in code and state):
+later runs go first. It keeps its number and its records, and runs when its input comes.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from flink_agents.runtime.serde.codec import ValueCodec
 
 
 class RecordedRuns:
-    """The recorded runs of a key that were not run again yet.
+    """The recorded runs of a key that were not replayed yet.
 
     Args:
         codec: Reads headers.
-        records: Of all runs from the first on that is not committed, and of those that were overtaken.
-        overtaken: Numbers of the runs that others have overtaken.
+        records: Records of all runs from the first that is not committed on, and of those that were skipped.
+        overtaken: Numbers of the runs that were skipped.
     """
 
     def __init__(self, codec: ValueCodec, records: Iterable[Record], overtaken: Iterable[int] = ()) -> None:
@@ -52,30 +51,30 @@ class RecordedRuns:
 
     @property
     def first(self) -> int | None:
-        """Sequence number of the run that waits for its input, before all others; None where none does."""
+        """Sequence number of the first run that waits for its input; None if none does."""
         return self._awaited[0] if self._awaited else None
 
     def begin_of(self, seq: int) -> int:
-        """With which number the incarnation of the key began that a run belongs to."""
+        """Return the first sequence number of the key's generation that a run belongs to."""
         return self._begins.get(seq, 0)
 
     @property
     def awaited(self) -> Iterable[int]:
-        """Sequence numbers of the runs that wait for their inputs, in order; not those overtaken."""
+        """Sequence numbers of the runs that wait for their inputs, in order, without skipped ones."""
         return self._awaited
 
     @property
     def overtaken(self) -> frozenset[int]:
-        """Sequence numbers of the runs that others have overtaken."""
+        """Sequence numbers of the runs that were skipped."""
         return frozenset(self._overtaken)
 
     @property
     def runs(self) -> Iterable[Sequence[Record]]:
-        """The records of each run, also of those that others have overtaken."""
+        """The records of each run, with those that were skipped."""
         return self._records.values()
 
     def is_overtaken(self, seq: int) -> bool:
-        """Whether others have overtaken that run."""
+        """Return True if that run was skipped."""
         return seq in self._overtaken
 
     @property
@@ -84,7 +83,7 @@ class RecordedRuns:
         return self._plans.values()
 
     def claim(self, digest: bytes) -> int | None:
-        """The first run whose input has that digest and has not come yet: now it has come."""
+        """Return the first run whose input has that digest and has not come yet. From now on, it has come."""
         unclaimed = self._unclaimed.get(digest)
         if not unclaimed:
             return None
@@ -94,13 +93,13 @@ class RecordedRuns:
         return seq
 
     def overtake(self, seqs: Iterable[int]) -> None:
-        """Note that others have overtaken the first awaited runs: all of ``seqs``, in order."""
+        """Note that the first awaited runs are skipped: all of ``seqs``, in order."""
         for seq in seqs:
             assert self._awaited.popleft() == seq
             self._overtaken.add(seq)
 
     def take(self, seq: int) -> list[Record]:
-        """The records of a run, which is run now; none where nothing was recorded."""
+        """Remove and return the records of a run that starts now; empty if it has none."""
         records = self._records.pop(seq, [])
         if self._awaited and self._awaited[0] == seq:
             self._awaited.popleft()
@@ -108,7 +107,7 @@ class RecordedRuns:
         return records
 
     def resume(self, seq: int) -> list[Record]:
-        """The records of a run that was suspended, whose input is known without them."""
+        """Remove and return the records of a suspended run. Its input is known from state."""
         if seq in self._digests:
             unclaimed = self._unclaimed.get(self._digests[seq])
             if unclaimed is not None and seq in unclaimed:
@@ -116,7 +115,7 @@ class RecordedRuns:
         return self.take(seq)
 
     def give_up(self, seq: int) -> bool:
-        """Forget an overtaken run; False where its input has come."""
+        """Drop a skipped run; returns False if its input has come."""
         unclaimed = self._unclaimed.get(self._digests.get(seq, b""), ())
         if seq in self._digests and seq not in unclaimed:
             return False
@@ -129,12 +128,12 @@ class RecordedRuns:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """Which input runs next.
+    """The input that runs next.
 
     Attributes:
         number: Its number among the inputs of the key that wait.
         seq: Sequence number of its run.
-        overtakes: Recorded runs that it overtakes.
+        overtakes: Recorded runs that are skipped for it.
     """
 
     number: int
@@ -143,17 +142,17 @@ class NextRun:
 
 
 class InputOrder:
-    """The order in which the inputs of a key run, as long as it has recorded runs.
+    """The order in which the inputs of a key run, while it has recorded runs.
 
-    Each input is looked at once, in the order of arrival, and only its number is kept.
+    Each input is examined once, in the order of arrival. Only its number is stored.
 
     Args:
         recorded: The recorded runs.
         first: Number of the first input that waits.
 
     Attributes:
-        recorded: See above.
-        looked: Number of the first input that was not looked at.
+        recorded: The recorded runs.
+        looked: Number of the first input that was not examined.
     """
 
     __slots__ = ("_came", "_cursor", "_late", "_skipped", "looked", "recorded")
@@ -161,24 +160,24 @@ class InputOrder:
     def __init__(self, recorded: RecordedRuns, first: int) -> None:
         self.recorded = recorded
         self.looked = first
-        # Of each recorded run whose input has come the number of that input.
+        # The number of the input of each recorded run whose input has come.
         self._came: dict[int, int] = {}
-        # Overtaken runs whose inputs have come.
+        # Skipped runs whose inputs have come.
         self._late: deque[int] = deque()
-        # All inputs from here on that were looked at are no recorded ones, but those of these ranges.
+        # Examined inputs from the cursor on belong to no recorded run, except in the ranges of `_skipped`.
         self._cursor = first
         self._skipped: deque[list[int]] = deque()
 
     @property
     def drained(self) -> bool:
-        """Whether the order is that of arrival from here on."""
+        """True if inputs run in the order of arrival from here on."""
         return not self.recorded and self._unknown() is None
 
     def look(self, digest: bytes | None) -> None:
-        """Take the next input into account.
+        """Examine the next input.
 
         Args:
-            digest: Its digest; None where it was committed before older ones, and is gone.
+            digest: Its digest; None if it was committed before older inputs, and is gone.
         """
         number = self.looked
         self.looked += 1
@@ -194,11 +193,11 @@ class InputOrder:
                 self._skipped.append([number, number + 1])
 
     def next(self, next_seq: int, waiting: bool) -> NextRun | None:
-        """Which of the inputs that were looked at runs next; None where all have to wait.
+        """Choose the examined input that runs next; None if all have to wait.
 
         Args:
             next_seq: The next number that was not used.
-            waiting: Whether a recorded run may still wait for its input.
+            waiting: True if a recorded run may still wait for its input.
         """
         if self._late:
             return NextRun(self._came[self._late[0]], self._late[0])
@@ -209,7 +208,7 @@ class InputOrder:
             # A run without records came before the recorded one, which may have seen what it wrote.
             if unknown is not None:
                 return NextRun(unknown, next_seq)
-            # Of a key that was forgotten in between, no run lies between two incarnations.
+            # If the key expired in between, there are no runs between its two generations.
             if self.recorded.begin_of(first) > next_seq and first in self._came:
                 return NextRun(self._came[first], first)
         elif first in self._came:
@@ -217,7 +216,7 @@ class InputOrder:
         return None if waiting else self._overtaking(next_seq, unknown)
 
     def take(self, choice: NextRun) -> list[Record]:
-        """Let an input run; returns what was recorded of its run."""
+        """Let an input run; returns the records of its run."""
         self.recorded.overtake(choice.overtakes)
         if self._came.pop(choice.seq, None) is None:
             self._cursor = choice.number + 1
@@ -226,13 +225,13 @@ class InputOrder:
         return self.recorded.take(choice.seq)
 
     def _unknown(self) -> int | None:
-        """The oldest input of no recorded run."""
+        """Return the oldest examined input that belongs to no recorded run."""
         while self._skipped and self._skipped[0][0] <= self._cursor:
             self._cursor = max(self._cursor, self._skipped.popleft()[1])
         return self._cursor if self._cursor < self.looked else None
 
     def _overtaking(self, next_seq: int, unknown: int | None) -> NextRun | None:
-        """The input of the next recorded run does not come: others go on, those that are known first."""
+        """Return the next input if that of the next recorded run does not come. Recorded runs go first."""
         overtakes = list[int]()
         for seq in self.recorded.awaited:
             if seq in self._came:

@@ -1,9 +1,9 @@
-"""What becomes of keys whose state was written by another job than the one at hand.
+"""Keys whose state was written by another job: decides if this job may continue them.
 
-State says to which job the runs of a key belong. A job without ``job-identifier`` that starts from the
-state of another one without is its successor: it goes on with the journals of that job, as their
-owner. Where one of the two has a name, somebody has to say what is meant: a job beside the other one
-(*fork*), which writes journals of its own, or the other one under a new name (*adopt*).
+State names the job that the runs of a key belong to. A job without ``job-identifier`` that starts from the
+state of another one without it is its successor: it continues the journals of that job, as their owner. If
+one of the two has a name, you have to choose: a second job beside the other one (*fork*), which writes
+journals of its own, or the other job under a new name (*adopt*).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = bounded_logger("flink_agents.durable")
 
 
 class Origin(NamedTuple):
-    """A job of which a fork has taken over a key.
+    """A job from which a fork has taken over a key.
 
     Attributes:
         journal_id: Identity of that job.
-        marker: Where its runs of the key that were not committed can have records; None: anywhere.
-        inputs: Digests of the inputs that waited in state then, and how often each did.
+        marker: The position before the records of its runs that were not committed; None for anywhere.
+        inputs: Digests of the inputs that waited in state at that time, each with its count.
     """
 
     journal_id: str
@@ -44,7 +44,7 @@ class OtherJobs:
     """Decides on keys whose state another job has written.
 
     Args:
-        config: Options of the job at hand.
+        config: Options of the present job.
         job_id: Its identity.
     """
 
@@ -54,15 +54,15 @@ class OtherJobs:
         self._policy = OnJobChange(config.get(AgentOptions.ON_JOB_CHANGE))
 
     def admit(self, head: Head, key_text: str, store_id: str) -> None:
-        """Check that this job may go on with a key; the head becomes that of a fork where it is one.
+        """Check that this job may continue a key. If this job is a fork, the head is changed accordingly.
 
         Args:
-            head: The key's head, as state has it.
+            head: The key's head, from state.
             key_text: The key.
-            store_id: Id of the store at hand.
+            store_id: Id of the present store.
 
         Raises:
-            JobIdentifierMismatchError: It may not, as long as nobody says how.
+            JobIdentifierMismatchError: It may not, unless an option allows it.
         """
         if head.journal_id == self._job_id or self._policy is OnJobChange.ADOPT:
             return
@@ -71,7 +71,7 @@ class OtherJobs:
                 if head.has_pending:
                     _log.warning(
                         "job %s records in another store than job %s did: inputs of key %r that were in "
-                        "flight begin anew",
+                        "flight start again",
                         self._job_id,
                         head.journal_id,
                         decode_key(key_text),
@@ -87,18 +87,18 @@ class OtherJobs:
         same = "no job-identifier" if is_flink_job_id(other) else f"the job-identifier {other!r}"
         return JobIdentifierMismatchError(
             f"the state of key {decode_key(key_text)!r} was written by another job, "
-            "and nobody says whether this one goes on with its journals",
+            "and no option lets this job continue its journals",
             expected=f"{same}, or the option {AgentOptions.ON_JOB_CHANGE.key}",
             found=f"state of {known}, and {own} here",
-            fix=f"to go on as the same job, give it {same}; for a job beside the other one, which records "
+            fix=f"to continue as the same job, give it {same}; for a job beside the other one, which records "
             f"for itself, set {AgentOptions.ON_JOB_CHANGE.key} to 'fork' and job-identifier to a text of its "
-            f"own; to go on with the other job's journals under a new name, after its end, set "
+            f"own; to continue the other job's journals under a new name, after its end, set "
             f"{AgentOptions.ON_JOB_CHANGE.key} to 'adopt'",
         )
 
 
 def origins_of(head: Head, pending: MapSlot[int]) -> list[Origin]:
-    """Other jobs that may have recorded something for inputs of a key, each with those inputs."""
+    """Return the other jobs that may have recorded something for inputs of a key, each with those inputs."""
     found: list[Origin] = []
     for journal_id, marker, before in head.origins:
         waiting = map(pending.get, range(head.first_pending, before))
@@ -108,14 +108,14 @@ def origins_of(head: Head, pending: MapSlot[int]) -> list[Origin]:
 
 
 def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> list[Record]:
-    """The records of runs that a fork takes over from its origin.
+    """Return the records of runs that a fork takes over from its origin.
 
-    Those are runs whose inputs waited in state: what the origin recorded besides, it recorded for
-    inputs behind the savepoint. Their identity stays that of the origin, which services may know.
+    These are runs whose inputs waited in state. Other records of the origin belong to inputs after the
+    savepoint. The runs keep the identity of the origin, which services may know.
 
     Args:
         codec: Reads headers.
-        records: What the origin recorded from the first run on that was not committed, by run.
+        records: The origin's records from its first uncommitted run on, by run.
         origin: The origin.
     """
     known = list(records)
@@ -131,7 +131,7 @@ def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> l
 
 
 def _of_origin(record: Record, journal_id: str) -> Record:
-    """A record as a fork keeps it: the header says whose run it is, in the place of a step."""
+    """Return a record for the journal of a fork. In a header, ``step`` is the job that the run belongs to."""
     return record._replace(step=record.step or journal_id) if _is_header(record) else record
 
 
@@ -140,5 +140,5 @@ def _is_header(record: Record) -> bool:
 
 
 def identity_of(records: Iterable[Record]) -> str | None:
-    """The identity of the job that a recorded run belongs to; None for that of its journal."""
+    """Return the identity of the job that a recorded run belongs to; None for the job of its journal."""
     return next((record.step for record in records if _is_header(record) and record.step), None)

@@ -1,7 +1,7 @@
-"""What changed between the plan that recorded runs and the one that is to go on with them.
+"""Compares the plan that recorded runs with the present plan.
 
-Each run's header has the fingerprint of its plan. What that covers is kept in the store, once per
-plan, so that a later plan can be compared with it part by part.
+Each run's header has the fingerprint of its plan. The parts that the fingerprint covers are in the store,
+once per plan, so a later plan can be compared with them part by part.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from flink_agents.plan import AgentPlan
 
 
 class Plans:
-    """The plans that a store knows.
+    """The plans in a store.
 
     Args:
         store: The store.
         plan: The present plan.
-        policy: What happens where another plan recorded a run.
+        policy: The policy if another plan recorded a run.
     """
 
     def __init__(self, store: ActionStateStore, plan: AgentPlan, policy: OnPlanChange) -> None:
@@ -34,7 +34,7 @@ class Plans:
         self._changes: dict[str, list[str]] = {}
 
     async def remember(self) -> None:
-        """Keep the present plan, if it is not there."""
+        """Store the present plan if it is not there."""
         data = json.dumps(self._parts, sort_keys=True).encode()
         await self._store.remember_plan(self.fingerprint, data)
 
@@ -42,10 +42,10 @@ class Plans:
         """Check that the policy lets the present plan continue a run of another one.
 
         Args:
-            fingerprint: That of the plan that recorded the run.
+            fingerprint: Fingerprint of the plan that recorded the run.
 
         Raises:
-            PlanChangedError: The policy is to refuse.
+            PlanChangedError: The policy is to fail.
         """
         if fingerprint == self.fingerprint or self._policy is not OnPlanChange.FAIL:
             return
@@ -63,16 +63,16 @@ class Plans:
 
 
 def check_actions(agent: str, known: Container[str], first: Container[str], steps: Iterable[str]) -> None:
-    """Check that an agent still has the actions that a run recorded something of.
+    """Check that an agent still has the actions that a run has records of.
 
     Args:
         agent: The name of the agent.
         known: The names of its actions.
-        first: The names of those that take the event which the run began with.
-        steps: The paths of the executions that recorded something.
+        first: The names of the actions that handle the event which the run started with.
+        steps: The paths of the executions with records.
 
     Raises:
-        PlanChangedError: It lacks some, or they take other events.
+        PlanChangedError: It lacks some, or they handle other events.
     """
     ways = [[part.partition("[")[0] for part in step.split("/")] for step in steps]
     lost = sorted({name for way in ways for name in way if name not in known})
@@ -95,7 +95,7 @@ def check_actions(agent: str, known: Container[str], first: Container[str], step
 
 
 def give_back(what: str) -> str:
-    """Return what to do about a run that the present code cannot continue."""
+    """Return advice for a run that the present code cannot continue."""
     return (
         f"give {what}, or finish these runs with the former code; with on_error = 'dead-letter' on the "
         "agent, such a run ends as a dead letter and the job continues"
@@ -103,7 +103,7 @@ def give_back(what: str) -> str:
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two plans, in words; by the parts of ``AgentPlan.recovery_parts``."""
+    """Return the differences between two plans, as text; by the parts of ``AgentPlan.recovery_parts``."""
     found: list[str] = []
     for kind in ("actions", "events", "resources"):
         before, after = old.get(kind, {}), new.get(kind, {})

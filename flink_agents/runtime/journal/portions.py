@@ -1,4 +1,4 @@
-"""Splits what is to be recorded into appends that a store takes."""
+"""Splits records into appends that a store accepts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from flink_agents.api.action_state import Record, check_records
 
 FRAME = 64
-"""More bytes than a store keeps of a record besides its data and its step."""
+"""An upper bound for the bytes that a store uses for a record besides its data and its step."""
 
 
 def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
-    """Records in portions of about ``limit`` bytes, in order; mostly there is one.
+    """Return records in portions of about ``limit`` bytes, in order. Usually there is one.
 
-    Failures that go with a success stand before it, in a portion of their own where all of it would be
-    too large: then their history is stored first, as it came about.
+    Failures that go with a success come before it. If all of it is too large, they are in an earlier portion:
+    then their history is stored first, in the order in which it happened.
 
     Args:
-        records: What is to be recorded.
+        records: The records.
         limit: The most bytes of a record.
 
     Raises:

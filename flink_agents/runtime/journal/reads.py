@@ -1,8 +1,8 @@
-"""What a run read of its key's memory, so that a replay reads the same.
+"""The reads of memory of a run, recorded so that a replay reads the same values.
 
-Where memory expires, or runs may come back in another order, a replay would find other memory than the
-first execution did, and make other calls. So what was read goes with each append: each node once, as it
-was before the run. It stands in records of the kind RUN behind the header's, in parts that a store takes.
+If memory expires, or if runs return in another order, a replay would find other memory than the first
+execution and make other calls. So each append includes the reads before it: each node once, as it was before
+the run. They are in records of the kind RUN after the header, in parts that a store accepts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flink_agents.runtime.journal.records import fields_of, with_layout
 from flink_agents.runtime.serde.codec import ValueCodec
 
 Read = tuple[str, "bytes | None | dict[str, bytes]"]
-"""The bytes of a node by its path, None for one that was not there; or of all nodes below a path."""
+"""The bytes of a node by its path, or None if it did not exist; or the bytes of all nodes below a path."""
 
 
 class ReadLog:
-    """What a run read, in order. Any thread of the run adds; the loop looks."""
+    """The reads of a run, in order. Any thread of the run adds to it; the event loop reads it."""
 
     __slots__ = ("_branches", "_nodes", "reads")
 
@@ -42,7 +42,7 @@ class ReadLog:
             self.reads.append((path, nodes))
 
     def know(self, reads: Iterable[Read]) -> None:
-        """Leave out what was recorded before."""
+        """Do not log these reads again: they were recorded before."""
         for path, what in reads:
             if isinstance(what, dict):
                 self._branches.add(path)
@@ -52,7 +52,7 @@ class ReadLog:
 
 
 def overlaid(known: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str, bytes | None]:
-    """Memory as it was when it was read: what was not read is as it is known now."""
+    """Return memory as it was when it was read. Nodes that were not read are as in ``known``."""
     nodes = dict(known)
     for path, what in reads:
         if isinstance(what, dict):
@@ -66,13 +66,13 @@ def overlaid(known: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str,
 
 
 def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, limit: int) -> Iterator[Record]:
-    """Records of what was read.
+    """Yield the records of reads.
 
     Args:
-        codec: Encodes it.
+        codec: Encodes them.
         seq: Sequence number of the run.
-        reads: What was read.
-        first: How much of the run was recorded before.
+        reads: The reads.
+        first: The number of reads that were recorded before.
         limit: The most bytes of a record.
     """
     data = codec.encode([list(read) for read in reads])
@@ -83,7 +83,7 @@ def packed_reads(codec: ValueCodec, seq: int, reads: list[Read], first: int, lim
 
 
 def recorded_reads(codec: ValueCodec, records: Iterable[Record]) -> list[Read]:
-    """What a run read, of all its records. Parts whose end was not stored do not count."""
+    """Return the reads of a run from all its records. Reads whose last part was not stored do not count."""
     reads, parts = list[Read](), b""
     for record in records:
         if record.kind is RecordKind.RUN and record.index > 0:

@@ -1,8 +1,8 @@
-"""What stands in the records of a journal, and its bytes.
+"""The contents of journal records, and their bytes.
 
-The identity of a record (kind, sequence number, step, index) is the store's affair; here is what
-it carries. All bytes are ``codec`` bytes, whose first one is a version, of a list that begins with
-the number of the layout. A field that is added goes to the end, and readers take what they know.
+The store handles the identity of a record (kind, sequence number, step, index). This module handles its data.
+All data is ``codec`` bytes, whose first byte is a version. They contain a list that starts with the number of
+the layout. New fields are added at the end, and readers ignore fields that they do not know.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from flink_agents.runtime.serde.codec import ValueCodec
 _LAYOUT = 1
 
 RECORD_FRAME = 64
-"""More bytes than the numbers of a call's record take, besides its identity, value and error."""
+"""An upper bound for the bytes of a call's record besides its identity, value and error."""
 
 FLAT_NUMBERS = 1
-"""Layout of headers of runs whose calls have one row of numbers, whichever task makes them."""
+"""Layout of headers of runs whose calls share one row of numbers, in whichever task."""
 
 TASK_NUMBERS = 2
 """Layout of headers of runs whose calls are numbered within the task that makes them."""
 
 
 SIGNAL, TIMEOUT, END, DEADLINE = "signal", "timeout", "end of input", "deadline"
-"""How a durable wait ends: by a signal, by its own time, with the input, or by the deadline of its run."""
+"""The ends of a durable wait: by a signal, by its own time, with the input, or by the deadline of its run."""
 
 
 def input_digest(packed: bytes) -> bytes:
@@ -39,16 +39,16 @@ def input_digest(packed: bytes) -> bytes:
 
 
 class RunHeader(NamedTuple):
-    """Which input a run belongs to.
+    """The header of a run, which binds the run to its input.
 
     Attributes:
         digest: Digest of payload and event time of the input.
-        started_at: Wall-clock time at which the run began, in milliseconds.
+        started_at: Wall-clock time at which the run started, in milliseconds.
         plan: Fingerprint of the agent's plan.
-        input: Encoded pair of the input and its event time, for debugging; None where it is large.
-        memory: Encoded nodes of short-term memory before the run, by path; None where they are large.
-        begin: The first sequence number of the key's incarnation.
-        layout: How calls of the run are numbered: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
+        input: Encoded pair of the input and its event time, for debugging; None if it is large.
+        memory: Encoded nodes of short-term memory before the run, by path; None if they are large.
+        begin: The first sequence number of the key's generation.
+        layout: The layout of the numbers of calls: ``FLAT_NUMBERS`` or ``TASK_NUMBERS``.
     """
 
     digest: bytes
@@ -60,24 +60,24 @@ class RunHeader(NamedTuple):
     layout: int = TASK_NUMBERS
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """The bytes."""
+        """Return the bytes of the header."""
         fields = self.digest, self.started_at, self.plan, self.input, self.memory, self.begin
         return codec.encode([self.layout, *fields])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> RunHeader:
-        """The header of which ``data`` are the bytes."""
+        """Return the header from its bytes."""
         layout, *fields = fields_of(codec, data, 5, layout=True, added=1)
         return cls(*fields, layout=layout)
 
 
 class CallIdentity(NamedTuple):
-    """What was called.
+    """The identity of a call: two calls with the same function and arguments are equal.
 
     Attributes:
-        function: ``module:qualname``, or the name that the author gave.
+        function: ``module:qualname``, or the name that you gave it.
         arguments: Digest of the canonical arguments.
-        request: The arguments as a text for people, bounded; None where it is not kept.
+        request: The arguments as text for people, bounded; None if it was not stored.
     """
 
     function: str
@@ -85,31 +85,31 @@ class CallIdentity(NamedTuple):
     request: str | None = None
 
     def same(self, other: CallIdentity) -> bool:
-        """Whether ``other`` is the same call."""
+        """Return True if ``other`` is the same call."""
         return self.function == other.function and self.arguments == other.arguments
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """The bytes of the record that the call is about to be made."""
+        """Return the bytes of the record that the call is about to be made."""
         return codec.encode([_LAYOUT, self.function, self.arguments, self.request])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallIdentity:
-        """The identity of which ``data`` are the bytes."""
+        """Return the identity from its bytes."""
         return cls(*fields_of(codec, data, 3))
 
 
 class CallRecord(NamedTuple):
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes:
-        call: What was called.
-        value: Encoded value that it returned; None where it raised.
-        error: What it raised, by ``failures.describe``; None where it returned.
-        attempts: How often it was tried.
+        call: The identity of the call.
+        value: Encoded value that it returned; None if it raised.
+        error: Description of its exception, by ``failures.describe``; None if it returned.
+        attempts: The number of attempts.
         ended_at: Wall-clock time at its end, in milliseconds.
-        order: How many outcomes of the execution there were before it.
-        elapsed: Microseconds between the begin of the execution and the end of the call, by the clock
-            that the execution sees.
+        order: The number of outcomes of the execution before it.
+        elapsed: Microseconds from the start of the execution to the end of the call, by the execution's
+            clock.
     """
 
     call: CallIdentity
@@ -121,7 +121,7 @@ class CallRecord(NamedTuple):
     elapsed: int = 0
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """The bytes."""
+        """Return the bytes of the record."""
         call = self.call
         return codec.encode(
             [
@@ -140,22 +140,23 @@ class CallRecord(NamedTuple):
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> CallRecord:
-        """The record of which ``data`` are the bytes."""
+        """Return the record from its bytes."""
         function, arguments, request, *rest = fields_of(codec, data, 8, added=1)
         return cls(CallIdentity(function, arguments, request), *rest)
 
 
 class WaitRecord(NamedTuple):
-    """That a wait of an action ended which is no call.
+    """The end of a wait of an action that is not a call.
 
     Attributes:
-        what: What was waited for, for people: ``a timer``, ``a limit``, ``a client``.
+        what: The object of the wait, for people: ``a timer``, ``a limit``, ``a client``.
         ended_at: Wall-clock time at its end, in milliseconds.
-        order: How many outcomes of the execution there were before it.
-        elapsed: Microseconds between the begin of the execution and the end of the wait, by the clock
-            that the execution sees.
-        end: How a wait for a signal ended: ``signal``, ``timeout`` or ``end of input``; None for others.
-        identity: What the signal is known again by.
+        order: The number of outcomes of the execution before it.
+        elapsed: Microseconds from the start of the execution to the end of the wait, by the execution's
+            clock.
+        end: The end of a durable wait: ``signal``, ``timeout``, ``end of input`` or ``deadline``; None for
+            others.
+        identity: The identity of the signal.
         value: The value of the signal, encoded.
         name: The name of the signal.
         wait: The wait that the signal names, or None.
@@ -172,24 +173,24 @@ class WaitRecord(NamedTuple):
     wait: str | None = None
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """The bytes."""
+        """Return the bytes of the record."""
         return codec.encode([_LAYOUT, *(self if self.end is not None else self[:4])])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> WaitRecord:
-        """The record of which ``data`` are the bytes."""
+        """Return the record from its bytes."""
         return cls(*fields_of(codec, data, 4, added=5))
 
 
 class ActionRecord(NamedTuple):
-    """What an execution of an action did that made durable calls.
+    """The effects of an execution of an action that made durable calls.
 
     Attributes:
-        short_term: Encoded nodes of short-term memory that it wrote, by path; None removed one.
+        short_term: Encoded nodes of short-term memory that it wrote, by path; None for a removed one.
         sensory: The same of sensory memory.
         events: Type and fields of each event, and the shape of its class; of an output event, its value.
         side: Pairs of tag and value.
-        calls: How many durable calls it made.
+        calls: The number of durable calls that it made.
     """
 
     short_term: dict[str, bytes | None]
@@ -199,33 +200,33 @@ class ActionRecord(NamedTuple):
     calls: int
 
     def pack(self, codec: ValueCodec) -> bytes:
-        """The bytes.
+        """Return the bytes of the record.
 
         Raises:
-            UnserializableValueError: An event carries a value that cannot be recorded.
+            UnserializableValueError: An event has a value that cannot be recorded.
         """
         return codec.encode([_LAYOUT, self.short_term, self.sensory, self.events, self.side, self.calls])
 
     @classmethod
     def unpack(cls, codec: ValueCodec, data: bytes) -> ActionRecord:
-        """The record of which ``data`` are the bytes."""
+        """Return the record from its bytes."""
         return cls(*fields_of(codec, data, 5))
 
 
 def with_layout(codec: ValueCodec, fields: list[Any]) -> bytes:
-    """The bytes of fields, behind the number of the layout."""
+    """Return the bytes of fields, after the number of the layout."""
     return codec.encode([_LAYOUT, *fields])
 
 
 def fields_of(codec: ValueCodec, data: bytes, count: int, layout: bool = False, added: int = 0) -> list[Any]:
-    """The first fields.
+    """Return the fields of a record.
 
     Args:
         codec: Decodes them.
         data: The bytes of a record.
-        count: How many each record of that kind has.
-        layout: Whether the number of the layout stands before them.
-        added: How many more there may be: later versions added them.
+        count: The number of fields that each record of that kind has.
+        layout: True to return the number of the layout before them.
+        added: The number of further fields that later versions added.
     """
     fields = codec.decode(data)
     if not isinstance(fields, list) or len(fields) <= count or not isinstance(fields[0], int):

@@ -1,4 +1,4 @@
-"""The records of one run: read before it begins, appended while it goes on."""
+"""The records of one run: read before it starts, appended while it runs."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.memory import MemoryTree
 
 MAX_DEBUG_BYTES = 64 * 1024
-"""The most bytes of an input, and of memory, that a run's header keeps for debugging."""
+"""The most bytes of an input, and of memory, that a run's header stores for debugging."""
 
 
 class RunJournal:
-    """Keeps the records of one run. Only the thread of the agent loop uses it.
+    """The records of one run. Only the thread of the event loop uses it.
 
     Args:
-        store: Where records go.
+        store: Stores records.
         codec: Encodes them.
         journal: The journal of the run's key.
         seq: Sequence number of the run.
-        header: Makes the run's header; called before its first record.
-        records: What earlier attempts recorded of the run, in the order of their append.
-        log: What the run reads of memory; None where that is not recorded.
+        header: Creates the run's header; called before its first record.
+        records: The run's records of earlier attempts, in the order of their append.
+        log: The reads of memory of the run; None if they are not recorded.
 
     Attributes:
         limit: The most bytes of a record.
-        replayed: Whether earlier attempts recorded something of the run.
-        begun: Whether anything was recorded of it.
-        bound: Whether its header is stored, so that nobody else can get its number.
-        end: A marker behind its records, once it has ended; None while the key has runs that were
-            recorded before, and wherever the run recorded nothing.
+        replayed: True if earlier attempts recorded something of the run.
+        begun: True if anything of it was recorded.
+        bound: True if its header is stored, so that no other input can get its number.
+        end: A position after its records, once it has ended; None while the key has runs to replay, and if
+            the run
+            recorded nothing.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RunJournal:
         self._header = header
         known = list(records)
         self.replayed = self.begun = bool(known)
-        # A version that numbered calls otherwise wrote no header that speaks for what follows.
+        # If an earlier version numbered calls otherwise, its header does not hold for new records.
         self.bound = bool(known) and layout_of(codec, known) == TASK_NUMBERS
         self.end: bytes | None = None
         self._binding: asyncio.Future[None] | None = None
@@ -72,24 +73,24 @@ class RunJournal:
 
     @property
     def steps(self) -> Iterable[str]:
-        """The paths of the executions that have recorded something."""
+        """The paths of the executions with records."""
         return self._steps.keys()
 
     def step(self, step: str) -> StepRecords:
-        """What was recorded of one execution of an action."""
+        """Return the records of one execution of an action."""
         records = self._steps.get(step)
         if records is None:
             records = self._steps[step] = StepRecords()
         return records
 
     def mark_end(self) -> None:
-        """Take the marker behind the records of the run, which has ended."""
+        """Store the position after the records of the run, which has ended."""
         self.end = self._store.recovery_marker(self._journal)
 
     async def bind(self) -> None:
         """Record which input the run belongs to; returns when that is durable.
 
-        Calls that begin side by side share one append.
+        Concurrent calls share one append.
         """
         if self.bound:
             return
@@ -103,7 +104,7 @@ class RunJournal:
                     binding.set_result(None)
         else:
             await asyncio.shield(self._binding)
-            # Whoever made that append may have been cancelled.
+            # The task that made that append may have been cancelled.
             await self.bind()
 
     async def add_intent(self, step: str, call: Call, outcomes: Mapping[Number, Outcome]) -> None:
@@ -113,7 +114,7 @@ class RunJournal:
         await self._append([*self._outcomes(step, outcomes), intent])
 
     def add_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> Coroutine[Any, Any, None]:
-        """Record how calls and other waits ended, at least one; returns when that is durable."""
+        """Record at least one outcome of a call or wait; returns when it is durable."""
         return self._append(self._outcomes(step, outcomes))
 
     def add_action(
@@ -126,8 +127,8 @@ class RunJournal:
         return self._append(records)
 
     async def void(self, step: str) -> None:
-        """Make all that an execution recorded void."""
-        # What it records from now on is numbered as this version does.
+        """Make the records of an execution void."""
+        # New records of the execution are numbered as this version does.
         self._steps[step] = StepRecords()
         await self._append([Record(RecordKind.RERUN, self._seq, step, 0, b"")])
 
@@ -145,16 +146,16 @@ class RunJournal:
         return self._append_with_header(records)
 
     async def _append_with_header(self, records: list[Record]) -> None:
-        """Append records with what must go before them: the header of the run, and what it has read."""
+        """Append records, after the header of the run and its reads of memory."""
         self.begun = True
         logged = 0
         if self._log is not None and len(self._log.reads) > self._logged:
-            # They go with each append until one is stored, as the header does.
+            # Like the header, they go with each append until one is stored.
             logged = len(self._log.reads)
             records[:0] = self._read(self._log.reads[self._logged : logged])
         if not self.bound:
-            # It goes with each append until one is stored: calls that run side by side do not wait for
-            # the first append, and where that is refused, theirs may be stored all the same.
+            # It goes with each append until one is stored. Concurrent calls do not wait for the first
+            # append, and if that is rejected, theirs may still be stored.
             header = self._header().pack(self._codec)
             records.insert(0, Record(RecordKind.RUN, self._seq, "", 0, header))
         size = sum(map(len, map(_data_of, records))) + sum(map(len, map(_step_of, records)))
@@ -177,7 +178,7 @@ def _place(outcome: tuple[Number, Outcome]) -> int:
 
 
 def layout_of(codec: ValueCodec, records: list[Record]) -> int:
-    """How calls are numbered that are recorded behind ``records`` of a run."""
+    """Return the layout of the numbers of calls that are recorded after ``records`` of a run."""
     headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
     return RunHeader.unpack(codec, headers[-1].data).layout if headers else TASK_NUMBERS
 
@@ -189,7 +190,7 @@ def header_of(
 
     Args:
         plan: Fingerprint of the plan.
-        started_at: When the run began, in milliseconds.
+        started_at: Time at which the run started, in milliseconds.
         memory: Short-term memory before the run.
         packed: The bytes of its input.
         begin: The first sequence number of the key's incarnation.

@@ -1,4 +1,4 @@
-"""Short-term memory that notes what a run reads of it, so that a replay reads the same."""
+"""Short-term memory that logs the reads of a run, so that a replay reads the same values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 
 class TracedTree(MemoryTree):
-    """A memory that notes what is read of what was there before the run.
+    """A memory that logs reads of nodes that the run has not written.
 
     Attributes:
-        log: What was read.
+        log: The reads.
     """
 
     __slots__ = ("_replays", "log")
@@ -32,13 +32,16 @@ class TracedTree(MemoryTree):
         self._replays = False
 
     def replay(self, reads: list[Read]) -> None:
-        """Begin as the memory was that an earlier attempt of the run read. State may differ by now."""
+        """Start with the memory that an earlier attempt of the run read. State may differ by now."""
         self._known = overlaid(self._known, reads)
         self.log.know(reads)
         self._replays = True
 
     def raw(self, path: str) -> bytes | None:
-        """The bytes of the node at ``path``, or None; noted where it was there before the run."""
+        """Return the bytes of the node at ``path``, or None.
+
+        Logs the read if the run has not written the node.
+        """
         data = super().raw(path)
         if path not in self._written:
             self.log.node(path, data)
@@ -53,7 +56,7 @@ class TracedTree(MemoryTree):
         return found
 
     def fork(self, undo: Undo) -> TracedTree:
-        """A tree that begins as this one is; both note what is read in one log."""
+        """Return a copy of this tree. Both log their reads in the same log."""
         twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
@@ -61,6 +64,6 @@ class TracedTree(MemoryTree):
         return twin
 
     def changes(self) -> dict[str, bytes | None]:
-        """What was written; None stands for a removed node."""
-        # What is there by now tells nothing about whether a write changes it.
+        """Return the writes; None stands for a removed node."""
+        # The present value of a node does not show if a write changes it, so all writes count.
         return dict(reversed(self._written.items())) if self._replays else super().changes()

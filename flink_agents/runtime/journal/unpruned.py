@@ -1,11 +1,10 @@
-"""Marks keys whose records are to be pruned, so that a restored attempt finds those that never come again.
+"""Marks keys whose records must be pruned, so that a restored attempt also finds those that never come again.
 
-What is to be pruned is known to the attempt that committed it. When that one dies, each key that comes again
-tells the next attempt. A key that does not come again would keep its records for ever. So each key with
-commits that are not pruned has a mark in a keyed state of its own, written in the call of Flink that commits:
-a checkpoint has both or neither. Flink lists the keys of that state without looking at any other one, and the
-mark goes when the store has pruned the key. So a restore costs what was not pruned, however many keys there
-are.
+The attempt that committed runs knows which records to prune. If it dies, the next attempt learns that for
+each key that comes again. A key that does not come again would keep its records forever. So each key with
+unpruned commits has a mark in a keyed state of its own. Flink commits mark and runs together, so a checkpoint
+has both or neither. Flink lists the keys of that state without reading any other key. The mark is removed
+when the store has pruned the key. So a restore costs time for unpruned keys only.
 """
 
 from __future__ import annotations
@@ -19,27 +18,29 @@ from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys
 
 MOST_MARKED = 500_000
-"""How many keys of a subtask have a mark. Records of others are pruned while the attempt lives, or when they
-come again."""
+"""The most keys of a subtask with a mark.
+
+Records of other keys are pruned while the attempt is running, or when the keys come again.
+"""
 
 MOST_FOUND = 200
-"""How many restored keys are looked at in one beat."""
+"""The most restored keys that one heartbeat examines."""
 
 MOST_CLEARED = 200
-"""How many marks are removed in one beat."""
+"""The most marks that one heartbeat removes."""
 
 _VERSION = b"\x01"
 
 
 class UnprunedKeys:
-    """Keeps the marks of a subtask. Only Flink's thread uses it, and any key may be current afterwards.
+    """The marks of a subtask. Only Flink's task thread uses it. Its methods may change Flink's current key.
 
     Args:
         state: Keyed state.
         keys: The keys of the subtask.
         pruner: Prunes their records.
         job_id: Identity of the job. The journals of a former job are pruned when their keys come.
-        journal_of: The journal of a key, given the identity of the job that its runs belong to.
+        journal_of: Returns the journal of a key, given the identity of the job that its runs belong to.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class UnprunedKeys:
         self._watched = pruner.watched
         self._job_id = job_id
         self._journal_of = journal_of
-        # Of each key with a mark, by its text: the key, and the last run that was committed.
+        # Keys with a mark, by their text: the key, and the last run that was committed.
         self._marked: dict[str, tuple[Any, int]] = {}
         self._found: deque[Any] = deque()
         self._touched: set[str] = set()
 
     def open(self) -> Any:
-        """Find the restored keys whose records are not all pruned. Return the first, or None."""
+        """Find the restored keys with unpruned records. Return the first, or None."""
         self._found.extend(self._keys.unpruned())
         return self._found[0] if self._found else None
 
@@ -74,31 +75,31 @@ class UnprunedKeys:
     def touch(self, key_text: str) -> None:
         """Note that a run of a key was committed, whether or not it recorded anything.
 
-        The head of the key is no longer that of the checkpoint which the attempt has begun from.
+        So the head of the key is no longer that of the checkpoint which the attempt started from.
         """
         if self._found:
             self._touched.add(key_text)
 
     def committed(self, head: Head, key_text: str, marker: bytes | None) -> None:
-        """Mark the current key: runs of it were committed that have records.
+        """Mark the current key, because runs of it with records were committed.
 
         Args:
             head: The key's head, as state has it now.
             key_text: The key.
-            marker: Where the records of those runs begin; None where nobody knows.
+            marker: The position before the records of those runs; None if it is unknown.
         """
         marked = self._marked.get(key_text)
         if marked is not None:
             self._marked[key_text] = marked[0], head.next_seq - 1
         elif len(self._marked) < MOST_MARKED:
             unpruned = self._state.unpruned
-            # The mark of an earlier attempt lies before that of this one.
+            # The mark of an earlier attempt has an earlier position, so it stays.
             if not self._found or unpruned.value() is None:
                 unpruned.update(_VERSION + (marker or b""))
             self._mark(self._keys.current_key(), head, key_text)
 
     def look(self, most: int = MOST_FOUND) -> None:
-        """Have the pruner know of some of the restored keys."""
+        """Report some of the restored keys to the pruner."""
         while self._found and most:
             most -= 1
             key = self._found.popleft()
@@ -108,7 +109,7 @@ class UnprunedKeys:
             self._touched.clear()
 
     def clear(self, most: int = MOST_CLEARED) -> None:
-        """Remove marks of keys of which all that was committed is pruned."""
+        """Remove the marks of keys whose committed runs are all pruned."""
         pruned = self._watched.pruned
         while pruned and most:
             most -= 1

@@ -160,7 +160,7 @@ class AgentLoop:
         chosen = actor.order is not None or any(waiting.records for waiting in actor.queue)
         if journals is not None and chosen:
             # Recorded runs are left, and their inputs are looked at and chosen once more.
-            journals.unsettle(actor.journal_id, actor.key_text)
+            journals.unmark_replayed(actor.journal_id, actor.key_text)
         self._submitted -= len(actor.queue)
         actor.queue.clear()
 
@@ -205,7 +205,7 @@ class AgentLoop:
         """What has not ended, and waits for what, in words; empty where nothing goes on."""
         now = clock()
         states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
-        told = [state.told(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
+        told = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
         if len(told) > MAX_TOLD:
             told[MAX_TOLD:] = [f"and so do {len(told) - MAX_TOLD} more runs"]
         runs = f"runs go on: {'; '.join(told)}" if told else ""

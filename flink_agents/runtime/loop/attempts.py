@@ -17,7 +17,7 @@ from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_trial
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.steps import StepExecutor, tell_sent
+from flink_agents.runtime.execution.steps import StepExecutor, notify_sent
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -128,7 +128,7 @@ class Attempts:
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
                 await (self._wait(step) if unbounded else self._in_time(step, begun))
-            tell_sent(self._observers, step)
+            notify_sent(self._observers, step)
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
             slot.end()
@@ -162,8 +162,8 @@ class Attempts:
             return following
         if durable.on_mismatch is OnMismatch.RERUN:
             await durable.void(step)
-            return self._steps.anew(step)
-        self._steps.refuse(step, mismatch_error(step, mismatch), durable.on_mismatch)
+            return self._steps.restart(step)
+        self._steps.mismatched(step, mismatch_error(step, mismatch), durable.on_mismatch)
         return None
 
     async def end_tasks(self, step: ActionRun) -> None:

@@ -14,7 +14,7 @@ from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
-from flink_agents.runtime.execution.retry import kept_trial
+from flink_agents.runtime.execution.retry import stored_trial
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
@@ -103,7 +103,7 @@ class Suspensions:
             run.sequence_number,
             run.started_at,
             self._shared.journals.plan if self._shared.journals is not None else "",
-            list(journal.kept),
+            list(journal.all_records),
             journal.unstored,
             journal.bound,
             journal.begun,
@@ -151,11 +151,11 @@ class Suspensions:
         """Have signals removed that the run took, as only the store knows."""
         suspension = waiting.suspension
         before = len(suspension.records) if suspension is not None else 0
-        if len(journal.kept) == before:
+        if len(journal.all_records) == before:
             return
         codec = self._shared.codec
-        known = taken_signals(codec, journal.kept[:before])
-        for taken in taken_signals(codec, journal.kept):
+        known = taken_signals(codec, journal.all_records[:before])
+        for taken in taken_signals(codec, journal.all_records):
             found = next((one for one in known if one.identity == taken.identity), None)
             if found is not None:
                 known.remove(found)

@@ -223,7 +223,7 @@ class AgentProcessor:
         actor = self.actors.get(key_text)
         if actor is None or actor.mail is None or actor.suspended is not None:
             return None
-        return [(wait.wait_id, wait.kept) for wait in list(actor.mail.open)]
+        return [(wait.wait_id, wait.stored) for wait in list(actor.mail.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
         """Sequence numbers of the runs of a key that the loop has begun since the key has an actor."""

@@ -81,7 +81,7 @@ def test_people_change_arguments_and_deny() -> None:
 def test_nobody_answers_in_time() -> None:
     harness = harness_of(agent(approval_timeout=timedelta(minutes=1)))
     [answer] = harness.advance_time(60_000)
-    assert answer.count("expired: nobody answered within 60 s") == 2
+    assert answer.count("expired: no answer came within 60 s") == 2
     assert EFFECTS == ["looked at 8"]
 
 

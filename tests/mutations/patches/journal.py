@@ -62,7 +62,7 @@ patch(
 )
 patch(
     "first-mismatch-lost",
-    "calls:CallReplay.refuse",
+    "calls:CallReplay.note_mismatch",
     "self.mismatch = self.mismatch or mismatch",
     "self.mismatch = mismatch",
     "The last mismatch of an action is reported in place of the first.",
@@ -237,8 +237,8 @@ patch(
 )
 patch(
     "withdrawn-stays-settled",
-    "journals:Journals.unsettle",
-    "self._settled.discard(journal)",
+    "journals:Journals.unmark_replayed",
+    "self._replayed.discard(journal)",
     "pass",
     "The records of a run that was suspended before it began are not read again.",
 )

@@ -153,7 +153,7 @@ def test_a_fork_goes_on_where_its_origin_has_pruned(make: Make, caplog: pytest.L
         prune(make, "production", origin.harness.snapshot())
         fork.restore(savepoint)
         assert fork.push("c")[0] == ("slow b 1 by staging", "slow b 2 by staging", 1)
-    assert "begin anew" in caplog.text
+    assert "start again" in caplog.text
 
 
 def test_a_fork_may_have_a_store_of_its_own(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,7 +167,7 @@ def test_a_fork_may_have_a_store_of_its_own(make: Make, caplog: pytest.LogCaptur
         savepoint = origin.harness.snapshot()
         fork.restore(savepoint)
         assert fork.push("c")[-1] == ("c 1 by staging", "c 2 by staging", 3)
-    assert "begin anew" in caplog.text
+    assert "start again" in caplog.text
 
 
 def test_a_run_that_is_taken_over_keeps_its_identity(make: Make) -> None:

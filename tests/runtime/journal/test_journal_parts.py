@@ -83,8 +83,8 @@ def test_an_object_that_was_read_has_no_other_fields_than_it_had() -> None:
 def test_the_first_mismatch_of_an_execution_stays() -> None:
     calls = CallReplay(StepRecords())
     first, second = (Mismatch.__new__(Mismatch) for _ in range(2))
-    assert calls.refuse(first) is first
-    assert calls.refuse(second) is first and calls.mismatch is first
+    assert calls.note_mismatch(first) is first
+    assert calls.note_mismatch(second) is first and calls.mismatch is first
 
 
 def test_outcomes_of_a_cancelled_append_are_taken_once() -> None:
@@ -102,10 +102,10 @@ def test_what_a_run_has_read_is_kept_once() -> None:
     log.node("count", CODEC.encode(1))
     journal.keep_reads()
     journal.keep_reads()
-    assert len(journal.kept) == 1
+    assert len(journal.all_records) == 1
     log.node("total", CODEC.encode(2))
     journal.keep_reads()
-    assert len(journal.kept) == 2
+    assert len(journal.all_records) == 2
 
 
 def test_the_order_of_outcomes() -> None:

@@ -178,7 +178,7 @@ def test_what_nobody_answers_is_denied_with_that_reason(agent: type[Agent]) -> N
     assert harness.approval_outcomes == []
     harness.advance_time(1)
     [outcome] = harness.approval_outcomes
-    assert (outcome.decision, outcome.reason) == (Decision.EXPIRED, "nobody answered within 60 s")
+    assert (outcome.decision, outcome.reason) == (Decision.EXPIRED, "no answer came within 60 s")
     assert effects == []
 
 

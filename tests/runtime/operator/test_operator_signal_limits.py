@@ -153,4 +153,4 @@ def test_an_outcome_is_true_where_it_may_be_done() -> None:
             ("not paid", "pay was not approved, but denied: no")
         ]
         [(paid, text)] = harness.advance_time(60_000)
-        assert paid == "not paid" and text.startswith("pay was not approved, but expired: nobody answered")
+        assert paid == "not paid" and text.startswith("pay was not approved, but expired: no answer came")

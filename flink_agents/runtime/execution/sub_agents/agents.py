@@ -1,4 +1,4 @@
-"""The agents that the actions of a subtask ask: each compiled and bound at its first use."""
+"""The agents that the actions of a subtask call: each is compiled and bound at its first use."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.shared import Durable, RunEnvironment
-from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, agents_of, root_of
 from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 
 
 @dataclass(frozen=True)
 class CompiledSubAgent:
-    """An agent that can be asked.
+    """A sub-agent that is ready to be called.
 
     Attributes:
         plan: Its plan.
         functions: The functions of its actions.
-        shared: What all of its runs share.
-        executor: Executes them.
+        shared: The shared objects of its runs.
+        executor: Executes its runs.
     """
 
     plan: AgentPlan
@@ -47,37 +47,37 @@ class CompiledSubAgent:
 
 
 class SubAgents:
-    """The agents that actions of a subtask ask. All of it runs on the agent loop.
+    """The sub-agents that actions of a subtask call. Used on the event loop only.
 
     Args:
-        shared: What all runs of the subtask share.
-        loop: The agent loop.
+        shared: The shared objects of the calling agent.
+        loop: The event loop.
     """
 
     def __init__(self, shared: RunEnvironment, loop: asyncio.AbstractEventLoop) -> None:
         self._shared = shared
         self._loop = loop
-        # What was asked is kept, so that its identity is that of no other object.
+        # The caller's object is kept alive, so that no other object gets its id().
         self._known: dict[int, tuple[SubAgent | type[SubAgent], CompiledSubAgent]] = {}
         self._made: list[CompiledSubAgent] = []
 
     def ask(
         self, asker: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
     ) -> Coroutine[Any, Any, Answer]:
-        """Let ``agent`` handle ``event``; gives what it came to, to be awaited.
+        """Have ``agent`` handle ``event``; the result is to be awaited.
 
-        The ask has its number among those of the running task from this call on.
+        The call gets its number among those of the running task here, before it is awaited.
 
         Args:
-            asker: The action run that asks.
+            asker: The action run that calls.
             agent: An instance, or a class.
             event: An event, or an input.
-            traced: Whether the answer says what the agent did.
+            traced: True if the answer includes a transcript.
         """
         if not asker.action.is_async:
             raise ContextMisuseError(
                 f"action {asker.action.name!r} asks an agent, but is no async def",
-                expected="an async def action: the asked agent is executed while the action waits",
+                expected="an async def action: a sub-agent is executed while the action waits",
                 found="a def action",
                 fix="write async def, and answer = await ctx.call_agent(...)",
             )
@@ -92,7 +92,7 @@ class SubAgents:
         return _answer(asked, run, run.take(event, task, number))
 
     async def close(self) -> None:
-        """Close the clients and resources of all agents that were asked, the latest first."""
+        """Close the clients and resources of all sub-agents, the latest first."""
         for asked in reversed(self._made):
             await asked.shared.clients.close()
             await asked.shared.close_resources()
@@ -106,7 +106,7 @@ class SubAgents:
         functions = tuple(one.function for one in code.actions)
         for asked in self._made:
             if asked.plan == plan and asked.functions == functions:
-                # One that is made anew for each ask is not kept each time.
+                # If the user creates a new object for each call, the compiled agent is still reused.
                 return asked
         asked = self._make(plan, code, functions)
         self._made.append(asked)
@@ -116,7 +116,7 @@ class SubAgents:
     def _make(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> CompiledSubAgent:
-        shared = self._shared.for_asked(bind(plan, code), _OfRoot())
+        shared = self._shared.for_sub_agent(bind(plan, code), _OfRoot())
         shared.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
@@ -146,7 +146,7 @@ class SubAgents:
                 expected="the tags " + ", ".join(missing),
                 found=", ".join(asker.shared.side_outputs) or "none declared",
                 fix=f"declare them in side_outputs of {asker.shared.agent_name}, with the types that "
-                f"{name} declares: what an asked agent emits leaves by the agent that asks",
+                f"{name} declares: outputs of a sub-agent leave through the agent that calls it",
             )
 
 
@@ -172,7 +172,7 @@ async def _answer(asked: CompiledSubAgent, run: SubAgentRun, event: Event) -> An
 
 
 class _OfRoot(Durable):
-    """Makes the durable calls of asked agents as calls of the action that asks."""
+    """Makes the durable calls of sub-agents as calls of the action that called them."""
 
     @override
     def call(
@@ -189,9 +189,9 @@ class _OfRoot(Durable):
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} makes a durable "
+            f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} makes a durable "
             "call, but is no async def",
-            expected="an async def action: the asked agent is executed on the agent loop",
+            expected="an async def action: a sub-agent is executed on the agent loop",
             found="a def action",
             fix="write async def, and await ctx.durable_execute_async(...)",
         )

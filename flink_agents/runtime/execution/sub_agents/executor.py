@@ -1,4 +1,4 @@
-"""Executes the actions of an asked agent as code of the action that asks."""
+"""Executes the actions of a sub-agent as code of the action that called it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, StepStrategy
-from flink_agents.runtime.execution.sub_agents.asked_run import SubAgentRun, root_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, root_of
 
 
 class SubAgentExecutor(StepExecutor):
-    """Executes the runs of an asked agent.
+    """Executes the runs of a sub-agent.
 
-    Its failures are raised where the answer is awaited: who asks decides what becomes of them.
+    A failure is raised from the call of the sub-agent, so the calling action decides what follows.
 
     Args:
-        shared: What all runs of the asked agent share.
+        shared: The shared objects of the sub-agent.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
@@ -39,7 +39,7 @@ class SubAgentExecutor(StepExecutor):
         self._way: StepStrategy = _WithinAction(self, shared)
 
     async def answer(self, run: SubAgentRun, event: Event) -> list[Any]:
-        """Execute a run to its end; returns what the agent put out."""
+        """Execute a run to its end; returns the agent's outputs."""
         run.queue.append(event)
         run.steps = self._walk(run)
         await self.execute(run, self._way)
@@ -47,7 +47,7 @@ class SubAgentExecutor(StepExecutor):
 
     @override
     def now(self) -> float:
-        # It stands still between two outcomes, so that a replay makes as many attempts.
+        # This time changes only with an outcome, so a replay makes the same number of attempts.
         return asyncio.get_running_loop().time()
 
     @override
@@ -79,7 +79,7 @@ class SubAgentExecutor(StepExecutor):
         path: str = "",
     ) -> None:
         if policy is OnError.DEAD_LETTER:
-            # The event of which the job keeps a trace is that of the agent that asks.
+            # The dead letter has the event of the calling agent, not this one.
             raise error
         super()._give_up(run, action, event, error, where, policy, attempts, path)
 
@@ -89,16 +89,16 @@ class SubAgentExecutor(StepExecutor):
         try:
             return super()._accepts(run, action, event)
         finally:
-            # The watchdog names the action that asks.
+            # The watchdog names the calling action.
             run.state.action_run = before
 
 
 class _WithinAction(StepStrategy):
-    """What the executor does with steps on the agent loop, inside of another step.
+    """Executes steps of a sub-agent on the event loop, inside of another step.
 
     Args:
         steps: The executor.
-        shared: What all runs of the asked agent share.
+        shared: The shared objects of the sub-agent.
     """
 
     def __init__(self, steps: SubAgentExecutor, shared: RunEnvironment) -> None:
@@ -111,7 +111,7 @@ class _WithinAction(StepStrategy):
 
     @override
     def begin(self, step: ActionRun) -> None:
-        """Nothing is recorded of such a step itself."""
+        """Do nothing: such a step has no records of its own."""
 
     @override
     async def pause(self, step: ActionRun) -> None:
@@ -133,7 +133,7 @@ class _WithinAction(StepStrategy):
         assert step.trial is not None
         limiter = self._limits.of_action(step.action)
         async with entered(limiter, step.trial.slot) if limiter is not None else nullcontext():
-            # What the author's code starts, and libraries that it calls, belong to this step.
+            # Tasks that the user's code or its libraries start belong to this step.
             token = current_action_run.set(cast("Any", step))
             try:
                 self._steps.call(step)
@@ -150,7 +150,7 @@ class _WithinAction(StepStrategy):
             async with limit:
                 await self._steps.wait(step)
         except TimeoutError as error:
-            # The action may have raised one of its own.
+            # If the limit has not expired, the action raised this error itself.
             if not limit.expired():
                 raise
             raise timed_out(Deadline.of(step.action), error.__traceback__) from None
@@ -160,7 +160,7 @@ class _WithinAction(StepStrategy):
         calls = root_of(step).calls
         mismatched = calls is not None and calls.mismatch is not None
         if mismatched or isinstance(error, asyncio.CancelledError):
-            # The replay cannot go on, or nobody waits for the answer any more: no policy decides about that.
+            # No policy applies: the replay cannot continue, or nothing waits for the answer.
             step.end()
             raise error
         return self._steps.failed(step, error)
@@ -176,7 +176,7 @@ class _WithinAction(StepStrategy):
 
 def _needs_thread(step: ActionRun) -> ContextMisuseError:
     return ContextMisuseError(
-        f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} needs a thread",
+        f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} needs a thread",
         expected="an async def action, or a def action that ends at once",
         found="a def action that makes durable calls, or has blocking=True, a timeout or limits",
         fix="write async def, and await ctx.durable_execute_async(...) for what blocks",

@@ -1,1 +1,1 @@
-"""What actions wait for besides durable calls."""
+"""Durable waits of actions: pauses, signals, approvals and delayed events."""

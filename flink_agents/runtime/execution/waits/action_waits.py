@@ -1,4 +1,4 @@
-"""Waits of an action that are no durable calls: timers, and what its context waits for."""
+"""Waits of an action other than durable calls: timers of asyncio, limits, and clients that open."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from flink_agents.runtime.journal.records import WaitRecord
 
 
 class ActionTimer(PendingOutcome):
-    """A timer that an action set. That it fires is an outcome.
+    """A timer that an action set. Its end is an outcome.
 
     Args:
-        delivery: That of the action.
-        loop: The agent loop.
-        when: Time of the loop at which it fires.
-        callback: What is called then.
-        args: With what.
+        delivery: The delivery of the action.
+        loop: The event loop.
+        when: Time of the loop at which the timer fires.
+        callback: The function to call then.
+        args: Its arguments.
         context: The context in which it is called.
     """
 
     __slots__ = ("_args", "_callback", "_context", "_delivery", "_fired", "_loop", "_timer", "_when")
 
     _source_traceback = None
-    """What ``asyncio`` looks at in the timers that its loop makes."""
+    """Read by ``asyncio`` from the timers that its loop creates."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ActionTimer(PendingOutcome):
         delivery.expect(self)
 
     def begin(self) -> None:
-        """Let time lead to it, where no record does."""
+        """Start the timer of the loop, unless a record ends the wait."""
         if self._timer is None:
             rest = self._when - self._delivery.time()
             self._timer = outside().run(self._loop.call_later, rest, self._fire)
@@ -71,22 +71,22 @@ class ActionTimer(PendingOutcome):
         return self._when
 
     def cancel(self) -> None:
-        """Let it not fire."""
+        """Cancel the timer."""
         self._stop()
         self._delivery.leave(self)
         self.gone = True
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+        """Return True if it was cancelled."""
         return self.gone
 
     def deliver(self, outcome: Outcome) -> None:
-        """Call what the action wants to be called."""
+        """Call the callback."""
         self._stop()
         self._call()
 
     def drop(self) -> None:
-        """Go on without an order, where a library set it that outlives the action."""
+        """Fire without an order, if a library set the timer and it outlives the action."""
         if self._fired:
             self._call()
 
@@ -106,12 +106,12 @@ class ActionTimer(PendingOutcome):
 
 
 class ResourceWait(PendingOutcome):
-    """A wait of the context's own: for a limit, or for a client.
+    """A wait of the context for a limit or a client.
 
     Args:
-        delivery: That of the action.
-        what: What it waits for, for people.
-        make: Makes the coroutine that waits.
+        delivery: The delivery of the action.
+        what: The object of the wait, for people.
+        make: Creates the coroutine that waits.
 
     Attributes:
         future: Ends when the outcome is delivered.
@@ -127,14 +127,14 @@ class ResourceWait(PendingOutcome):
         self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
     def begin(self) -> None:
-        """Begin to wait."""
+        """Start the wait."""
         context = outside()
         self.perform(self._make(), context).add_done_callback(self._end, context=context)
 
     def is_there(self) -> bool:
-        """Whether the wait has ended; it begins when a replay has come to it.
+        """Return True if the wait has ended. During a replay, it starts here.
 
-        Before that, another branch may need what it would take.
+        If it started earlier, it could take a slot that another branch needs first.
         """
         if self.performing is None:
             self.begin()
@@ -155,12 +155,12 @@ class ResourceWait(PendingOutcome):
             self.future.set_result(performing.result())
 
     def drop(self) -> None:
-        """Let nobody wait any more."""
+        """End the wait without an outcome."""
         self.future.cancel()
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
-            # Whoever waited may be gone.
+            # Mark the exception as retrieved: the waiting code may be gone.
             task.exception()
         if self._delivery.over or self.gone:
             return
@@ -173,12 +173,12 @@ class ResourceWait(PendingOutcome):
 async def in_turn(
     what: str, make: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], None] = lambda: None
 ) -> Any:
-    """Await what ``make`` gives; inside an action, as an outcome with its place in the order.
+    """Await a coroutine from ``make``. Inside an action, its end is an outcome with its place in the order.
 
     Args:
-        what: What it waits for, for people.
-        make: Makes the coroutine that waits.
-        undo: Called where it came to its end, and nobody took that.
+        what: The object of the wait, for people.
+        make: Creates the coroutine.
+        undo: Called if the coroutine has succeeded but the action was cancelled before it got the result.
     """
     delivery = current_delivery.get()
     if delivery is None or delivery.over:

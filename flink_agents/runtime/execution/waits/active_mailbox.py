@@ -1,4 +1,4 @@
-"""The signals of a key that has work, and the waits of its runs that are open."""
+"""The signals of a key that has work, and the open waits of its runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flink_agents.runtime.state.suspended import StoredWait
 
 
 class ActiveWait(Protocol):
-    """A wait of a run in memory that is open; see ``durable_wait``."""
+    """An open wait of a run in memory; see ``durable_wait``."""
 
     @property
     def wait_id(self) -> str:
@@ -29,8 +29,8 @@ class ActiveWait(Protocol):
         ...
 
     @property
-    def kept(self) -> StoredWait:
-        """What state would keep of the wait."""
+    def stored(self) -> StoredWait:
+        """The form in which state stores the wait."""
         ...
 
     def is_for(self, name: str) -> bool:
@@ -38,33 +38,33 @@ class ActiveWait(Protocol):
         ...
 
     def take(self) -> bool:
-        """End by a signal, if there is one for the wait; returns True if it has ended."""
+        """End the wait by a signal, if there is one for it; returns True if it has ended."""
         ...
 
     def look(self) -> None:
-        """End if the time has come, or if nothing else can end the wait."""
+        """End the wait if its time has come, or if nothing else can end it."""
         ...
 
 
 class ActiveMailbox:
-    """The signals of a key that has work, and the waits that are open.
+    """The signals of a key that has work, and the open waits of its runs.
 
-    The agent loop uses it. Flink's thread hands signals to it, lets them expire, and asks how many there are:
-    whether a wait took a signal or the signal expired before is decided here, under one lock.
+    The event loop uses it. Flink's task thread adds signals, removes expired ones, and counts them. One lock
+    decides if a wait took a signal or if the signal expired first.
 
     Args:
-        clock: The wall-clock time in milliseconds.
-        mail: Signals that wait.
-        ttl: How many milliseconds a signal waits for a run.
-        resuming: Whether a suspended run goes on, which has not come to its open waits yet.
+        clock: Returns the wall-clock time in milliseconds.
+        mail: Signals that no wait has taken.
+        ttl: Milliseconds for which a signal waits for a run.
+        resuming: True if a suspended run resumes and has not come to its open waits yet.
 
     Attributes:
-        clock: See above.
-        resuming: See above.
-        open: The waits that are open, in the order in which they were opened.
-        runs: Sequence numbers of the runs that have begun, or gone on, with these signals.
-        ended: Whether the input has ended, so that no signal comes any more.
-        skips: Whether pauses end with the input.
+        clock: Returns the wall-clock time in milliseconds.
+        resuming: True if a suspended run resumes and has not come to its open waits yet.
+        open: The open waits, in the order in which they were opened.
+        runs: Sequence numbers of the runs that started, or resumed, with these signals.
+        ended: True if the input has ended, so that no signal comes any longer.
+        skips: True if pauses end with the input.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class ActiveMailbox:
     # -- for Flink's thread -----------------------------------------------------------
 
     def sent(self, mail: StoredSignal) -> None:
-        """Note that a signal is under way to :meth:`offer`."""
+        """Note that a signal was handed to the event loop, which will call :meth:`offer`."""
         self._sent += mail.wait is None
 
     def expire(self, now: int) -> list[StoredSignal]:
-        """Remove and return the signals that no wait took before they expired.
+        """Remove and return the signals that expired before a wait took them.
 
-        There are none as long as runs are ahead that may have taken some, as their records say.
+        While recorded runs are still to be replayed, none expires: their records may say that they took it.
         """
         with self._lock:
             if self._recorded:
@@ -112,29 +112,29 @@ class ActiveMailbox:
             return self._free(mail)
 
     def is_reserved(self, mail: StoredSignal) -> bool:
-        """Whether a recorded run has taken such a signal that is not committed yet."""
+        """Return True if a recorded run took a signal with this identity and is not committed yet."""
         with self._lock:
             return mail.identity in self._reserved or mail.identity in self._forgotten
 
-    def settle(self, identities: Iterable[str]) -> None:
-        """Note that a run is committed, or parked, that has taken these signals as its records say."""
+    def confirm(self, identities: Iterable[str]) -> None:
+        """Note that the run that took these signals, according to its records, is committed or suspended."""
         with self._lock:
             for identity in identities:
                 self._forgotten.remove(identity)
 
     @property
     def waiting(self) -> int:
-        """How many signals that name no wait none has taken, with those that are under way."""
+        """The number of signals that name no wait and were not taken, with those on their way to the loop."""
         with self._lock:
             here = sum(one.wait is None for one in self._free(self._mail))
         return here + self._sent - self._offered
 
     def unanswered_for(self, name: str, named: Container[str]) -> int:
-        """How many waits are open for a name that no signal is for.
+        """Return the number of open waits for a name that have no signal.
 
         Args:
             name: The name.
-            named: The ids of waits for which there is one, taken or not.
+            named: The ids of waits that a signal names, taken or not.
         """
         with self._lock:
             meant = Counter(one.run for one in self._mail if one.wait is None and one.name == name)
@@ -151,10 +151,10 @@ class ActiveMailbox:
     # -- for the agent loop -----------------------------------------------------------
 
     def offer(self, mail: StoredSignal) -> None:
-        """Let a wait that is open take a signal, or keep it for a later one."""
+        """Hand a signal to an open wait, or store it for a later one."""
         self._offered += mail.wait is None
         if mail.identity in self._owed:
-            # It was taken before it came again, as a record says.
+            # According to a record, it was taken before the restart. The source has read it again.
             self._owed.remove(mail.identity)
             return
         with self._lock:
@@ -162,15 +162,15 @@ class ActiveMailbox:
         self._let_take()
 
     def release(self, run: int) -> None:
-        """Let other runs have the signals that were meant for a run which has ended."""
+        """Let other runs take the signals that were meant for a run which has ended."""
         with self._lock:
             self._over.add(run)
             self._mail[:] = [one._replace(run=None) if one.run == run else one for one in self._mail]
 
     def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
-        """Return the first signal for a wait of that name and id, of a run; or None. No other wait finds it.
+        """Reserve the first signal for a wait of that name and id, and return it; None if there is none.
 
-        :meth:`taken` removes it when the action learns of it; :meth:`not_taken` lets other waits have it.
+        Call :meth:`taken` to remove it when the action learns of it, or :meth:`not_taken` to release it.
         """
         with self._lock:
             now = self.clock()
@@ -190,7 +190,7 @@ class ActiveMailbox:
             del self._mail[place]
 
     def not_taken(self, mail: StoredSignal) -> None:
-        """Let other waits have a signal that was picked for one which the action has cancelled."""
+        """Release a signal that was picked for a wait that the action has cancelled."""
         with self._lock:
             self._unpick(mail)
         self._let_take()
@@ -199,22 +199,22 @@ class ActiveMailbox:
         self._picked = [one for one in self._picked if one is not mail]
 
     def end_input(self, skips: bool) -> None:
-        """Let waits for signals end, and pauses, where they are skipped."""
+        """End waits for signals, and pauses if they are skipped at the end of the input."""
         self.ended, self.skips = True, skips
         for wait in list(self.open):
             wait.look()
 
     def reserve(self, identities: Iterable[str]) -> None:
-        """Keep signals for the recorded runs ahead that have taken them, as their records say."""
+        """Reserve signals for recorded runs that took them, according to their records."""
         with self._lock:
             self._reserved += identities
 
     def forget(self, identity: str, reserved: bool) -> None:
-        """Remove a signal that a record says was taken.
+        """Remove a signal that a run took, according to its record.
 
         Args:
             identity: The identity of the signal.
-            reserved: Whether it was reserved for the run that has the record.
+            reserved: True if it was reserved for that run.
         """
         with self._lock:
             self._forgotten.append(identity)
@@ -227,7 +227,10 @@ class ActiveMailbox:
                 self._owed.append(identity)
 
     def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[StoredSignal]:
-        """Let waits take signals again, before all others, whose taking is void; returns these."""
+        """Let waits take signals again because the records of their taking are void. Returns these signals.
+
+        They come before all others.
+        """
         until = self.clock() + self._ttl
         back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
         with self._lock:
@@ -235,12 +238,12 @@ class ActiveMailbox:
         return back
 
     def expect(self, runs: int) -> None:
-        """Note that so many runs more are ahead of which something is recorded; for any thread."""
+        """Add to the number of recorded runs that are still to be replayed. For any thread."""
         with self._lock:
             self._recorded += runs
 
     def resumed(self) -> None:
-        """Note that the run that went on has come to its open waits."""
+        """Note that the resumed run has come to its open waits."""
         self.resuming = False
 
     def _let_take(self) -> None:
@@ -256,7 +259,7 @@ class ActiveMailbox:
             if any(one is picked for picked in self._picked):
                 continue
             if one.identity in reserved:
-                # Signals that say the same count one by one.
+                # Equal signals count one by one.
                 reserved.remove(one.identity)
             else:
                 free.append(one)
@@ -264,7 +267,7 @@ class ActiveMailbox:
 
 
 def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitRecord]:
-    """Return how waits of one run ended by signals, without those ends that are void.
+    """Return the records of waits of one run that ended by signals, without those that are void.
 
     Args:
         codec: Reads the records.
@@ -283,7 +286,7 @@ def taken_signals(codec: ValueCodec, records: Iterable[Record]) -> list[WaitReco
 
 
 def _mail_of(taken: WaitRecord, until: int) -> StoredSignal:
-    """The signal that a wait took, as its record tells."""
+    """Return the signal that a wait took, from its record."""
     assert taken.identity is not None and taken.value is not None
     id = taken.identity.removeprefix(OF_ID) if taken.identity.startswith(OF_ID) else None
     return StoredSignal(taken.identity, taken.name or "", taken.value, id, taken.wait, until)

@@ -1,8 +1,8 @@
-"""Requests for approvals: a wait for a signal, with a request before it and an outcome behind it.
+"""Approval requests: a wait for a signal, with a request before it and an outcome after it.
 
-Both leave by the side output of approvals, as what an action puts out does: the request when the run is
-suspended, the outcome when it is suspended again or committed. So a crash repeats neither, and the id of a
-request follows from its run.
+Both leave through the side output of approvals, like all outputs of an action: the request when the run is
+suspended, the outcome when it is suspended again or committed. So a crash repeats neither of them. The id of
+a request derives from its run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from flink_agents.runtime.execution.waits.kinds import signal_wait_of
 
 @dataclass(frozen=True)
 class ApprovalArguments:
-    """What is asked for.
+    """The arguments of ``ctx.request_approval``.
 
     Attributes:
-        what: What is to be done.
-        arguments: With what; JSON values.
-        seconds: After which time it counts as denied; None for never.
-        check: Raises ``ValueError`` for arguments that an answer must not bring, or None.
+        what: The operation to approve.
+        arguments: Its arguments; JSON values.
+        seconds: Seconds after which the request counts as denied; None for never.
+        check: Raises ``ValueError`` if a response brings arguments that are not allowed; or None.
     """
 
     what: str
@@ -49,13 +49,13 @@ class ApprovalArguments:
 
 
 class _Answers:
-    """Tells which answers fit a request: makes them of the values of signals.
+    """Converts the values of signals to responses, and rejects those that do not fit the request.
 
     Args:
         check: Checks arguments, or None.
 
     Attributes:
-        request: The request, which is made when its wait has an id.
+        request: The request. It is created when its wait has an id.
     """
 
     request: ApprovalRequest
@@ -75,12 +75,12 @@ class _Answers:
 async def approval_of(
     step: ActionRun, delivery: Delivery | None, asked: ApprovalArguments
 ) -> ApprovalOutcome:
-    """Ask for an approval, and return how that ended.
+    """Request an approval, and return its outcome.
 
     Args:
-        step: The execution of the action that asks.
-        delivery: That of the code that runs; None where it belongs to none.
-        asked: What is asked for.
+        step: The execution of the action.
+        delivery: The delivery of the code that runs; None if the code belongs to no action.
+        asked: The arguments of the request.
 
     Raises:
         ContextMisuseError: The action cannot wait.
@@ -95,7 +95,7 @@ async def approval_of(
         outcome = outcome_of(request, await wait)
     except SignalTimeoutError:
         assert asked.seconds is not None
-        reason = f"nobody answered within {duration_text(asked.seconds)}"
+        reason = f"no answer came within {duration_text(asked.seconds)}"
         outcome = ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason)
     except NoMoreSignalsError:
         reason = "the input has ended, so that no answer will come"
@@ -112,14 +112,14 @@ async def approval_of(
 
 
 def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: str) -> None:
-    """Tell of the end of a request that the action learns of by an error."""
+    """Emit the outcome of a request whose end the action learns of by an error."""
     _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason), ends=True)
 
 
 def _request(step: ActionRun, wait: str, deadline: int | None, asked: ApprovalArguments) -> ApprovalRequest:
     run = step.run
-    # A job that begins anew numbers its runs anew, and after a restart another input may come first and have
-    # the number of a run that was lost: an answer to what that asked must not fit.
+    # The id covers the request, not only the number of the run. A new job starts to number its runs at 0, and
+    # after a restart another input may get the number of a lost run. An answer to its request must not fit.
     asks = json.dumps([asked.what, asked.arguments], sort_keys=True)
     path = f"{step.event.id}\x00{wait}\x00approval\x00{asks}"
     mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
@@ -130,14 +130,14 @@ def _request(step: ActionRun, wait: str, deadline: int | None, asked: ApprovalAr
         key=run.key,
         what=asked.what,
         arguments=asked.arguments,
-        # What a replay finds again, which the clock is not.
+        # Not the clock: a replay must find the same value.
         began_at=run.started_at,
         expires_at=deadline,
     )
 
 
 def _put_aside(step: ActionRun, value: ApprovalRequest | ApprovalOutcome, ends: bool = False) -> None:
-    """Let a request leave, or its end, which leaves even where the action fails behind it."""
+    """Emit a request, or its outcome. An outcome leaves even if the action fails later."""
     if step.side is None:
         step.side = []
     step.side.append((APPROVALS_TAG, value))

@@ -1,8 +1,8 @@
-"""Runs that began with other code: whether this code can continue them, and what is left of those it cannot.
+"""Decides if the present code can continue runs of earlier code, and what remains of those that it cannot.
 
-A run whose action, event class or input class was renamed or removed ends as ``on_error`` of the agent says:
-nothing of it is committed besides what has left, and the key continues. An event that no action takes any
-more follows ``on_unhandled``, as any other event that no action accepts.
+If an action, event class or input class of a run was renamed or removed, the run ends as ``on_error`` of the
+agent says. Only outputs that have left already remain of it, and the key continues. An event that no action
+handles any longer follows ``on_unhandled``, like any other event that no action accepts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from flink_agents.runtime.state.pending import UnreadableInput, read_input
 from flink_agents.runtime.state.suspended import Suspension
 
 CHANGES = (PlanChangedError, StateFormatError, UnknownTypeNameError, UpgradeFailedError)
-"""What reading a run raises if the code has changed since it was written."""
+"""The errors that reading a run raises if the code has changed since the run was written."""
 
 LETTER_PATH = "changed-code"
-"""Stands for the path of an execution: what leaves under it has not left before."""
+"""The path under which the dead letter of such a run is counted. No output has left under it before."""
 
 
 def agent_policy(shared: RunEnvironment) -> OnError:
@@ -47,10 +47,10 @@ def unhandled_policy(shared: RunEnvironment) -> OnError:
 
 
 def begin_event(run: Run, record: object, shared: RunEnvironment) -> Event:
-    """Return the event that a run begins with.
+    """Return the event that a run starts with.
 
     Raises:
-        StateError: The code has changed, so that it cannot be made.
+        StateError: The code has changed, so that the event cannot be created.
     """
     if type(record) is DelayedInput:
         return begin_with(run, record, shared)
@@ -60,7 +60,7 @@ def begin_event(run: Run, record: object, shared: RunEnvironment) -> Event:
 
 
 def check_run(run: Run, suspension: Suspension | None, shared: RunEnvironment) -> None:
-    """Check that the agent still has the actions that a run, which is to begin, recorded something of.
+    """Check that the agent still has the actions that a run has records of, before the run starts.
 
     Raises:
         PlanChangedError: It lacks some.
@@ -73,7 +73,7 @@ def check_run(run: Run, suspension: Suspension | None, shared: RunEnvironment) -
 
 
 def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment) -> None:
-    """Check that the agent still has the actions of a suspended run, which began with ``event``.
+    """Check that the agent still has the actions of a suspended run that started with ``event``.
 
     Raises:
         PlanChangedError: It lacks some.
@@ -92,7 +92,7 @@ def _check_steps(steps: Iterable[str], event: Event, shared: RunEnvironment) -> 
 
 
 def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
-    """Return the event of the dead letter of a run that this code cannot continue."""
+    """Return the event for the dead letter of a run that the present code cannot continue."""
     if type(record) is UnreadableInput:
         return InputEvent(input=record.packed)
     if type(record) is not DelayedInput:
@@ -109,10 +109,10 @@ def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
 
 
 def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
-    """Return the event that a run begins with, of the bytes of its input.
+    """Return the event that a run starts with, from the bytes of its input.
 
     Raises:
-        StateError: The code has changed, so that the event cannot be made.
+        StateError: The code has changed, so that the event cannot be created.
     """
     record, _ = read_input(shared.codec, packed)
     if type(record) is UnreadableInput:
@@ -121,7 +121,7 @@ def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
 
 
 def no_action_takes(event: Event, shared: RunEnvironment) -> PlanChangedError:
-    """Return the error of an event that was sent before the code changed."""
+    """Return the error of an event that was sent before the code changed, and that no action handles now."""
     return PlanChangedError(
         f"no action of agent {shared.agent_name!r} takes the event {event.event_type!r}, which was sent "
         "before the code changed",

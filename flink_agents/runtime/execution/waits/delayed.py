@@ -1,8 +1,8 @@
-"""Delayed events: what an action sends that is to be delivered later, and the run that it begins then.
+"""Delayed events: an action sends them now, and they start runs of their own later.
 
-What an execution sends so stands among its side outputs under a tag of its own. So it is recorded, replayed
-and taken back as those are, and it costs nothing where there is none. What leaves the operator has none of
-them: the commit puts them into state (``operator.waits.delayed``).
+An execution stores them among its side outputs, under a tag of their own. So they are recorded, replayed and
+rolled back like side outputs, and cost nothing if there are none. They do not leave the operator: the commit
+puts them into state (``operator.waits.delayed``).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.execution.sub_agents.asked_run import root_of
+from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.state.delayed import DelayedInput
 
 
 def send_later(step: ActionRun, event: Event, delay: object) -> None:
-    """Note that an action sends an event which is to be delivered later.
+    """Send an event that is delivered after a delay.
 
     Args:
         step: The execution of the action.
-        event: The event, whose content counts as it is now.
+        event: The event. Later changes to it do not count.
         delay: The delay, in seconds or as a timedelta.
 
     Raises:
-        InvalidDurationError: The delay is none.
-        ContextMisuseError: The action belongs to an agent that another one asks.
-        NotAnEventError: It is no event.
-        UnknownEventError: No action of the agent takes events of that type.
-        OutputTypeError: It leaves the agent, and is not of the declared type.
+        InvalidDurationError: The delay is invalid.
+        ContextMisuseError: The action belongs to a sub-agent.
+        NotAnEventError: It is not an event.
+        UnknownEventError: No action of the agent handles events of that type.
+        OutputTypeError: It is an output that does not have the declared type.
         UnserializableValueError: State cannot hold it.
     """
     step.guard()
@@ -51,12 +51,12 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
 
 
 def _check(step: ActionRun, event: Event) -> None:
-    """Refuse what could not be delivered when its time comes."""
+    """Reject an event that could not be delivered when its time comes."""
     if root_of(step) is not step:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the asked agent {step.shared.agent_name!r} sends an event "
+            f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} sends an event "
             "with a delay",
-            expected="delay=None: an asked agent has answered before the time comes",
+            expected="delay=None: a sub-agent has answered before the time comes",
             found="delay=...",
             fix="return what is to be sent, and let the agent that asks send it",
         )
@@ -70,11 +70,11 @@ def _check(step: ActionRun, event: Event) -> None:
 
 
 def _milliseconds(action: str, delay: object) -> int:
-    """A delay in milliseconds, rounded up, so that nothing comes before its time."""
+    """Return a delay in milliseconds, rounded up so that no event comes early."""
 
     def refuse(found: str) -> InvalidDurationError:
         return InvalidDurationError(
-            f"action {action!r} sends an event with a delay that is none",
+            f"action {action!r} sends an event with an invalid delay",
             expected=f"seconds or a timedelta, from 0 to {LONGEST.days} days",
             found=found,
             fix="give the time from now on, such as delay=60 or delay=timedelta(hours=1); "
@@ -85,11 +85,11 @@ def _milliseconds(action: str, delay: object) -> int:
 
 
 def delayed_input(run: Run, sent: list[Any]) -> DelayedInput:
-    """The input that a delayed event will be.
+    """Return the input that a delayed event will be.
 
     Args:
         run: The run that sent it.
-        sent: What the run has of it besides its time: the event, the action, and the id of what that handled.
+        sent: The event, the action that sent it, and the id of the event that this action handled.
     """
     event, action, upstream = sent
     return DelayedInput(event, action, upstream, run.lineage.id, run.sequence_number)
@@ -99,16 +99,16 @@ def event_of(sent: DelayedInput, shared: RunEnvironment) -> Event:
     """Return a delayed event, without its place in the run.
 
     Raises:
-        StateError: Its class is not what it was.
+        StateError: Its class has changed.
     """
     return shared.events.unpacked(*shared.codec.decode(sent.event))
 
 
 def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
-    """The event that begins a run, which is that of a delayed event.
+    """Return the event that starts the run of a delayed event.
 
     Raises:
-        PlanChangedError: The class of the event is not what it was.
+        PlanChangedError: The class of the event has changed.
     """
     event = event_of(sent, shared)
     run.lineage = DelayedLineage(

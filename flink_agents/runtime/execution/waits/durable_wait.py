@@ -1,10 +1,10 @@
-"""The base of durable waits: waits that outlast the execution of their action.
+"""The base class of durable waits: waits that outlast the execution of their action.
 
-A wait is an outcome like the end of a durable call. It begins when the action awaits it and no record says
-how it ended. How it ended is recorded when the action learns of it: in what is kept of the run, and by the
-store with the next record that may depend on it. All of it happens on the agent loop.
+A wait is an outcome like the end of a durable call. It opens when the action awaits it, unless a record says
+how it ended. The end is recorded when the action learns of it: in the state of the run, and in the store with
+the next record that may depend on it. All of this happens on the event loop.
 
-Each kind of wait is a subclass, which says what the wait is for, what ends it, and what the action gets.
+Each kind of wait is a subclass. It defines the object of the wait, the ways to end it, and the result.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, OwnFuture, PendingOutcome, outside
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.buffered import BufferedJournal
-from flink_agents.runtime.journal.calls import Mismatch, Outcome, told
+from flink_agents.runtime.journal.calls import Mismatch, Outcome, as_shown
 from flink_agents.runtime.journal.records import DEADLINE, TIMEOUT, WaitRecord
 from flink_agents.runtime.serde.awaitables import awaitable_text
 from flink_agents.runtime.state.suspended import StoredWait, wait_id
 
 LOOK_SECONDS = 0.05, 1.0
-"""The first and the longest interval after which a wait in memory looks at the clock, which may be set."""
+"""The first and the longest interval after which a wait in memory reads the clock, which may be set."""
 
 
 class DurableWait(PendingOutcome, SignalWait[Any]):
-    """A durable wait, which the action awaits.
+    """A durable wait that the action awaits.
 
     Args:
         step: The execution of the action.
         delivery: Delivers outcomes to it.
-        seconds: How long the wait takes, or may take; None for no limit.
+        seconds: The duration or the timeout of the wait; None for no limit.
 
     Attributes:
-        called: The method of the context that makes such waits.
+        called: The method of the context that creates such waits.
         future: Ends when the outcome is delivered.
     """
 
@@ -63,7 +63,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     @property
     @abstractmethod
     def what(self) -> str:
-        """What the action waits for, in words. Records have it, so it must not change between versions."""
+        """The object of the wait, as text. Records have it, so it must not change between versions."""
 
     @property
     @abstractmethod
@@ -72,11 +72,14 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     @abstractmethod
     def open_wait(self, deadline: int | None) -> StoredWait:
-        """Return what state keeps of the wait, with ``deadline``. Without one, it identifies the wait."""
+        """Return the form in which state stores the wait, with ``deadline``.
+
+        Without one, it identifies the wait.
+        """
 
     @abstractmethod
     def at_end_of_input(self, skips: bool) -> str | None:
-        """Return how the wait ends with the input; None if it goes on.
+        """Return the way in which the wait ends with the input; None if it continues.
 
         Args:
             skips: True if pauses are skipped then.
@@ -84,7 +87,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     @abstractmethod
     def value_of(self, record: WaitRecord) -> Any:
-        """Return, or raise, what the action gets for an end of the wait other than the run's deadline."""
+        """Return the result of the wait, or raise. The deadline of the run is handled elsewhere."""
 
     def is_for(self, name: str) -> bool:
         """Return True if a signal of that name can end the wait."""
@@ -95,27 +98,27 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return False
 
     def _mismatch(self, recorded: Outcome) -> str | None:
-        """Return, in words, what the code waits for if that is not what was recorded; None if it is."""
-        return None if told(recorded) == self.what else self.what
+        """Return the object of the wait, as text, if it differs from the recorded one; None if they agree."""
+        return None if as_shown(recorded) == self.what else self.what
 
     def _learned(self) -> None:
-        """Note that the action learns of the end, so that what ended the wait is used up."""
+        """Note that the action learns of the end. The signal that ended the wait is used up."""
 
     def _give_back(self) -> None:
-        """Release what would have ended the wait: the action never learns of it."""
+        """Release the signal that would have ended the wait: the action never learns of it."""
 
     # -- what the action sees ---------------------------------------------------------
 
     @property
     def id(self) -> str:
-        """The text that names the wait. Outside, it stands for this run."""
+        """The text that names the wait, and that you pass to the outside."""
         self._used()
         self._step.run.identify()
         return self.wait_id
 
     @property
     def deadline(self) -> int | None:
-        """When the wait ends by itself, in milliseconds since the epoch; None for never."""
+        """The time at which the wait ends by itself, in milliseconds since the epoch; None for never."""
         waits = self._step.run.waits
         ends = [self.plan(), None if waits is None else waits.over]
         return min((at for at in ends if at is not None), default=None)
@@ -125,7 +128,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return self._value().__await__()
 
     def _used(self) -> None:
-        """Note that the wait is not forgotten."""
+        """Note that the wait was awaited, or that its id was read."""
         if self._step.run.waits is not None:
             self._step.run.waits.unawaited.pop(self, None)
 
@@ -163,7 +166,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         calls = self._delivery.calls
         recorded = calls.recorded(self.number)
         if recorded is not None and (now := self._mismatch(recorded)) is not None:
-            calls.refuse(Mismatch(self.number, told(recorded), now))
+            calls.note_mismatch(Mismatch(self.number, as_shown(recorded), now))
             self._step.calls = calls
             self._delivery.interrupt()
 
@@ -171,7 +174,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     @property
     def wait_id(self) -> str:
-        """The text that names the wait, without telling anybody."""
+        """The text that names the wait. Reading it here has no effect."""
         run, number = self._step.run, self.number
         return wait_id(run.key_text, run.sequence_number, self._step.path, number.task, number.nth)
 
@@ -181,27 +184,27 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return self._step.run.sequence_number
 
     @property
-    def kept(self) -> StoredWait:
-        """What state keeps of the wait."""
+    def stored(self) -> StoredWait:
+        """The form in which state stores the wait."""
         return self.open_wait(self._deadline)
 
     def leave_open(self) -> StoredWait:
-        """Return what state keeps of the wait when its run is suspended. From here on, only that run ends it.
+        """Close the wait in memory because its run is suspended. Return the form in which state stores it.
 
-        A signal that comes while the action is torn down waits for the run, as all others do.
+        A signal that comes while the action is torn down waits for the run to resume.
         """
         self._close()
         self.gone = True
-        return self.kept
+        return self.stored
 
     def plan(self) -> int | None:
-        """Return when the wait ends by itself, in milliseconds. This is decided once."""
+        """Return the time at which the wait ends by itself, in milliseconds. It is computed once."""
         if self._deadline is None:
             self._deadline = self._waits.deadline(self.open_wait(None), self._seconds)
         return self._deadline
 
     def begin(self) -> None:
-        """Open the wait, or end it at once if what ends it is there."""
+        """Open the wait, or end it at once if its signal is there or its time has passed."""
         self.plan()
         mail = self._waits.mail
         mail.open[self] = None
@@ -213,21 +216,21 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     @property
     def _is_closed(self) -> bool:
-        """True if nothing may end the wait any more, or not in this part of the run."""
+        """True if nothing may end the wait any longer, or not in this part of the run."""
         return self.ended or self.gone or self._delivery.over or self._waits.ends_part
 
     def look(self, number: int = 0) -> None:
-        """End if the time has come, or if nothing else can end the wait; else look again in time."""
+        """End if the time has come, or if nothing else can end the wait; else schedule the next look."""
         if self._is_closed:
             return
         mail = self._waits.mail
         if mail.ended and (end := self.at_end_of_input(mail.skips)) is not None:
-            return self._settle(end)
+            return self._end_by(end)
         now, deadline, over = mail.clock(), self._deadline, self._waits.over
         if deadline is not None and now >= deadline:
-            return self._settle(TIMEOUT)
+            return self._end_by(TIMEOUT)
         if over is not None and now >= over:
-            return self._settle(DEADLINE)
+            return self._end_by(DEADLINE)
         ends = [at for at in (deadline, over) if at is not None]
         if ends:
             self._stop()
@@ -254,12 +257,12 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._give_back()
         self.future.cancel()
 
-    def _settle(self, end: str, **of_signal: Any) -> None:
-        """End the wait; the end is delivered in its turn.
+    def _end_by(self, end: str, **of_signal: Any) -> None:
+        """End the wait. The outcome is delivered in its turn.
 
         Args:
-            end: How it ends.
-            of_signal: Fields of the record that tell of a signal.
+            end: The way in which it ends.
+            of_signal: Fields of the record that describe a signal.
         """
         # Closed before the delivery, which may resume the action at once.
         self._close()
@@ -267,10 +270,10 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         delivery = self._delivery
         now, order = self._waits.mail.clock(), delivery.calls.end()
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
-        delivery.settle(delivery.end(self), record)
+        delivery.resolve(delivery.end(self), record)
 
     def _keep(self, outcome: Outcome) -> None:
-        """Record how the wait ended, with failures of calls that the action saw before."""
+        """Record the end of the wait, with failures of calls that the action saw before it."""
         calls, journal = self._delivery.calls, self._step.run.journal
         assert isinstance(journal, BufferedJournal)
         outcomes: dict[Any, Outcome] = {**calls.unrecorded, self.number: outcome}
@@ -294,11 +297,11 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
 
 def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Delivery:
-    """Return what delivers outcomes to code that is about to wait, or refuse the wait.
+    """Return the delivery of code that is about to wait, or raise if the code cannot wait.
 
     Args:
         step: The execution of the action.
-        delivery: That of the code that runs; None if the code belongs to no action.
+        delivery: The delivery of the code that runs; None if the code belongs to no action.
         called: The method of the context that is called.
 
     Raises:
@@ -306,7 +309,7 @@ def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Del
     """
     if step.run.waits is None and not step.shared.may_wait:
         raise ContextMisuseError(
-            f"action {step.action.name!r} calls {called}, and nothing told that its code does",
+            f"action {step.action.name!r} calls {called}, but its code was not expected to wait",
             expected=f"an action that calls {called} itself, or in code of its own modules",
             found="code that no action of the agent was seen to lead to",
             fix="set the option run.may-suspend to true",
@@ -322,7 +325,7 @@ def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Del
 
 
 def check_waits_awaited(step: ActionRun) -> None:
-    """Check that an execution that ended well has awaited its waits: a wait does nothing else.
+    """Check that an execution that succeeded has awaited its waits: a wait does nothing before it is awaited.
 
     Raises:
         MissingAwaitError: It has not.

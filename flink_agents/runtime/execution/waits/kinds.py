@@ -22,10 +22,10 @@ from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, StoredWait
 
 Fit = Callable[[Any], Any]
-"""Makes what an action waits for out of a decoded value, or raises if the value does not fit."""
+"""Converts a decoded value to the type that an action waits for, or raises if the value does not fit."""
 
 MOST_TOLD = 1000
-"""The most characters in which an unmatched signal says what is wrong with it."""
+"""The most characters of the reason why a signal was rejected."""
 
 W = TypeVar("W", bound=DurableWait)
 
@@ -39,7 +39,7 @@ class Pause(DurableWait):
 
     @property
     def what(self) -> str:
-        """What the action waits for, in words."""
+        """The object of the wait, as text."""
         return "a pause"
 
     @property
@@ -48,11 +48,11 @@ class Pause(DurableWait):
         return f"ctx.sleep({self._seconds:g})"
 
     def open_wait(self, deadline: int | None) -> StoredWait:
-        """Return what state keeps of the pause."""
+        """Return the form in which state stores the pause."""
         return StoredPause(self._step.path, self.number.task, self.number.nth, deadline)
 
     def at_end_of_input(self, skips: bool) -> str | None:
-        """Return how the pause ends with the input."""
+        """Return the way in which the pause ends with the input."""
         return TIMEOUT if skips else None
 
     def value_of(self, record: WaitRecord) -> None:
@@ -84,7 +84,7 @@ class WaitForSignal(DurableWait):
 
     @property
     def what(self) -> str:
-        """What the action waits for, in words."""
+        """The object of the wait, as text."""
         return f"signal {self.name!r}"
 
     @property
@@ -93,11 +93,11 @@ class WaitForSignal(DurableWait):
         return f"ctx.wait_for_signal({self.name!r})"
 
     def open_wait(self, deadline: int | None) -> StoredWait:
-        """Return what state keeps of the wait."""
+        """Return the form in which state stores the wait."""
         return StoredSignalWait(self._step.path, self.number.task, self.number.nth, deadline, self.name)
 
     def at_end_of_input(self, skips: bool) -> str | None:
-        """Return how the wait ends with the input, which no signal follows."""
+        """Return the way in which the wait ends with the input. No signal follows that."""
         return END
 
     def is_for(self, name: str) -> bool:
@@ -105,17 +105,17 @@ class WaitForSignal(DurableWait):
         return name == self.name
 
     def take(self) -> bool:
-        """End by a signal, if there is one for this wait. One that does not fit is refused."""
+        """End by a signal, if there is one for this wait. A signal that does not fit is rejected."""
         if self._is_closed:
             return False
         waits, own, run = self._waits, self.wait_id, self.run
         while (mail := waits.mail.pick(self.name, own, run)) is not None:
             if (wrong := self._wrong(mail)) is not None:
-                waits.refused.append((mail, wrong))
+                waits.rejected.append((mail, wrong))
                 waits.mail.taken(mail)
                 continue
             self._picked = mail
-            self._settle(SIGNAL, identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
+            self._end_by(SIGNAL, identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
             return True
         return False
 
@@ -134,14 +134,14 @@ class WaitForSignal(DurableWait):
                 f"action {self._step.action.name!r} waits for {self.what}, and the input has ended",
                 expected="a signal before the end of the input, or an action that catches this",
                 found="the end of a bounded input, which no signal follows",
-                fix="catch NoMoreSignalsError (flink_agents.api.errors) and go on without an answer; "
+                fix="catch NoMoreSignalsError (flink_agents.api.errors) and continue without an answer; "
                 "or let the stream of signals have no end",
             )
         raise SignalTimeoutError(
             f"action {self._step.action.name!r} has waited for {self.what} for long enough",
             expected=f"a signal within {self._seconds:g} s",
             found="none",
-            fix="catch this and go on without it, or raise timeout=",
+            fix="catch this and continue without it, or raise timeout=",
         )
 
     def _mismatch(self, recorded: Outcome) -> str | None:
@@ -163,11 +163,11 @@ class WaitForSignal(DurableWait):
             self._waits.mail.not_taken(mail)
 
     def _wrong(self, mail: StoredSignal) -> str | None:
-        """Return what is wrong with a signal that came for this wait; None if nothing is."""
+        """Return the reason why a signal cannot end this wait; None if it can."""
         return self._misfit(mail.value) if mail.name == self.name else f"the wait is for {self.name!r}"
 
     def _misfit(self, value: bytes) -> str | None:
-        """Return why a value does not fit; None if it does."""
+        """Return the reason why a value does not fit; None if it does."""
         try:
             self._typed(value)
         except KeyboardInterrupt:
@@ -177,18 +177,18 @@ class WaitForSignal(DurableWait):
         return None
 
     def _typed(self, value: bytes) -> Any:
-        """Return a value as what the action waits for; raises if it does not fit."""
+        """Return a value as the type that the action waits for; raises if it does not fit."""
         decoded = self._step.shared.codec.decode(value)
         return as_data(decoded if self._fit is None else self._fit(decoded))
 
 
 def pause_of(step: ActionRun, delivery: Delivery | None, seconds: float) -> Pause:
-    """Make a pause, which begins when it is awaited.
+    """Create a pause. It starts when it is awaited.
 
     Args:
         step: The execution of the action.
-        delivery: That of the code that runs; None if the code belongs to no action.
-        seconds: How long it takes.
+        delivery: The delivery of the code that runs; None if the code belongs to no action.
+        seconds: Its duration.
 
     Raises:
         ContextMisuseError: The action cannot wait.
@@ -199,11 +199,11 @@ def pause_of(step: ActionRun, delivery: Delivery | None, seconds: float) -> Paus
 def signal_wait_of(
     step: ActionRun, delivery: Delivery | None, name: str, fit: Fit | None, seconds: float | None
 ) -> WaitForSignal:
-    """Make a wait for a signal, which begins when it is awaited.
+    """Create a wait for a signal. It starts when it is awaited.
 
     Args:
         step: The execution of the action.
-        delivery: That of the code that runs; None if the code belongs to no action.
+        delivery: The delivery of the code that runs; None if the code belongs to no action.
         name: Name of the signal.
         fit: Checks and converts its value; None if any value will do.
         seconds: The timeout; None for no limit.
@@ -216,14 +216,14 @@ def signal_wait_of(
 
 
 def _noted(wait: W, step: ActionRun) -> W:
-    """Note a wait that must be awaited."""
+    """Note that a wait must be awaited."""
     assert step.run.waits is not None and step.delivery is not None
     step.run.waits.unawaited[wait] = step.delivery
     return wait
 
 
 def fit_of(kind: Any) -> Fit | None:
-    """Return what checks and converts the value of a signal; None if any value will do.
+    """Return a function that checks and converts the value of a signal; None if any value will do.
 
     Args:
         kind: The type that the action waits for, or None.

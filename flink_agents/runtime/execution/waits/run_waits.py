@@ -1,4 +1,4 @@
-"""What one run waits for, takes and puts out while it can be suspended. All of it is for the agent loop."""
+"""The durable waits of one run, its signals, and its outputs while it can be suspended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait
 
 _LETTER = "\x00"
-"""Stands behind the path of an execution where its dead letters are counted."""
+"""Follows the path of an execution in the counter of its dead letters."""
 
 
 class Execution(Protocol):
-    """What an ``action_run.ActionRun`` has sent."""
+    """The outputs of an ``action_run.ActionRun``."""
 
     sent: list[Event]
     side: list[tuple[str, Any]] | None
@@ -29,7 +29,7 @@ class Execution(Protocol):
 
     @property
     def path(self) -> str:
-        """What distinguishes it from others of its run."""
+        """The path that identifies the execution within its run."""
         ...
 
 
@@ -54,29 +54,31 @@ class RunParts(Protocol):
 
 
 class RunWaits:
-    """What one run waits for, and what has left of it when it was suspended before.
+    """The durable waits of one run, and the outputs that left when it was suspended.
+
+    Used on the event loop only.
 
     Args:
         mail: The signals of its key.
         open: The waits that were open when it was suspended.
-        left: How many outputs and side outputs of each execution have left already, by its path.
+        left: The number of outputs and side outputs of each execution that have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
         over: When its waits end, in milliseconds since the epoch; None for never.
         parts: Its parts if it is committed part by part; else None.
         ends_part: True if its records say that a part of it ended behind them, and so does again.
 
     Attributes:
-        mail: See above.
-        over: See above.
-        failed: See above.
-        parts: See above.
-        ends_part: See above.
-        put: How many outputs and side outputs of each execution there were, with those that had left.
-        taken: Identities of the signals that it took since it began, or went on.
-        returned: Signals that it took before it was suspended, which is void: state has them no more.
+        mail: The signals of its key.
+        over: The deadline of all its waits, in milliseconds since the epoch; None for never.
+        failed: Failed attempts of the execution that waited, by its path.
+        parts: The parts of the run if it was interleaved before; else None.
+        ends_part: True if records say that the run was interleaved after them, so it must be again.
+        put: The number of outputs and side outputs of each execution, with those that had left.
+        taken: Identities of the signals that it took since it started or resumed.
+        returned: Signals that it took before it was suspended, and that are free again. State lacks them.
         recorded: Identities and names of the signals among those that only the store knows of.
-        refused: Signals whose values are not what it waits for, each with what is wrong with it.
-        unawaited: Waits that nobody has begun to await, nor asked for their id, with their executions.
+        rejected: Signals whose values do not fit, each with the reason.
+        unawaited: Waits that were neither awaited nor read for their id, with their executions.
     """
 
     def __init__(
@@ -101,27 +103,27 @@ class RunWaits:
         self.taken: list[str] = []
         self.returned: list[StoredSignal] = []
         self.recorded: list[tuple[str, str | None]] = []
-        self.refused: list[tuple[StoredSignal, str]] = []
+        self.rejected: list[tuple[StoredSignal, str]] = []
         self.unawaited: dict[object, Delivery] = {}
 
     @property
     def may_be_suspended(self) -> bool:
-        """Whether the run may be suspended: at the end of the input, it waits in memory."""
+        """True if the run may be suspended. At the end of the input, it waits in memory."""
         return self.ends_part or not self.mail.ended
 
     def deadline(self, wait: StoredWait, seconds: float | None) -> int | None:
-        """Return when a wait ends by itself, in milliseconds. A deadline from before a suspension stays.
+        """Return the time at which a wait ends by itself, in milliseconds. A resumed wait keeps its deadline.
 
         Args:
             wait: The wait, without a deadline.
-            seconds: How long it may take; None for no limit.
+            seconds: The timeout; None for no limit.
         """
         if wait in self._deadlines:
             return self._deadlines[wait]
         return None if seconds is None else self.mail.clock() + max(0, -int(-seconds * 1000 // 1))
 
     def give_back(self, outcomes: Iterable[Outcome]) -> None:
-        """Let waits take the signals again that are among the outcomes of an execution, which are void."""
+        """Release the signals that ended waits of an execution, because its outcomes are void."""
         taken = [one for one in outcomes if isinstance(one, WaitRecord) and one.end == SIGNAL]
         for mail in self.mail.put_back(taken):
             if mail.identity in self.taken:
@@ -132,9 +134,9 @@ class RunWaits:
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]
     ) -> tuple[list[Any], list[tuple[str, Any]]]:
-        """What of an execution's outputs has not left; counts all of them.
+        """Count the outputs of an execution, and return those that have not left before.
 
-        A dead letter comes in place of all that an execution put out, and so is counted by itself.
+        A dead letter replaces all outputs of its execution, so it has a counter of its own.
         """
         letters = [one for one in side if one[0] == DEAD_LETTER_TAG]
         if letters and path[-1:] != _LETTER:
@@ -147,28 +149,29 @@ class RunWaits:
 
     @property
     def outputs_left(self) -> int:
-        """How many outputs had left before the run went on."""
+        """The number of outputs that had left before the run resumed."""
         return sum(outputs for outputs, _ in self._left.values())
 
     @property
     def side_outputs_left(self) -> int:
-        """How many side outputs had left before the run went on, without dead letters."""
+        """The number of side outputs that had left before the run resumed, without dead letters."""
         return sum(side for path, (_, side) in self._left.items() if path[-1:] != _LETTER)
 
     def waited(self, step: Execution) -> None:
-        """Note that what an execution has put out stays, even if it fails: a wait of it has ended.
+        """Note that a wait of an execution has ended, so its outputs up to here stay even if it fails.
 
-        It may have left when the run was suspended, and may not where the end of the wait was recorded.
+        They may have left when the run was suspended. If the end of the wait was recorded in the same
+        process, they have not, so counting makes both cases equal.
         """
         self._final[step.path] = len(outputs_of(step)), len(step.side or ())
 
     def final(self, step: Execution) -> tuple[list[OutputEvent], list[tuple[str, Any]]]:
-        """What stays of an execution that has failed."""
+        """Return the outputs of a failed execution that stay."""
         outputs, side = self._final.get(step.path, (0, 0))
         return outputs_of(step)[:outputs], (step.side or [])[:side]
 
     def left(self) -> dict[str, tuple[int, int]]:
-        """How many outputs of each execution have left when the run is suspended now."""
+        """Return the number of outputs of each execution that have left if the run is suspended now."""
         counts = dict(self._left)
         for path, (outputs, side) in self.put.items():
             before = counts.get(path, (0, 0))
@@ -177,7 +180,7 @@ class RunWaits:
 
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
-    """The events of an execution that leave the agent."""
+    """Return the events of an execution that leave the agent."""
     routes = step.shared.routes
     found = [(routes.of(event), event) for event in step.sent]
     return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]

@@ -1,8 +1,9 @@
-"""Short-term memory of an interleaved run in between: its parts saw different memory.
+"""Short-term memory of an interleaved run, whose parts saw different memory.
 
-State has what the run wrote in its old parts, and other runs may have changed that since then. So a replay of
-an old part sees what was read at that time, with the writes of that part above, and these go nowhere. In the
-last part, memory is that of the present, and what is written there is what the run changes.
+State has the writes of its earlier parts, and other runs may have changed these values since then. So a
+replay of an earlier part sees the values that were read at that time, with the writes of that part on top.
+These writes change nothing. The last part sees memory as it is now, and its writes are the changes of the
+run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 
 class OldPartTree(TracedTree):
-    """The memory of a part that has ended: state has what is written to it."""
+    """The memory of a part that has ended. State already has its writes."""
 
     __slots__ = ()
 
@@ -25,15 +26,15 @@ class OldPartTree(TracedTree):
 
 
 class PartTree(MemoryTree):
-    """The memory of a run of several parts; each has a tree of its own, and the run sees one at a time.
+    """The memory of a run of several parts. Each part has a tree of its own, and the run sees one at a time.
 
     Args:
         present: The memory of the last part.
-        reads: What each of the old parts read, in order.
+        reads: The reads of each of the earlier parts, in order.
         undo: Log of the run's writes.
 
     Attributes:
-        log: What the last part reads.
+        log: The reads of the last part.
     """
 
     __slots__ = ("_at", "_parts", "log")
@@ -41,7 +42,7 @@ class PartTree(MemoryTree):
     def __init__(self, present: TracedTree, reads: Sequence[Sequence[Read]], undo: Undo) -> None:
         super().__init__(present.scope, present.codec, None, undo, present.expires)
         self.log: ReadLog = present.log
-        # What code reads of an old part that it did not read then is as it was in the next one.
+        # If code reads a value that it did not read in that part, it sees the value of the next part.
         known, parts = dict(present.known), list[TracedTree]()
         for of_part in reversed(reads):
             known = overlaid(known, of_part)
@@ -54,7 +55,7 @@ class PartTree(MemoryTree):
         self._at = part
 
     def enter(self, part: int) -> None:
-        """Show the memory of a part, unless that of a later one is shown."""
+        """Show the memory of a part, unless that of a later part is shown."""
         self._at = max(self._at, part)
 
     @property
@@ -67,7 +68,7 @@ class PartTree(MemoryTree):
 
     @override
     def put(self, path: str, data: bytes | None) -> None:
-        # The log of writes gets the tree of the part, to which they belong.
+        # The undo log gets the tree of the part, which the write belongs to.
         self._part.put(path, data)
 
     @override
@@ -80,7 +81,7 @@ class PartTree(MemoryTree):
 
     @override
     def changes(self) -> dict[str, bytes | None]:
-        """What the last part wrote."""
+        """Return the writes of the last part."""
         return self._parts[-1].changes()
 
     @override

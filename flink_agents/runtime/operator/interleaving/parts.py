@@ -1,8 +1,7 @@
-"""The parts of an interleaved run: which of them its code is in while it is replayed.
+"""The parts of an interleaved run: finds the part that its code is in during a replay.
 
-A part ends where the run was interleaved: at a wait of one execution, behind all outcomes that were
-recorded by then. The next outcome that this execution gets begins the next part, and so does any later
-execution.
+A part ends where the run was interleaved: at a wait of one execution, after all outcomes that were recorded
+by then. The next outcome of this execution starts the next part, and so does any later execution.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ class InterleavedParts:
 
     Args:
         memory: The memory of all parts.
-        records: What the old parts recorded, in order.
-        ends: Where each of them ended: the execution that waited, and how many records there were.
+        records: The records of the earlier parts, in order.
+        ends: The end of each of them: the execution that waited, and the number of records by then.
     """
 
     def __init__(self, memory: PartTree, records: Sequence[Record], ends: Sequence[tuple[str, int]]) -> None:
@@ -41,19 +40,19 @@ class InterleavedParts:
             done = count
 
     def begin(self, path: str) -> None:
-        """An attempt of an execution begins: in the part in which that was begun first."""
+        """Note that an attempt of an execution starts, and show the part in which it started first."""
         self._memory.go_to(self._begun.get(path, self._last))
 
     def replay(self, path: str) -> None:
-        """All that an execution did is taken from its record: in the part in which it ended."""
+        """Note that an execution is taken from its record, and show the part in which it ended."""
         self._memory.go_to(self._ended.get(path, self._last))
 
     def deliver(self, path: str, number: Number) -> None:
-        """An execution gets an outcome."""
+        """Note that an execution gets an outcome, and show the part that the outcome belongs to."""
         self._memory.enter(self._of.get((path, number), self._last))
 
     def void(self, path: str) -> None:
-        """What an execution recorded is void: it is executed anew, in the last part."""
+        """Note that the records of an execution are void. It runs again, in the last part."""
         self._begun.pop(path, None)
         self._ended.pop(path, None)
         for one in [one for one in self._of if one[0] == path]:

@@ -114,5 +114,5 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
     mail = actor.mail
     if mail is not None and mail.open:
-        run["waits"] = [_wait(one.kept, one.wait_id) for one in list(mail.open)[:MOST]]
+        run["waits"] = [_wait(one.stored, one.wait_id) for one in list(mail.open)[:MOST]]
     return found | {"run": run}

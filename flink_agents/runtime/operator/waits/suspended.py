@@ -302,16 +302,16 @@ class SuspendedRuns:
         waits = run.waits
         if waits is None:
             return None
-        if not (waits.taken or waits.refused or waits.returned or head.mail_expires is not None):
+        if not (waits.taken or waits.rejected or waits.returned or head.mail_expires is not None):
             return None
-        waits.mail.settle(identity for identity, _ in waits.recorded)
+        waits.mail.confirm(identity for identity, _ in waits.recorded)
         now = self._clock()
         box = self._mailbox()
         # They may have been taken once more.
         box.mail[:0] = waits.returned
         undecided = box.undecided(waits.taken, waits.recorded)
         box.take(waits.taken, now + self._ttl)
-        for mail, wrong in waits.refused:
+        for mail, wrong in waits.rejected:
             if (found := box.find(mail.identity)) is not None:
                 box.mail.remove(found)
                 self._strays.leave(mail, UnmatchedReason.INVALID, run.key_text, out, wrong)

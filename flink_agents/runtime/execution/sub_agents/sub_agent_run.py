@@ -1,4 +1,4 @@
-"""What an asked agent makes of one event, inside the run of the action that asks."""
+"""The run of a sub-agent for one event, inside the run of the action that called it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from flink_agents.runtime.state.memory import ScopedTree
 
 
 class SubAgentRun(Run):
-    """One ask. Nothing of it reaches the run of who asks before :meth:`hand_over`.
+    """One call of a sub-agent. Nothing of it reaches the run of the caller before :meth:`hand_over`.
 
     Args:
-        shared: What all runs of the asked agent share.
-        asker: The action run that asks.
-        traced: Whether the answer says what the agent did.
+        shared: The shared objects of the sub-agent.
+        asker: The action run that calls.
+        traced: True if the answer includes a transcript.
 
     Attributes:
-        asker: See above.
+        asker: The action run that calls.
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
-        transcript: What the agent did, and those that it asked; None where nobody wants to know.
+        transcript: The events and chats of the agent and of its own sub-agents; None if not traced.
     """
 
     __slots__ = ("_around", "_memory", "agents", "asker", "root", "transcript")
@@ -46,7 +46,7 @@ class SubAgentRun(Run):
         )
         self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.agent_name)}", self.undo)
         self.short_term = self._memory
-        # Whoever sees an id of this run has seen the number of that one.
+        # Code that reads an id of this run has read the number of the outer run.
         self.lineage = outer.lineage
         self.asker = asker
         self.root: ActionRun = root_of(asker)
@@ -57,12 +57,12 @@ class SubAgentRun(Run):
             self.transcript = []
 
     def take(self, event: Any, task: str, number: int) -> Event:
-        """The event that the asked agent handles, with its place in the run.
+        """Return the event that the sub-agent handles, with its place in the run.
 
         Args:
-            event: An event, which stays as it is, or an input.
-            task: The task that asks.
-            number: How many asks of that task came before.
+            event: An event, which stays unchanged, or an input.
+            task: The task that calls.
+            number: The number of earlier calls from that task.
         """
         received = self._shared.as_received(event)
         made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
@@ -71,13 +71,13 @@ class SubAgentRun(Run):
         return made
 
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
-        """Note something that an action of the agent did, where somebody wants to know.
+        """Add an entry to the transcript, if there is one.
 
         Args:
             step: The action run.
-            kind: What it did.
+            kind: The kind of the entry.
             name: Type of the event, or name of the chat model.
-            content: What belongs to it; it becomes JSON.
+            content: The content; it becomes JSON.
         """
         if self.transcript is not None:
             plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
@@ -87,11 +87,11 @@ class SubAgentRun(Run):
             )
 
     def hand_over(self) -> None:
-        """Let what the ended agent wrote, and its side outputs, be those of the action that asks.
+        """Move the writes and side outputs of the agent, which has ended, to the action that called it.
 
         Raises:
-            ContextMisuseError: That has ended.
-            MemoryPathError: A plain value is by now where an object was.
+            ContextMisuseError: That action has ended.
+            MemoryPathError: By now, a plain value is where the agent wrote below an object.
         """
         asker = self.asker
         asker.guard()
@@ -108,15 +108,15 @@ class SubAgentRun(Run):
 
 
 def root_of(step: ActionRun) -> ActionRun:
-    """The action run of the job's agent that ``step`` belongs to: itself, where no agent was asked."""
+    """Return the action run of the job's agent that ``step`` belongs to: itself outside of sub-agents."""
     return step.run.root if isinstance(step.run, SubAgentRun) else step
 
 
 def agents_of(step: ActionRun) -> tuple[str, ...]:
-    """Names of the agents that wait for what ``step`` does, the job's agent first."""
+    """Return the names of the agents that wait for the result of ``step``, the job's agent first."""
     return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.agent_name,)
 
 
 def _field(name: str) -> str:
-    """The name of an agent as one part of a path."""
+    """Return the name of an agent as one part of a path."""
     return name.replace("%", "%25").replace(".", "%2E")
