@@ -1,8 +1,8 @@
-"""The event loop of actions: counts the handles of each execution, and orders its timers.
+"""The event loop of actions: counts the handles of each execution, and puts its timers in order.
 
-A handle belongs to an execution if its context does. Tasks, futures and the primitives of asyncio keep to
-the public methods that are overridden here, so that nothing of what an action does is missed but what is
-woken by other threads and by sockets: that is counted when it schedules something of the action.
+A handle belongs to an execution if its context does. Tasks, futures and the primitives of asyncio use the
+public methods that are overridden here. So all work of an action is counted, except wake-ups by other threads
+and by sockets. Those are counted when they schedule something of the action.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFut
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
-"""Functions of ``asyncio.tasks`` that await a future of their own in place of others: who names those."""
+"""Functions of ``asyncio.tasks`` that await a future of their own instead of others: names of these."""
 
 
 _ROOM = __name__.rpartition(".")[0]
 
 _OF_LOCKS = ("asyncio", "anyio")
-"""Libraries that have locks, for others."""
+"""Libraries that implement locks for other libraries."""
 
 
 class _ActionHandle(asyncio.Handle):
-    """A handle that is counted."""
+    """A counted handle."""
 
     __slots__ = ()
 
     def cancel(self) -> None:
-        """Cancel it, and count it no more."""
+        """Cancel it, and remove it from the count."""
         if not self.cancelled():
             delivery: Delivery = self._callback.__self__  # pyright: ignore[reportAttributeAccessIssue]
             super().cancel()
@@ -46,7 +46,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
 
     # typeshed gives the parameters of these methods types that no override can repeat.
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        """Schedule a call; one that belongs to an action is counted."""
+        """Schedule a call. It is counted if it belongs to an action."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         if delivery is None or delivery.over:
             return super().call_soon(callback, *args, context=context)
@@ -62,9 +62,12 @@ class ActionLoop(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a call from any thread; one from the loop's own is counted, as of a dropped generator."""
+        """Schedule a call from any thread.
+
+        A call from the loop's own thread, as of a dropped generator, is counted.
+        """
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
-        # What a thread has done is no work of the action, however soon it was done.
+        # The end of work in a thread does not count as work of the action.
         foreign = getattr(callback, "__module__", None) == "asyncio.futures"
         if delivery is None or delivery.over or foreign or not self._runs_here():
             return super().call_soon_threadsafe(callback, *args, context=context)
@@ -77,12 +80,12 @@ class ActionLoop(asyncio.SelectorEventLoop):
             return False
 
     def time(self) -> float:
-        """Return the time of the loop; code of an action sees it stand still between two outcomes."""
+        """Return the time of the loop. For code of an action, it changes only with an outcome."""
         delivery = current_delivery.get()
         return super().time() if delivery is None or delivery.over else delivery.time()
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        """Set a timer; that one of an action fires is an outcome."""
+        """Set a timer. If an action sets it, its end is an outcome."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         if delivery is None or delivery.over:
             return super().call_at(when, callback, *args, context=context)
@@ -91,14 +94,17 @@ class ActionLoop(asyncio.SelectorEventLoop):
         return ActionTimer(delivery, self, when, callback, args, context or copy_context())
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Make a future; where it matters, one of which it is known whether it ends by an outcome."""
+        """Create a future.
+
+        During a replay, or if the run can be suspended, it shows if only outcomes can end it.
+        """
         delivery = current_delivery.get()
         if delivery is None or delivery.over or not (delivery.replaying or delivery.at_rest is not None):
             return super().create_future()
         frame = sys._getframe(1)
         module = frame.f_globals.get("__name__")
         if module == "asyncio.queues":
-            # A queue of the action's own says so.
+            # A queue that the action made with `ctx` has this attribute.
             over = getattr(frame.f_locals.get("self"), "ends_of", None)
             if over is None:
                 return super().create_future()
@@ -124,7 +130,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
 
 
 def _keeps_locks_to_itself(frame: FrameType | None) -> bool:
-    """Whether a library waits for the lock that a frame is of, which only tasks of the action release."""
+    """Return True if a library waits for the lock of a frame, so that only tasks of the action release it."""
     while frame is not None:
         library = str(frame.f_globals.get("__name__")).partition(".")[0]
         if library not in _OF_LOCKS:
@@ -134,11 +140,11 @@ def _keeps_locks_to_itself(frame: FrameType | None) -> bool:
 
 
 class _LockTask(ActionTask):
-    """A task that does nothing but wait for a lock that a library keeps to itself."""
+    """A task that only waits for a lock that a library uses internally."""
 
 
 def _is_of_own_lock(coroutine: Any) -> bool:
-    """Whether a library starts a task for the lock itself, such as ``create_task(event.wait())``."""
+    """Return True if a library starts a task for the lock itself, such as ``create_task(event.wait())``."""
     code = getattr(coroutine, "cr_code", None)
     if code is None or code.co_filename != asyncio.locks.__file__:
         return False
@@ -151,11 +157,11 @@ def _is_of_own_lock(coroutine: Any) -> bool:
 def make_action_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None = None, **options: Any
 ) -> asyncio.Task[Any]:
-    """Make a task: one with a path where code of an action makes it."""
+    """Create a task. If code of an action creates it, the task has a path."""
     delivery = current_delivery.get()
     function = call_scope.inside()
     if context is not None:
-        # Whoever made the context, and when: what is started in it belongs to the code that runs now.
+        # The context may come from elsewhere. The task still belongs to the code that runs now.
         context.run(current_delivery.set, delivery)
         context.run(call_scope.enter, function)
     elif function is not None:

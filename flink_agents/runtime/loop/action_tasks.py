@@ -1,4 +1,4 @@
-"""The tasks that code of an action makes on the agent loop, and their end."""
+"""The tasks that code of an action starts on the event loop, and their end."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from flink_agents.runtime.loop.action_loop import make_action_task
 _log = bounded_logger("flink_agents.loop")
 
 current_step: ContextVar[ActionRun | None] = cast("Any", current_action_run)
-"""The execution of an action whose code runs; tasks that it makes inherit it."""
+"""The execution of the action whose code runs. Tasks that it starts inherit it."""
 
 
 def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    """Make a task, and note which execution of an action has to end it."""
+    """Create a task, and add it to the execution of the action that has to end it."""
     task = make_action_task(loop, coroutine, **options)
     step = current_step.get()
     if step is not None:
         if step.delivery is not None and current_delivery.get() is None:
-            # A durable call made it: it ends with that.
+            # A durable function started it: it ends with that call.
             step.delivery.others.append(task)
             return task
         if step.tasks is None:
@@ -36,7 +36,7 @@ def make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -
 
 
 async def cancel_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait for their end, in bounded time."""
+    """Cancel tasks and wait for their end, for a bounded time."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,10 +1,10 @@
 """The actor of a key: its inputs that wait, its memory ahead of state, its finished runs.
 
-An actor exists while its key has work that is not committed. Flink's thread hands inputs to it
-and commits what it finished; the thread of the agent loop executes its runs, one after the
-other, and *runs ahead*: a run starts on the memory that the previous one left, committed or
-not. The two threads share the two queues, whose ends they use alone, and a few flags. As long as recorded
-runs of the key are left, either may choose what runs next; then ``lock`` protects the choice.
+An actor exists while its key has work that is not committed. Flink's task thread hands inputs to it and
+commits its finished runs. The thread of the event loop executes its runs one after the other, and *ahead* of
+commits: a run starts on the memory of the previous run, committed or not. The two threads share two queues,
+of which each thread uses one end, and a few flags. While the key has recorded runs, either thread may choose
+the next run. Then ``lock`` protects the choice.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from flink_agents.runtime.state.suspended import Suspension
 
 
 class ReplayStatus(Enum):
-    """Stands for records that were not read yet."""
+    """Placeholder for records that were not read yet."""
 
     UNREAD = "UNREAD"
 
 
 @dataclass(slots=True)
 class QueuedInput:
-    """An input that waits for its run, or a run that began on Flink's thread.
+    """An input that waits for its run, or a run that started on Flink's task thread.
 
     Attributes:
         record: The input.
@@ -99,7 +99,7 @@ class QueuedInput:
         return identity_of(self.records) if self.records else None
 
     def begin(self, now: float) -> RunState:
-        """Begin to execute the run, which is in the queue."""
+        """Start to execute the run, which is in the queue."""
         assert self.state is not None
         self.state.begin(now)
         return self.state
@@ -109,11 +109,11 @@ class CommittedSegment(NamedTuple):
     """The part of a run that has ended, since its key is released.
 
     Attributes:
-        number: Number of the input, or of the wake-up, that it began with.
+        number: Number of the input, or of the wake-up, that it started with.
         seq: Its sequence number.
-        changes: What it changed in memory.
-        counts: Whether it did anything. Else, its number is free for the next run.
-        replayed: Whether records say that it ended here, so that there may be some of the next part.
+        changes: Its changes of memory.
+        counts: True if it did anything. If not, the next run gets its number.
+        replayed: True if records say that it ended here, so that the next part may have records.
     """
 
     number: int
@@ -158,34 +158,37 @@ class KeyActor:
 
     Args:
         key_text: Canonical text of the key.
-        head: The key's head. Only for Flink's thread: what is committed stands there.
+        head: The key's head, as it is committed. Only for Flink's task thread.
         memory: Short-term memory of the key, all of it.
-        pending: Whether inputs of the key waited in state before the one at hand.
+        pending: True if inputs of the key waited in state before the present one.
         origins: Other jobs that may have recorded something for inputs that wait.
-        journal: Where its records are; None if there is no store.
+        journal: The journal of the key; None if there is no store.
 
     Attributes:
         journal_id: Identity of the job that the key's runs belong to.
-        marker: Where its runs that are not committed can have records, as state says; see ``Head``.
-        pending: Whether such runs may lie behind the marker of another key: inputs of the key waited in
-            state before the one at hand, or recorded runs of it were overtaken.
-        overtaken: Recorded runs of it that were overtaken, as state says.
-        origins: See above.
-        journal: See above.
-        fresh: Whether no run of its incarnation was committed when the actor was made; see ``Head``.
-        begin: The first sequence number of its incarnation.
-        ends: Runs that somebody wants to end; see ``Head``. Flink's thread replaces it.
+        marker: The position before the records of runs that are not committed; see ``Head``.
+        pending: True if such runs may have records before the marker of another key: inputs of the key waited
+            in
+            state before the present one, or recorded runs of it were skipped.
+        overtaken: Recorded runs that were skipped; see ``Head``.
+        origins: Other jobs that may have recorded something for inputs that wait.
+        journal: The journal of the key; None if there is no store.
+        fresh: True if no run of its generation was committed when the actor was created; see ``Head``.
+        begin: The first sequence number of its generation.
+        ends: Runs that a user wants to end; see ``Head``. Flink's task thread replaces it.
         seq: Sequence number of its present run.
-        next_seq: The least sequence number behind those of all runs that were chosen.
-        queue: Inputs that were chosen, in the order in which they run.
-        finished: Runs that wait for their commit, oldest first, with their input, what they changed in
-            memory, and when they ended (``run_metrics.clock``).
-        lock: Protects what follows up to ``pulled``, as long as ``order`` is not None.
-        order: Which input runs next, as long as recorded runs are left; UNREAD where that is not known
-            yet, None where inputs run as they arrive.
-        cached: Inputs that were not chosen and are in memory, encoded, by number.
-        overdue: Whether inputs wait no longer for that of the next recorded run.
-        pulled: Number of inputs that the loop chose.
+        next_seq: The least sequence number above those of all chosen runs.
+        queue: Chosen inputs, in the order in which they run.
+        finished: Runs that wait for their commit, oldest first: run, input, changes of memory, and time of
+            the end
+            (``run_metrics.clock``).
+        lock: Protects the attributes from here to ``pulled`` while ``order`` is not None.
+        order: Chooses the next run while recorded runs are left; UNREAD before records were read; None if
+            inputs
+            run as they arrive.
+        cached: Inputs in memory that were not chosen, encoded, by number.
+        overdue: True if inputs no longer wait for that of the next recorded run.
+        pulled: The number of inputs that the loop chose.
         loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
         submitted: Number of inputs that Flink's thread chose.
         committed: Number of inputs that were committed.
@@ -202,11 +205,12 @@ class KeyActor:
         part: The part of that run that has ended, if its key is released; else None.
         release: Releases the key when a run is suspended; None if such a run keeps its key.
         woken: Numbers of the wake-ups that were chosen.
-        mail: The signals of the key; None where no action of the agent waits.
-        resumed: Number of the input of a suspended run that goes on, or None.
-        resumes: The suspended run that is to go on when the records of the key are read, or None.
-        suspended: What is left of its last run, which the loop has suspended, with the run; or None. The
-            actor runs nothing behind it.
+        mail: The signals of the key; None if no action of the agent can wait.
+        resumed: Number of the input of a suspended run that resumes, or None.
+        resumes: The suspended run that will resume when the records of the key were read, or None.
+        suspended: Its last run with its stored form, if the loop has suspended it; or None. The actor
+            executes
+            nothing after it.
     """
 
     __slots__ = (
@@ -295,38 +299,38 @@ class KeyActor:
         self.woken: set[int] = set()
 
     def go_on_from(self, begin: int) -> None:
-        """Go on with the incarnation that a dead attempt had begun."""
+        """Continue the generation that an earlier attempt had started."""
         self.begin = self.next_seq = begin
         self.noted = begin - 1
 
     @property
     def parked(self) -> int:
-        """How many of its inputs were not chosen."""
+        """The number of its inputs that were not chosen."""
         return self.head.waiting - (self.submitted + self.pulled - self.committed)
 
     @property
     def idle(self) -> bool:
-        """Whether none of its inputs runs, was chosen to, or waits for its commit. For Flink's thread.
+        """True if none of its inputs runs, was chosen, or waits for its commit. For Flink's task thread.
 
-        What is left of a suspended run waits for that as well. The loop hands a run over before it stops.
+        A suspended run waits for its commit as well. The loop hands a run over before it clears ``running``.
         """
         return not (self.queue or self.running or self.finished or self.suspended)
 
     @property
     def is_done(self) -> bool:
-        """Whether all of its inputs have run and wait for their commit. For Flink's thread."""
+        """True if all of its inputs have run and wait for their commit. For Flink's task thread."""
         if self.running or self.queue or self.order is not None or self.suspended or self.resumes:
             return False
         return bool(self.finished) and not self.parked
 
     @property
     def held(self) -> float | None:
-        """Since when its inputs wait for that of the next recorded run (``run_metrics.clock``); or None."""
+        """The time since when its inputs wait for that of the next recorded run; or None."""
         state = self.state
         return state.since if state is not None and state.phase is Phase.INPUT else None
 
     def put(self, waiting: QueuedInput, observers: Observers) -> None:
-        """Put an input into the queue of those that were chosen."""
+        """Add a chosen input to the queue."""
         now = clock()
         if waiting.run is not None:
             waiting.state = waiting.run.state
@@ -339,7 +343,7 @@ class KeyActor:
         self.queue.append(waiting)
 
     def attach_journal(self, run: Run, waiting: QueuedInput, plan: str, codec: ValueCodec) -> None:
-        """Give a run its journal, and the time and memory that were recorded of it. Called by the loop.
+        """Give a run its journal, and its recorded time and memory. Called by the loop.
 
         Args:
             run: The run.
@@ -350,19 +354,22 @@ class KeyActor:
         assert self.journal is not None
         store, journal = self.journal
         log = restore_begin(codec, run, waiting.records)
-        # It must not refer to the run, which has the journal: that would be a circle for each run.
+        # The header must not refer to the run, which refers to the journal: each run would be a cycle.
         header = partial(header_of, plan, run.started_at, run.short_term, waiting.packed, self.begin)
         run.journal = RunJournal(store, codec, journal, run.sequence_number, header, waiting.records, log)
 
     def finish(self, run: Run, waiting: QueuedInput) -> None:
-        """Take over what ``run`` changed. Called by the loop."""
+        """Take over the changes of a run that has ended, and hand it over to be committed.
+
+        Called by the loop.
+        """
         if run.journal is not None and run.journal.begun and waiting.settled:
-            # Later runs of the key have their records behind those of this run.
+            # Later runs of the key have their records after those of this run.
             run.journal.mark_end()
         changes = run.short_term.changes()
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
-        # It may wait for its commit for long, and is needed no more.
+        # The commit may come late. Free what it does not need.
         waiting.record, waiting.packed = None, b""
         waiting.run = waiting.step = waiting.state = None
         waiting.records = ()
@@ -370,6 +377,7 @@ class KeyActor:
             self.mail.release(run.sequence_number)
         now = clock()
         run.state.finish(now)
+        # Last, because Flink's task thread may commit the run as soon as it is in this queue.
         self.finished.append((run, waiting, changes, now))
 
     def suspend(
@@ -379,13 +387,13 @@ class KeyActor:
         overtakes: tuple[int, ...],
         part: CommittedSegment | None = None,
     ) -> None:
-        """Keep what is left of a run until Flink's thread has put it into state. Called by the loop."""
+        """Hand a suspended run over to Flink's task thread, which puts it into state. Called by the loop."""
         run.state.suspend(clock(), suspension.waits)
         self.overtakes, self.part = overtakes, part
         self.suspended = run, suspension
 
     def abandon(self) -> None:
-        """Let go of inputs whose runs have not gone on, and never will."""
+        """Close the steps of queued runs, which will never continue."""
         for waiting in self.queue:
             if waiting.step is not None:
                 waiting.step.let_go()
@@ -394,16 +402,16 @@ class KeyActor:
 def restore_begin(
     codec: ValueCodec, run: Run, records: Sequence[Record], started_at: int | None = None
 ) -> ReadLog | None:
-    """Let a run begin as it was recorded: at the same time, and with what it read of memory.
+    """Let a run start as it was recorded: at the same time, and with its recorded reads of memory.
 
     Args:
         codec: Decodes records.
         run: The run.
         records: Its records, in the order of their append.
-        started_at: When it began, if state knows that; else its header says it.
+        started_at: Time at which it started, if state knows it; else its header has it.
 
     Returns:
-        The log of what the run reads; None if that is not recorded.
+        The log of the run's reads; None if they are not recorded.
     """
     if started_at is not None:
         run.started_at = started_at
@@ -418,7 +426,7 @@ def restore_begin(
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
-    """How many runs of ``actors`` are in flight, queued and spilled, by those words. For any thread."""
+    """Return the numbers of runs of ``actors`` that are in flight, queued and spilled. For any thread."""
     in_flight = queued = parked = 0
     for actor in actors:
         state = actor.state
@@ -431,7 +439,7 @@ def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
 
 
 def cancelled_itself(actor: KeyActor) -> ContextMisuseError:
-    """The error of an action that cancelled the task which executes its run."""
+    """Return the error of an action that cancelled the task which executes its run."""
     return ContextMisuseError(
         f"an action of key {decode_key(actor.key_text)!r} cancelled the task that executes its run",
         expected="an action that cancels only tasks that it made itself",

@@ -1,8 +1,7 @@
-"""The agent loop: one asyncio loop in a thread of its own, which executes the runs of actors.
+"""The agent loop: an asyncio loop in a thread of its own, which executes the runs of actors.
 
-Flink's thread talks to it by :meth:`AgentLoop.submit` and reads what actors finished; nothing
-here touches Flink. ``def`` actions of runs that are here are executed by a pool of threads, so
-that none of them holds up the others.
+Flink's task thread calls :meth:`AgentLoop.submit` and reads the finished runs of actors. Nothing here touches
+Flink. ``def`` actions run in a pool of threads, so that none of them blocks the others.
 """
 
 from __future__ import annotations
@@ -53,24 +52,25 @@ THRESHOLDS = (200_000, 20, 100)
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.003
-"""As long as inputs come, new runs are started once in so many seconds."""
+"""While inputs come, new runs start once in this interval."""
 
 
 class AgentLoop:
     """Executes the runs of one subtask in a thread of its own.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         steps: Executes steps.
-        clock: The wall-clock time in milliseconds.
-        to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
+        clock: Returns the wall-clock time in milliseconds.
+        to_look_at: Receives the actors with news for Flink's task thread; None if that thread checks all of
+            them.
 
     Attributes:
         failure: The error that ends the attempt, or None.
         ended: Number of runs that ended.
-        replays: Chooses what runs next where runs were recorded.
-        expected: How long a run takes here, in seconds: a moving average.
-        deviation: How far runs are from that, in seconds: a moving average.
+        replays: Chooses the next run if runs were recorded.
+        expected: The duration of a run here, in seconds: a moving average.
+        deviation: The deviation from that, in seconds: a moving average.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AgentLoop:
         self._inbox: deque[KeyActor] = deque()
         self._woken = False
         self._tasks: dict[asyncio.Task[None], KeyActor] = {}
-        # Each is written by one thread only.
+        # Each counter is written by one thread only, so it needs no lock.
         self._submitted = self._asked = 0
         self._pulled = self._read = 0
         self._begun = 0
@@ -129,7 +129,7 @@ class AgentLoop:
 
     @property
     def progress(self) -> int:
-        """Grows with each run that ends, and wherever Flink's thread is to look at an actor."""
+        """A counter that grows with each run that ends, and with other news for Flink's task thread."""
         return self._bridge.progress
 
     @property
@@ -138,38 +138,44 @@ class AgentLoop:
         return self._begun - self.ended
 
     def age(self, actor: KeyActor) -> float:
-        """Seconds since the present run of ``actor`` began."""
+        """Return the seconds since the present run of ``actor`` started."""
         state = actor.state
         return 0.0 if state is None else clock() - state.begun
 
     def submit(self, actor: KeyActor, waiting: QueuedInput) -> None:
-        """Let ``actor`` run one more input."""
+        """Add one more input to the queue of ``actor``."""
         self._submitted += 1
         actor.submitted += 1
         actor.put(waiting, self._shared.observers)
         self._wake_for(actor)
 
     def read(self, actor: KeyActor) -> None:
-        """Let ``actor`` learn what was recorded of its key."""
+        """Have the records of the key of ``actor`` read."""
         self._asked += 1
         self._wake_for(actor)
 
     def withdraw(self, actor: KeyActor) -> None:
-        """Let go of an actor whose run was suspended: of the inputs that were chosen to run behind it."""
+        """Remove the queued inputs of an actor whose run was suspended."""
         journals = self._shared.journals
         chosen = actor.order is not None or any(waiting.records for waiting in actor.queue)
         if journals is not None and chosen:
-            # Recorded runs are left, and their inputs are looked at and chosen once more.
+            # Recorded runs are left. Their inputs are examined and chosen again after the resumption.
             journals.unmark_replayed(actor.journal_id, actor.key_text)
         self._submitted -= len(actor.queue)
         actor.queue.clear()
 
     def end_run(self, actor: KeyActor, seq: int) -> None:
-        """Give up a run of ``actor`` that is marked, if it is executed; else it is when its turn comes."""
+        """End a run of ``actor`` that a user wants to end.
+
+        If it is not executed yet, it ends at its start.
+        """
         self._bridge.hand(end_if_executed, self._tasks, actor, seq)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
-        """The answer to ``question``, which this loop finds; it is cancelled where the loop has ended."""
+        """Run a coroutine on the loop, and return a future of its result.
+
+        It is cancelled if the loop has ended.
+        """
         return self._bridge.ask(question)
 
     def _wake_for(self, actor: KeyActor) -> None:
@@ -179,7 +185,7 @@ class AgentLoop:
             self._bridge.hand(self._drain)
 
     def open_store(self, check_cancelled: Callable[[], None]) -> None:
-        """Open the store of durable calls; returns when no other attempt can append any more.
+        """Open the store of durable calls. Returns when no other attempt can append any longer.
 
         Raises:
             StoreError: It cannot be opened.
@@ -189,20 +195,20 @@ class AgentLoop:
             self._bridge.answer(journals.open(), check_cancelled)
 
     def end_of_input(self) -> None:
-        """Say that no further input comes, so that nobody waits for one."""
+        """Note that no further input comes, so that nothing waits for one."""
         self.suspensions.end_of_input()
         if self._shared.journals is not None and not self.replays.no_more_input:
             self.replays.no_more_input = True
             self._bridge.hand(self.replays.end_of_input)
 
     def wait_for_progress(self, seen: int, seconds: float) -> bool:
-        """Return True when there is more ``progress`` than was seen; False where there is not in time."""
+        """Return True when ``progress`` is greater than ``seen``; False if that does not happen in time."""
         return self._bridge.wait_for_progress(
             lambda: self.progress > seen or self.failure is not None, seconds
         )
 
     def held_back(self) -> str:
-        """What has not ended, and waits for what, in words; empty where nothing goes on."""
+        """Return the runs that have not ended and the reasons, as text; empty if there are none."""
         now = clock()
         states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
         told = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
@@ -212,19 +218,19 @@ class AgentLoop:
         return ". ".join(filter(None, (runs, self.replays.held_back())))
 
     def told(self) -> str:
-        """What the runs do that go on: action, key, and the stack of what they wait for."""
+        """Return action, key and stack of the runs in flight, as text."""
         return "\n".join(self._watch.told())
 
     def close(self, wait: bool = True) -> None:
-        """Cancel all that runs; no step begins any more.
+        """Cancel everything that runs. No step starts any longer.
 
         Args:
-            wait: Return when it ended, or after a bounded time.
+            wait: True to return when it has ended, or after a bounded time.
         """
         if not self._bridge.over:
             self._bridge.over = True
             self._pool.close()
-            # The collector of cycles may call this in code of an action, to whose order it does not belong.
+            # The garbage collector may call this inside of an action, whose handles are counted.
             self._bridge.hand(self._begin_stop, context=Context())
         if wait:
             grace: timedelta = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
@@ -261,7 +267,7 @@ class AgentLoop:
         self._loop.create_task(self._stop())
 
     async def _stop(self) -> None:
-        """End the runs, then the clients that they use, then what is left."""
+        """End the runs, then the clients that they use, then everything else."""
         actors = [*self._tasks.values(), *self._inbox]
         if self._durable is not None:
             await self._drain_calls(self._durable)
@@ -278,14 +284,17 @@ class AgentLoop:
         self._loop.stop()
 
     async def _drain_calls(self, durable: DurableCalls) -> None:
-        """Cancel all runs, but let their calls end; a run that makes one by itself is cancelled behind it."""
+        """Cancel all runs, but let their calls finish.
+
+        A run that makes a call in its own task is cancelled later.
+        """
         drained = self._loop.create_task(durable.drain())
         keys = durable.recording.busy_keys
         await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
         await drained
 
     async def _close_store(self) -> None:
-        """Close the store, in bounded time; what it raises must not keep the loop from its end."""
+        """Close the store, in bounded time. An exception from it must not keep the loop from its end."""
         if self._shared.journals is None:
             return
         try:
@@ -294,18 +303,18 @@ class AgentLoop:
             _log.exception("the store of durable calls could not be closed")
 
     def _drain(self) -> None:
-        """Start what was submitted: the first at once, what comes soon behind it together.
+        """Start the runs that were submitted: the first at once, those that come soon after it together.
 
-        Each wake of the loop costs Flink's thread the interpreter lock, and both what lies in the
-        cache of their processor.
+        Each wake of the loop costs Flink's task thread the interpreter lock, and both threads their processor
+        cache.
         """
         if self._bridge.over:
-            # What waits is abandoned.
+            # Queued runs are abandoned by `_stop`.
             return
         if not self._watch.is_awake():
             self._watch.wake()
         if not self._inbox:
-            # What is submitted meanwhile is found below.
+            # Reset first: an actor that is submitted from now on wakes the loop again, or is found below.
             self._woken = False
         while self._inbox:
             actor = self._inbox.popleft()
@@ -316,10 +325,10 @@ class AgentLoop:
 
     def _begin(self, actor: KeyActor) -> None:
         if actor.suspended is not None:
-            # Inputs behind a suspended run wait for it. Flink's thread has not looked yet.
+            # Later inputs wait for the suspended run. Flink's task thread has not stored it yet.
             return
         actor.running = True
-        # No action makes it, so that the loop's factory need not look for one.
+        # The task belongs to no action, so the loop's factory is not needed.
         self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
 
     async def _work(self, actor: KeyActor) -> None:
@@ -359,16 +368,16 @@ class AgentLoop:
             self._tasks.pop(task, None)
             actor.running = False
             if actor.state is not None:
-                # A run that ended well is past this phase.
+                # No effect on a run that has succeeded: it is in a later phase.
                 actor.state.fail()
             if self.failure is not None:
                 actor.abandon()
             if not told or actor.order is not None or self.failure is not None:
-                # The end of a run has not told Flink's thread, or did before the actor was idle.
+                # Flink's task thread was not notified, or it was before `running` was cleared.
                 self._notify(actor)
 
     async def _execute(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
-        """Execute a run to its end; one that the present code cannot continue ends as ``on_error`` says.
+        """Execute a run to its end. A run that the present code cannot continue ends as ``on_error`` says.
 
         Raises:
             RunSuspended: It is suspended.
@@ -401,7 +410,7 @@ class AgentLoop:
             state.executing = False
 
     def _ended(self, actor: KeyActor, took: float) -> None:
-        """Count a run that has ended, and learn how long runs take."""
+        """Count a run that has ended, and update the moving averages."""
         if took >= self._watch.stuck_after:
             self._watch.ended(actor, took)
         off = took - self.expected
@@ -413,11 +422,11 @@ class AgentLoop:
         self.ended += 1
 
     def _reading(self, actor: KeyActor) -> RunState:
-        """The state of the run that is next, while its records are read."""
+        """Return the state of the next run while its records are read."""
         return RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.RECORDS, clock())
 
     def _pull(self, actor: KeyActor) -> bool:
-        """Choose one more input that is in memory; whether there is one."""
+        """Choose one more input that is in memory; returns True if there is one."""
         before = actor.pulled
         found = self.replays.pull(actor)
         self._pulled += actor.pulled - before
@@ -433,7 +442,7 @@ class AgentLoop:
         self._bridge.notify()
 
     def _new_run(self, actor: KeyActor, waiting: QueuedInput) -> Run:
-        """A run of an input that has not begun; Flink's thread may have begun others."""
+        """Create the run of an input. Flink's task thread may have started others."""
         return Run(
             self._shared,
             actor.journal_id,

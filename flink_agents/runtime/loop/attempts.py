@@ -1,4 +1,4 @@
-"""Attempts of actions on the agent loop: each has its limits, its slot, its thread and its deadline."""
+"""Attempts of actions on the event loop: each has its limits, its slot, its thread and its deadline."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from flink_agents.runtime.metrics.run_metrics import clock
 
 
 class Attempts:
-    """What the executor does on the agent loop with an action run, which may have to wait.
+    """The strategy of the executor on the event loop, where an action may wait.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         steps: The executor.
         slots: The slots of ``run.max-in-flight``.
         pool: Threads for ``def`` actions.
-        durable: Makes durable calls; None where there is no store.
-        is_over: Whether the task attempt has ended, so that nothing can be awaited any more.
+        durable: Makes durable calls; None if there is no store.
+        is_over: Returns True if the task attempt has ended, so that nothing can be awaited any longer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Attempts:
         self._is_over = is_over
 
     def replayed(self, step: ActionRun) -> bool:
-        """Take the whole of an action run from its record; returns whether there is one."""
+        """Take the effects of an action run from its record; returns True if there is one."""
         journal = step.run.journal
         if journal is None or not journal.replayed or self._durable is None:
             return False
@@ -63,18 +63,18 @@ class Attempts:
         return record is not None
 
     async def pause(self, step: ActionRun) -> None:
-        """Wait until the attempt may begin."""
+        """Wait until the attempt may start."""
         assert step.trial is not None
         state = step.run.state
         state.action_run = step
         step.adopt()
         with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.trial.failed) + 1}"):
             await step.shared.pause(step.trial.delay)
-        # How long a run takes here, and so when to look at it, is told without its pauses.
+        # The average duration of runs, which decides when to wake, does not include pauses.
         state.begun += step.trial.delay
 
     def begin(self, step: ActionRun) -> None:
-        """Have the calls of an action run compared with those that were recorded."""
+        """Prepare the comparison of the calls of an action run with its records."""
         waits = step.run.waits
         if waits is not None and waits.parts is not None:
             waits.parts.begin(step.path)
@@ -84,7 +84,7 @@ class Attempts:
     def perform(self, step: ActionRun) -> Awaitable[None]:
         """Execute one attempt, and record its end if it made durable calls."""
         if (ended_by := step.run.state.ended_by) is not None:
-            # Its code caught the cancellation, and went on.
+            # Its code caught the cancellation and continued.
             raise ended_by
         step.run.state.action_run = step
         step.adopt()
@@ -93,10 +93,10 @@ class Attempts:
         return self._perform(step)
 
     async def _perform_waiting(self, step: ActionRun, waits: RunWaits) -> None:
-        """Execute an attempt whose run may be suspended; what it awaits then outlasts it.
+        """Execute an attempt whose run may be suspended.
 
         Raises:
-            RunSuspended: The run is suspended, whatever its code did with its cancellation.
+            RunSuspended: The run is suspended, whatever its code did with the cancellation.
         """
         if step.trial is None:
             step.trial = resumed_trial(waits.failed.get(step.path, ()))
@@ -142,7 +142,7 @@ class Attempts:
                 await durable.end(step)
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
-        """End an attempt that raised; returns the next one, or None where the run goes on without."""
+        """End an attempt that raised; returns the next one, or None if the run continues without one."""
         self._end_at_once(step, error)
         durable = self._durable
         if durable is not None and (going_on := durable.finish(step)) is not None:
@@ -167,23 +167,23 @@ class Attempts:
         return None
 
     async def end_tasks(self, step: ActionRun) -> None:
-        """Cancel the tasks that an attempt left behind, and wait for their end."""
+        """Cancel the tasks that an attempt left running, and wait for their end."""
         tasks, step.tasks = step.tasks or [], None
         await cancel_tasks([task for task in tasks if not task.done()])
 
     def _end_at_once(self, step: ActionRun, error: BaseException) -> None:
-        """Raise where nothing can be awaited any more."""
+        """Raise if nothing can be awaited any longer."""
         if self._is_over():
-            # Whatever it is: at the end of the task attempt, no action has failed by itself.
+            # At the end of the task attempt, no error counts as a failure of the action.
             step.end()
             step.let_go()
             raise error if is_close(error) else asyncio.CancelledError from error
         if isinstance(error, ENDS):
-            # It may close this coroutine. No policy passes it by.
+            # It may close this coroutine, and no policy handles it.
             self._steps.failed(step, error)
 
     def _in_time(self, step: ActionRun, begun: float) -> Awaitable[None]:
-        """Await what an action that began at ``begun`` returned, as long as its timeout lasts."""
+        """Await the result of an action that started at ``begun``, until its timeout expires."""
         timeout = step.action.settings.timeout
         if timeout is None:
             return self._wait(step)
@@ -199,7 +199,7 @@ class Attempts:
             await self._steps.wait(step)
         except BaseException as error:
             if step.delivery is not None and not isinstance(error, asyncio.CancelledError):
-                # Its calls took effect, or will: they are not cancelled with what waits for them.
+                # Its calls took effect, or will. They must be recorded, not cancelled.
                 step.delivery.failing = True
             raise
         finally:
@@ -207,12 +207,12 @@ class Attempts:
             current_step.set(None)
             step.task = None
             if step.tasks is not None:
-                # While its outcomes are still delivered: their clean-up may wait for some.
+                # Before the delivery ends: the clean-up of these tasks may wait for outcomes.
                 await self.end_tasks(step)
 
     async def _call(self, step: ActionRun) -> None:
         if step.action.is_async:
-            # This makes the coroutine; none of the author's code runs yet.
+            # This creates the coroutine. No code of the user runs yet.
             self._steps.call(step)
         elif step.action.settings.timeout is None:
             await self._in_pool(step)
@@ -227,7 +227,7 @@ class Attempts:
             step.adopt()
             self._steps.call(step)
             if step.over:
-                # Nobody waited for this thread any more.
+                # The attempt has ended, for example by a timeout.
                 step.let_go()
 
         with state.waiting(Phase.THREAD, "a thread of the pool") as wait:
@@ -238,7 +238,7 @@ class Attempts:
         step.adopt()
 
     async def _call_within(self, step: ActionRun) -> None:
-        """Call an action in a thread that goes on where its time is over: with a memory of its own."""
+        """Call an action in a thread with a copy of the memory. The thread may outlive a timeout."""
         run = step.run
         step.run = run.fork()
         try:

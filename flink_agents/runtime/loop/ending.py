@@ -1,4 +1,4 @@
-"""Gives up runs that somebody wants to end: one that is executed is cancelled where it is."""
+"""Ends runs that a user wants to end. A run in flight is cancelled."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 
 
 def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
-    """Check that nobody wants a run to end that is to be executed.
+    """Check that no user wants to end a run that is about to be executed.
 
     Raises:
-        RunEndedError: Somebody does.
+        RunEndedError: A user does.
     """
     if (error := _wanted(actor, run.sequence_number)) is not None:
         run.state.ended_by = error
         if waiting.step is not None:
-            # Flink's thread began it.
+            # Flink's task thread started it.
             waiting.step.end()
             waiting.step.let_go()
         raise error
 
 
 def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActor, seq: int) -> None:
-    """Cancel a run where it is executed. Only for the loop's thread."""
+    """Cancel a run if it is in flight. Only for the loop's thread."""
     state = actor.state
     if state is None or not state.executing or state.sequence_number != seq or state.ended_by is not None:
         return
@@ -37,7 +37,7 @@ def end_if_executed(tasks: Mapping[asyncio.Task[None], KeyActor], actor: KeyActo
 
 
 def ended_here() -> None:
-    """Note that the running task has got to know of its cancellation."""
+    """Clear the cancellation of the running task, because it was handled."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

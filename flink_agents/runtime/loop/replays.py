@@ -1,4 +1,4 @@
-"""Lets the inputs of a key run in the order that was recorded, as ``journal.order`` says."""
+"""Runs the inputs of a key in their recorded order, see ``journal.order``."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from flink_agents.runtime.state.pending import read_input
 _log = bounded_logger("flink_agents.replays")
 
 MAX_TOLD = 5
-"""Of how many keys an error tells that they hold inputs back."""
+"""The most keys with waiting inputs that an error lists."""
 
 
 TOLD_SECONDS = 10.0
-"""How long a line of the log about inputs that did not come stands for all others of its kind."""
+"""The interval between log lines about inputs that did not come."""
 
 
 class Replays:
-    """Chooses what actors with recorded runs run next.
+    """Chooses the next input of actors with recorded runs.
 
-    Flink's thread has all inputs at hand, which are in state, and looks at each once. The loop has those
-    in memory, and chooses among them where Flink's thread has not come by.
+    Flink's task thread can read all inputs from state, and examines each once. The loop has some of them in
+    memory, and chooses among those if Flink's task thread is busy.
 
     Args:
-        shared: What all runs share.
-        bridge: Leads to the agent loop.
-        begin: Lets an actor go on; only for the loop's thread.
+        shared: The agent's shared objects.
+        bridge: Leads to the event loop.
+        begin: Resumes the work of an actor; only for the loop's thread.
 
     Attributes:
-        no_more_input: Whether nobody waits any more.
-        uncached: How many of the inputs that Flink's thread left in memory the loop has chosen.
+        no_more_input: True if the input has ended, so that nothing waits for it.
+        uncached: The number of inputs in memory that the loop has chosen.
     """
 
     def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
@@ -57,10 +57,10 @@ class Replays:
     # -- for the loop's thread --------------------------------------------------------
 
     async def read(self, actor: KeyActor) -> None:
-        """Learn what was recorded of a key; from then on its inputs can be chosen.
+        """Read the records of a key. From then on its inputs can be chosen.
 
         Raises:
-            RecordsPrunedError: State is older than what the store keeps.
+            RecordsPrunedError: State is older than the records in the store.
         """
         journals = self._shared.journals
         assert journals is not None
@@ -89,13 +89,13 @@ class Replays:
             self.let_drained_go(actor, order)
 
     def _reserve(self, mail: ActiveMailbox, recorded: RecordedRuns) -> None:
-        """Keep the signals for recorded runs that those have taken: runs before them may be executed anew."""
+        """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
         codec = self._shared.codec
         for records in recorded.runs:
             mail.reserve([one.identity for one in taken_signals(codec, records) if one.identity is not None])
 
     def _resume(self, actor: KeyActor, waiting: QueuedInput, order: InputOrder) -> None:
-        """Let a suspended run go on first, with what the store has of it besides."""
+        """Put a suspended run first, with its records from the store."""
         journals = self._shared.journals
         assert journals is not None
         actor.resumes = None
@@ -107,7 +107,7 @@ class Replays:
         actor.pulled += 1
 
     def pull(self, actor: KeyActor) -> bool:
-        """Choose one more input of those in memory; whether there is one in the queue."""
+        """Choose one more input in memory; returns True if the queue has one."""
         if actor.order is None:
             return bool(actor.queue)
         with actor.lock:
@@ -120,7 +120,7 @@ class Replays:
             return bool(actor.queue)
 
     def _overdue(self, actor: KeyActor, since: float) -> None:
-        """Wait no longer for the input of a recorded run: it did not come."""
+        """Stop to wait for the input of a recorded run, because it did not come in time."""
         with actor.lock:
             if actor.held != since:
                 return
@@ -131,7 +131,7 @@ class Replays:
             self._told = clock()
             _log.warning(
                 "key %r, and maybe others: the input of a recorded run did not come within %g s "
-                "(%s); others overtake it, and it gets what was recorded when it comes",
+                "(%s); others run first, and it gets its records when it comes",
                 decode_key(actor.key_text),
                 self._seconds,
                 AgentOptions.REORDER_TIMEOUT.key,
@@ -142,7 +142,7 @@ class Replays:
     # -- for any thread, which has the lock of the actor ---------------------------------
 
     def choose(self, actor: KeyActor, load: Callable[[int], bytes | None]) -> QueuedInput | None:
-        """The input that runs next; None where all have to wait, or it cannot be loaded here."""
+        """Return the input that runs next; None if all have to wait, or if it cannot be loaded here."""
         order, journals = actor.order, self._shared.journals
         if not isinstance(order, InputOrder):
             return None
@@ -156,7 +156,7 @@ class Replays:
         actor.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         held = self._let_go(actor)
-        # Of a wake-up, Flink's thread knows both.
+        # For a wake-up, Flink's task thread replaces both.
         record, timestamp = read_input(self._shared.codec, packed)
         settled = not order.recorded
         self.let_drained_go(actor, order)
@@ -174,7 +174,7 @@ class Replays:
         )
 
     def hold(self, actor: KeyActor) -> None:
-        """Note that all inputs of a key wait for that of a recorded run, if it is so."""
+        """If all inputs of a key wait for that of a recorded run, start the timeout."""
         order = actor.order
         if actor.held is not None or actor.overdue or not isinstance(order, InputOrder):
             return
@@ -190,7 +190,7 @@ class Replays:
         bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, held.since)
 
     def _let_go(self, actor: KeyActor) -> RunState | None:
-        """Hold inputs back no more; returns the state of the run that waited for its input, if one did."""
+        """Stop to hold inputs back. Returns the state of the run that waited for its input, if one did."""
         self._held.pop(actor, None)
         if actor.held is None:
             return None
@@ -198,7 +198,7 @@ class Replays:
         return held
 
     def let_drained_go(self, actor: KeyActor, order: InputOrder) -> None:
-        """Let the inputs of a key run as they arrive, once no recorded run is left."""
+        """Let the inputs of a key run as they arrive, if no recorded run is left."""
         if order.drained:
             actor.order = None
             actor.cached.clear()
@@ -207,12 +207,12 @@ class Replays:
     # -- for any thread ---------------------------------------------------------------
 
     def rest(self, actor: KeyActor) -> float | None:
-        """How many seconds the inputs of a key may still wait for another one; None where they do not."""
+        """Return the seconds for which inputs of a key may still wait for another one; None if none waits."""
         since = actor.held
         return None if since is None else max(0.0, since + self._seconds - clock())
 
     def end_of_input(self) -> None:
-        """Let nobody wait any more."""
+        """Stop all waits for inputs."""
         self.no_more_input = True
         for actor in list(self._held):
             with actor.lock:
@@ -221,7 +221,10 @@ class Replays:
                 self._begin(actor)
 
     def held_back(self) -> str:
-        """Which keys hold inputs back, and for what, in words; empty where none does. For any thread."""
+        """Return the keys that hold inputs back and the reasons, as text; empty if none does.
+
+        For any thread.
+        """
         told = [
             f"key {decode_key(actor.key_text)!r} holds {actor.parked} back, "
             f"for the input of {_awaited(actor.next_seq, actor.order.recorded.first)}"

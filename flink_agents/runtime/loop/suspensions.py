@@ -1,7 +1,7 @@
-"""Suspends and resumes runs, on the thread of the agent loop.
+"""Suspends and resumes runs, on the thread of the event loop.
 
-A suspended run has neither a coroutine nor an actor. Flink's thread stores it in state
-(``runtime.operator.waits.suspended``), and makes an actor for it when its timer fires or a signal comes.
+A suspended run has neither a coroutine nor an actor. Flink's task thread stores it in state
+(``runtime.operator.waits.suspended``), and creates an actor for it when its timer fires or a signal comes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
 
 class Suspensions:
-    """Suspends runs, and gives those that go on what they had recorded.
+    """Suspends runs, and restores the records of those that resume.
 
     Args:
-        shared: What all runs share.
-        bridge: Leads to the agent loop.
+        shared: The agent's shared objects.
+        bridge: Leads to the event loop.
     """
 
     def __init__(self, shared: RunEnvironment, bridge: Bridge) -> None:
@@ -48,13 +48,13 @@ class Suspensions:
     # -- for Flink's thread -----------------------------------------------------------
 
     def offer(self, actor: KeyActor, mail: StoredSignal) -> None:
-        """Let the runs of an actor take a signal."""
+        """Offer a signal to the runs of an actor."""
         assert actor.mail is not None
         actor.mail.sent(mail)
         self._bridge.hand(actor.mail.offer, mail)
 
     def end_of_input(self) -> None:
-        """Let waits for signals end: none comes any more."""
+        """End waits for signals: none comes any longer."""
         if self._shared.may_wait and not self._ended:
             self._ended = True
             self._bridge.hand(self._end_all)
@@ -84,16 +84,16 @@ class Suspensions:
             actor.mail.expect(-1)
 
     async def suspend(self, actor: KeyActor, waiting: QueuedInput, suspended: RunSuspended) -> None:
-        """Keep what is left of a run, and let Flink's thread put it into state."""
+        """Create the stored form of a run, and hand it over to Flink's task thread."""
         step = suspended.args[0]
         run: Run = step.run
         waits: list[StoredWait] = step.suspended
         journal = run.journal
         assert isinstance(journal, BufferedJournal) and run.waits is not None
-        # Code that catches its cancellation may return something. What the wait leads to comes in its place.
+        # Code that catches its cancellation may emit something. Drop it: the resumed run replaces it.
         sent, side = step.put
         step.sent, step.side = step.sent[:sent], (step.side or [])[:side]
-        # What the action has put out leaves, too.
+        # Outputs from before the wait leave now, with the suspension.
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         journal.keep_reads()
         release = actor.release
@@ -115,13 +115,13 @@ class Suspensions:
         if release is not None and part is not None:
             suspension = release.left(suspension, run, waiting, step.path, part)
         if self._shared.journals is not None and journal.begun and waiting.settled:
-            # The records of state count from here on; whatever comes lies behind this.
+            # From here on, state has the earlier records. New ones come after this position.
             journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
         waiting.run = waiting.step = None
         actor.suspend(run, suspension, waiting.overtakes, part)
 
     def forget(self, actor: KeyActor) -> None:
-        """Let go of the signals of a key that has no actor any more; for Flink's thread."""
+        """Drop the signals of a key that has no actor any longer; for Flink's task thread."""
         if actor.mail is not None:
             self._bridge.hand(self._live.pop, actor.mail, None)
 
@@ -148,7 +148,7 @@ class Suspensions:
         )
 
     def _take_recorded(self, waits: RunWaits, journal: BufferedJournal, waiting: QueuedInput) -> None:
-        """Have signals removed that the run took, as only the store knows."""
+        """Remove the signals that the run took, according to records that only the store has."""
         suspension = waiting.suspension
         before = len(suspension.records) if suspension is not None else 0
         if len(journal.all_records) == before:
@@ -172,4 +172,4 @@ class Suspensions:
 
 
 def _no_header() -> RunHeader:
-    raise AssertionError("a run is recorded where there is no store")
+    raise AssertionError("a run has a header without a store")

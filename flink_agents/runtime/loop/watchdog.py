@@ -1,10 +1,10 @@
 """Watches an agent loop: reports runs that do not end, and code that blocks the loop.
 
-A thread asks the loop now and then to turn. At some of these turns the loop looks at how old its
-runs are. Where it does not turn for long, the thread takes the stack of the loop's thread, and what
-has stood there all the time is what blocks it. When nothing has run for a while, the thread sleeps.
+A thread regularly schedules a callback on the loop. In some of these callbacks, the loop checks the age of
+its runs. If a callback does not run for long, the thread reads the stack of the loop's thread: a frame that
+is there all the time blocks the loop. If nothing has run for a while, the thread sleeps.
 
-What a run does and waits for, its phases say. Frames are read for the author's own lines only.
+The phases of a run describe its activity and its wait. Frames are read only for the user's lines.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _log = bounded_logger("flink_agents.watch")
 _lines = bounded_logger("flink_agents.watched")
 
 LOOKS = 4
-"""How often the thread asks, and the loop looks at its runs, within a limit."""
+"""The number of callbacks, and of checks of runs, within a limit."""
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 1.0
-"""Bounds of the time between two questions."""
+"""Bounds of the interval between two callbacks."""
 
 MANY = 20
-"""How many runs are reported in full at a time, and how many keys of the others are named."""
+"""The most runs that are reported in full at a time, and the most keys of others that are listed."""
 
 MANY_LINES = 200
-"""Of how many runs at a time a line for programs is logged."""
+"""The most machine-readable lines at a time."""
 
 MAX_TASKS = 5
-"""How many tasks of a step are described."""
+"""The most tasks of a step that are described."""
 
 WINDOW_SECONDS = 30.0
-"""After so long without a run the thread sleeps; ``loop_lag_ms`` looks back once or twice as far."""
+"""The thread sleeps after this time without a run; ``loop_lag_ms`` covers one or two such windows."""
 
 _REPORT = "%s: %s, runs for %.3g s so far, and waits for %s\n%s"
 
@@ -66,7 +66,7 @@ class Watchdog:
     """Watches one agent loop, from a thread of its own.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         loop: The loop.
         runs: The tasks that execute runs. Only for the loop's thread.
         current: Holds the step whose code runs, in the context of that code.
@@ -101,7 +101,7 @@ class Watchdog:
         self._reported: dict[KeyActor, RunState] = {}
         self._next_look = self._used = 0.0
         self._loop_thread = 0
-        # What the loop's thread says to the other one, and the question.
+        # Messages from the loop's thread to the watchdog's, and the time of the open callback.
         self._notes: deque[Callable[[], None]] = deque()
         self._asked: float | None = None
         self._answered = 0.0
@@ -111,34 +111,34 @@ class Watchdog:
     # -- the loop's thread ------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to watch. Called by the loop's thread."""
+        """Start to watch. Called on the loop's thread."""
         self._loop_thread = threading.get_ident()
         if min(self.stuck_after, self._blocked_after) < _NEVER:
             self._thread = threading.Thread(target=self._serve, name="agent-watch", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End it. Called by the loop's thread, when that ends."""
+        """Stop to watch. Called on the loop's thread when that ends."""
         self._end.set()
         self._busy.set()
         if self._thread is not None:
             self._thread.join(WATCH_JOIN_SECONDS)
 
     def wake(self) -> None:
-        """Say that there is something to watch."""
+        """Wake the thread, because there is something to watch."""
         if not self._busy.is_set():
             self._used = self._loop.time()
             self._busy.set()
 
     def ended(self, actor: KeyActor, seconds: float) -> None:
-        """Say that a run of ``actor`` ended, after ``stuck_after`` or more."""
+        """Note that a run of ``actor`` ended after ``stuck_after`` or more."""
         if self._reported.pop(actor, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
             self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
             self._note_line(actor, seconds, ended=True)
 
     def _turn(self) -> None:
-        """Answer the thread, and look at the runs where it is time."""
+        """Note that the loop is responsive, and check the runs if it is time."""
         if self._asked is not None:
             self._answered = time.monotonic() - self._asked
             self._asked = None
@@ -176,7 +176,7 @@ class Watchdog:
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
 
     def told(self) -> list[str]:
-        """What the runs do that go on, each with its stack; of many, the first. For any thread."""
+        """Return activity and stack of each run in flight, for the first of many. For any thread."""
         now, texts = self._loop.time(), list[str]()
         for task, actor in list(self._runs.items())[:MAX_TASKS]:
             state = actor.state
@@ -191,7 +191,7 @@ class Watchdog:
     def _told(
         self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float
     ) -> tuple[Any, ...]:
-        """What a report says of a run: place, action, seconds, what it waits for, stack."""
+        """Return the fields of a report about a run: place, action, seconds, wait, stack."""
         in_thread = step.thread != self._loop_thread and state.phase is not Phase.THREAD
         stack = Stack.of_thread(step.thread) if in_thread else Stack.of(step.task or task)
         waits, wait = stack.awaits, state.wait
@@ -207,7 +207,7 @@ class Watchdog:
         return where, _describe(step), seconds, waits, stack.seen(_other_tasks(step, stack))
 
     def _inside(self, wait: WaitPhase, step: ActionRun) -> Stack | None:
-        """The stack of what leads to the end of a wait; None where that is not known."""
+        """Return the stack of the code that will end a wait; None if it is unknown."""
         if wait.thread not in (None, self._loop_thread, step.thread):
             return Stack.of_thread(wait.thread)
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
@@ -231,7 +231,7 @@ class Watchdog:
         self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
 
     def _note(self, level: int, text: str, *args: Any) -> None:
-        """Let the thread log something."""
+        """Have the thread log a line."""
         self._notes.append(partial(_log.log, level, text, *args))
 
     # -- the watcher's thread ---------------------------------------------------------
@@ -248,7 +248,7 @@ class Watchdog:
         self._log_notes()
 
     def _watch(self) -> None:
-        """Ask the loop to turn, and see what it does where it has not."""
+        """Schedule a callback on the loop, and check the loop if it does not run."""
         if self._asked is None:
             self._asked = time.monotonic()
             if not hand_to(self._loop, self._turn):
@@ -267,18 +267,18 @@ class Watchdog:
             self._look_at_loop(late)
 
     def _look_at_loop(self, late: float) -> None:
-        """Report what the loop does, once where that goes on for too long."""
+        """Report the code that the loop executes, once if it blocks for too long."""
         frames, handle = _executing(self._loop, self._loop_thread)
         if handle is None:
             return
         episode = self._episode
         episode.add(handle)
-        # Looks count, not time, in which the whole process may have stood still.
+        # Checks count, not time: the whole process may have been stopped meanwhile.
         if episode.told or (episode.looks - 1) * self._interval < self._blocked_after:
             return
         episode.told = True
         self._blocked.inc()
-        # What has been there all the time blocks the loop. Otherwise it is one of many.
+        # A handle that was there in all checks blocks the loop. Otherwise, it is one of many.
         alone = (episode.same - 1) * self._interval >= self._blocked_after
         stack, task = Stack(frames[::-1]), asyncio.current_task(self._loop)
         step = _step_of(handle, self._current) or self._step_of_run(task)
@@ -291,7 +291,7 @@ class Watchdog:
         _log.warning(text, where, what, does, late, stack.seen(), _FIX)
 
     def _step_of_run(self, task: Any) -> ActionRun | None:
-        """The step of the run that ``task`` executes, if it does: also where a condition is looked at."""
+        """Return the step of the run that ``task`` executes, if any; also while a condition is evaluated."""
         actor = self._runs.get(task)
         return None if actor is None or actor.state is None else actor.state.action_run
 
@@ -301,12 +301,12 @@ class Watchdog:
 
 
 class _Episode:
-    """A time in which the loop does not turn.
+    """A period in which the loop does not run callbacks.
 
     Attributes:
-        looks: How often the thread has looked what it does.
-        same: How often in a row that was the same.
-        told: Whether it has been reported.
+        looks: The number of checks in this period.
+        same: The number of checks in a row that found the same handle.
+        told: True if it has been reported.
     """
 
     def __init__(self) -> None:
@@ -316,17 +316,17 @@ class _Episode:
         self._handle: object = None
 
     def add(self, handle: object) -> None:
-        """Take what the loop executes."""
+        """Count a check that found ``handle``."""
         self.looks += 1
         self.same = self.same + 1 if handle is self._handle else 1
         self._handle = handle
 
 
 class _Lag:
-    """The longest lag of the last while.
+    """The longest lag of the last window.
 
     Args:
-        tell: Takes it in milliseconds.
+        tell: Receives it in milliseconds.
     """
 
     def __init__(self, tell: Callable[[float], None]) -> None:
@@ -335,7 +335,7 @@ class _Lag:
         self._until = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take a lag."""
+        """Add a lag."""
         now = time.monotonic()
         if now >= self._until:
             self._until = now + WINDOW_SECONDS
@@ -344,13 +344,13 @@ class _Lag:
         self._tell(round(1000 * max(self._longest, self._before), 1))
 
     def clear(self) -> None:
-        """Forget all."""
+        """Reset."""
         self._longest = self._before = 0.0
         self._tell(0)
 
 
 def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[FrameType], Any]:
-    """Frames of what ``loop`` executes, innermost first, and its handle; None where it waits."""
+    """Return the frames that ``loop`` executes, innermost first, and its handle; None if it waits."""
     frames = Stack.of_thread(thread).frames[::-1]
     for at, frame in enumerate(frames):
         if _RUN is not None and frame.f_code is _RUN.__code__:
@@ -359,7 +359,7 @@ def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[Frame
 
 
 def _step_of(handle: Any, current: ContextVar[ActionRun | None]) -> ActionRun | None:
-    """The step in whose context ``handle`` runs: tasks and callbacks inherit it."""
+    """Return the step in whose context ``handle`` runs: tasks and callbacks inherit it."""
     if hasattr(handle, "get_context"):  # since Python 3.12
         context = handle.get_context()
     else:
@@ -368,7 +368,7 @@ def _step_of(handle: Any, current: ContextVar[ActionRun | None]) -> ActionRun | 
 
 
 def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
-    """A line for each task that a step made and whose frames are not in ``stack``."""
+    """Return a line for each task of a step whose frames are not in ``stack``."""
     seen, texts = set(map(id, stack.frames)), list[str]()
     for task in step.tasks or ():
         inner = Stack.of(task)

@@ -1,19 +1,21 @@
-"""Asks Flink's REST interface which checkpoints of a job have completed, and which are kept.
+"""Asks Flink's REST interface which checkpoints of a job have completed, and which are retained.
 
-A Python function is not told that a checkpoint completed, so that one thread per process and job
-asks. What an answer is worth:
+Flink does not notify Python functions of completed checkpoints. So one thread per process and job polls. Its
+answers have limits:
 
-- Flink answers out of a cache (3 s unless configured): an answer may be older than the question.
-- JobManagers have a cache each. Behind one name there may be several of them. So connections are kept, and
-  counted. Behind one connection there may still be two, where a proxy sends each question to another one:
-  ``CheckpointView.progress`` shows it, where an answer is older than the one before.
-- What was answered before can change in place, such as the number of acknowledgements or
-  ``discarded``, without anything new in the answer. So answers are compared by what cannot:
-  ``CheckpointView.content``.
-- The history shows the last few checkpoints of all kinds. Which of them are kept is not said, but
-  ``discarded`` is: Flink discards the oldest first, when a new one is in its store.
+- Flink answers from a cache (3 s by default), so an answer may be older than the request.
+- Each JobManager has its own cache, and several may share one name. So connections are kept open, and
+numbered. Even
+  one connection may lead to two of them, if a proxy distributes requests. ``CheckpointView.progress`` shows
+  that,
+  because an answer is then older than the one before.
+- Parts of an answer can change in place, such as the number of acknowledgements or ``discarded``. So answers
+are
+  compared by parts that cannot: ``CheckpointView.content``.
+- The history has the last few checkpoints of all kinds. It does not show which are retained, but it shows
+  ``discarded``. Flink discards the oldest first, when a new one is in its store.
 
-``docs/design/durable.md`` says what is concluded from that.
+``docs/design/durable.md`` explains the conclusions.
 """
 
 from __future__ import annotations
@@ -34,26 +36,26 @@ from flink_agents.api.common.logs import bounded_logger
 _log = bounded_logger("flink_agents.checkpoints")
 
 INTERVAL_SECONDS = 3.0
-"""How often to ask: as often as Flink's cache has another answer."""
+"""The poll interval: the default lifetime of Flink's cache."""
 
 REQUEST_SECONDS = 5.0
 
 DEFAULT_PORT = 8081
 
 MAX_PORTS = 100
-"""How many ports of a range are tried."""
+"""The most ports of a range that are tried."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of an answer. One of ten checkpoints has 10 KB."""
+"""The most bytes of an answer. An answer about ten checkpoints has 10 KB."""
 
 GROWING = ("restored", "total", "completed", "failed")
-"""Numbers of an answer that count what happened since the JobManager began."""
+"""Counters of an answer that only grow while the JobManager is running."""
 
 DISABLED = "Checkpointing has not been enabled"
 
 
 class RestError(Exception):
-    """There was no answer, or none that can be used."""
+    """A request failed, or its answer cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,15 @@ class CheckpointView:
 
     Attributes:
         connection: Number of the connection that it came by.
-        content: Equal for answers that Flink may have given out of one and the same snapshot.
-        progress: Numbers that never get less from one snapshot to the next.
-        highest: No checkpoint or savepoint with a greater id had been triggered.
-        discarded: The last checkpoint that was discarded in favour of a later one, which is kept; 0
-            if none is known. Savepoints do not count.
-        enabled: Whether the job takes checkpoints at all.
-        hides: Whether more checkpoints are kept than the history shows, so that it never shows one
-            that was discarded.
+        content: Equal for answers that Flink may have taken from the same snapshot.
+        progress: Numbers that never decrease from one snapshot to the next.
+        highest: The greatest id of a checkpoint or savepoint that had been triggered.
+        discarded: The last checkpoint that was discarded in favor of a later one, which is retained; 0 if
+            none is
+            known. Savepoints do not count.
+        enabled: True if the job takes checkpoints at all.
+        hides: True if more checkpoints are retained than the history shows, so it never shows a discarded
+            one.
     """
 
     connection: int
@@ -81,7 +84,7 @@ class CheckpointView:
     progress: tuple[int, ...] = ()
 
     def is_older(self, other: CheckpointView) -> bool:
-        """Tell whether the snapshot was made before that of ``other``."""
+        """Return True if the snapshot was made before that of ``other``."""
         return any(own < theirs for own, theirs in zip(self.progress, other.progress, strict=False))
 
     @classmethod
@@ -89,7 +92,7 @@ class CheckpointView:
         """Return the view of the body of an answer.
 
         Raises:
-            RestError: It is not what Flink answers.
+            RestError: It does not have the form of Flink's answers.
         """
         try:
             history: list[Mapping[str, Any]] = answer["history"]
@@ -97,7 +100,7 @@ class CheckpointView:
             latest = [one for one in answer["latest"].values() if one is not None]
             numbers = [*counts.values(), *(one["id"] for one in [*history, *latest])]
             if any(type(number) is not int for number in numbers):
-                raise TypeError(f"numbers that are none: {numbers}"[:200])
+                raise TypeError(f"invalid numbers: {numbers}"[:200])
             content = tuple(sorted(counts.items())), tuple((one["id"], one["status"]) for one in history)
             completed = [one for one in history if one["status"] == "COMPLETED" and not one["is_savepoint"]]
             kept = [one["id"] for one in completed if not one["discarded"]]
@@ -120,10 +123,10 @@ _connections = count(1)
 
 
 class Listener(Protocol):
-    """One who wants to know the answers. The thread that asks calls all methods."""
+    """Receives the answers. The polling thread calls all methods."""
 
     def asking(self) -> None:
-        """Note that the next question is about to be sent."""
+        """Note that the next request is about to be sent."""
         ...
 
     def answered(self, view: CheckpointView) -> None:
@@ -135,15 +138,15 @@ class Listener(Protocol):
         ...
 
     def ended(self, error: BaseException) -> None:
-        """Note that nobody asks any more: the thread has ended, for a reason that should not exist."""
+        """Note that polling has stopped: the thread ended because of an unexpected error."""
         ...
 
 
 class CheckpointClient:
-    """Asks about the checkpoints of one job. For one thread.
+    """Requests the checkpoints of one job. For one thread.
 
     Args:
-        addresses: Where to ask: the first that knows the job.
+        addresses: The addresses to try; the first one that knows the job is used.
         job_id: Flink's id of the job.
     """
 
@@ -155,10 +158,10 @@ class CheckpointClient:
         self._path = ""
 
     def ask(self) -> CheckpointView:
-        """Return what Flink says now, or said a little before.
+        """Return Flink's answer, which may be some seconds old.
 
         Raises:
-            RestError: Nobody answers, or nobody knows the job.
+            RestError: No address answers, or none knows the job.
         """
         if self._connection is not None:
             try:
@@ -175,7 +178,7 @@ class CheckpointClient:
         raise RestError("; ".join(errors[:1] + errors[-1:][len(errors) == 1 :]) or "no address is known")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -232,12 +235,12 @@ def _body(response: HTTPResponse) -> bytes:
 
 
 class CheckpointPoller:
-    """Asks again and again while somebody listens.
+    """Polls while there are listeners.
 
     Args:
-        addresses: Where to ask.
+        addresses: The addresses to try.
         job_id: Flink's id of the job.
-        interval: Seconds between questions.
+        interval: Seconds between requests.
     """
 
     def __init__(self, addresses: tuple[str, ...], job_id: str, interval: float = INTERVAL_SECONDS) -> None:
@@ -249,7 +252,7 @@ class CheckpointPoller:
         self._logged: set[type[Exception]] = set()
 
     def listen(self, listener: Listener) -> None:
-        """Tell ``listener`` of all answers from now on."""
+        """Notify ``listener`` of all answers from now on."""
         with self._lock:
             self._listeners.append(listener)
             if self._stop is None:
@@ -259,7 +262,7 @@ class CheckpointPoller:
                 self._stop = stop
 
     def forget(self, listener: Listener) -> None:
-        """Tell it nothing more. A call that is under way may still end."""
+        """Stop to notify a listener. A call in flight may still end."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
@@ -279,8 +282,8 @@ class CheckpointPoller:
             client.close()
 
     def _end(self, stop: threading.Event, error: BaseException) -> None:
-        """Say that the thread ends. Whoever listens from now on gets another one."""
-        _log.error("nobody asks for checkpoints any more, so that nothing is pruned", exc_info=error)
+        """Notify listeners that the thread ends. The next listener starts another one."""
+        _log.error("checkpoints are not polled any longer, so nothing is pruned", exc_info=error)
         with self._lock:
             if self._stop is stop:
                 self._stop = None
@@ -288,7 +291,7 @@ class CheckpointPoller:
         self._tell(listeners, lambda listener: listener.ended(error))
 
     def _ask(self, client: CheckpointClient) -> None:
-        # Those who begin to listen meanwhile were not told of the question: the answer is not theirs.
+        # A listener that is added now did not see the request, so it does not get the answer.
         listeners = list(self._listeners)
         self._tell(listeners, lambda listener: listener.asking())
         try:
@@ -307,10 +310,10 @@ class CheckpointPoller:
             try:
                 tell(listener)
             except Exception as error:
-                self._log_once(f"somebody who listens for checkpoints failed: {error!r}", error)
+                self._log_once(f"a listener for checkpoints failed: {error!r}", error)
 
     def _log_once(self, text: str, error: Exception) -> None:
-        """Log an error with its traceback, unless one of the kind was logged."""
+        """Log an error with its traceback, unless one of the same class was logged."""
         if type(error) not in self._logged:
             self._logged.add(type(error))
             _log.error("%s", text, exc_info=error)

@@ -1,4 +1,4 @@
-"""Prunes the store on the agent loop, some journals at a time."""
+"""Prunes the store on the event loop, a batch of journals at a time."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from flink_agents.runtime.metrics.run_metrics import RunMetrics
 _log = bounded_logger("flink_agents.pruning")
 
 AT_ONCE = 100
+"""The number of journals that are pruned concurrently, so that a store can group them."""
 PAUSE_SECONDS = 0.02
-"""So many journals are pruned side by side, which a store can group; then appends have their turn."""
+"""The pause between two batches, which lets appends have their turn."""
 
 SHARE = 20
-"""Where many wait, one in so many is pruned at once: a job with many keys must not leave them behind."""
+"""If many journals wait, this fraction of them is pruned at once: 1 in 20.
+
+So a job with many keys keeps up.
+"""
 
 MAX_FAILED = 100_000
-"""How many journals that the store could not prune are tried again; others are pruned with a later commit."""
+"""The most journals that are retried after an error. Others are pruned with a later commit."""
 
 
 class PruneProgress:
-    """Journals of which somebody wants to hear when they were pruned. Between Flink's thread and the loop.
+    """The progress of pruning, shared by Flink's task thread and the event loop.
 
     Attributes:
-        journals: Those journals.
-        markers: Where the first records of journals lie that earlier attempts wrote, as far as state says it.
+        journals: The journals whose progress is reported.
+        markers: The positions of the first records that earlier attempts wrote, as far as state knows them.
         pruned: Journals that were pruned, each with the last run that was removed.
     """
 
@@ -41,12 +45,12 @@ class PruneProgress:
 
 
 class PruneExecutor:
-    """Prunes on the agent loop, some journals at a time.
+    """Prunes on the event loop, a batch of journals at a time.
 
     Args:
         store: The store.
-        metrics: Where is counted.
-        watched: Is told of what was pruned.
+        metrics: Metrics of the runtime.
+        watched: Receives the progress.
     """
 
     def __init__(self, store: ActionStateStore, metrics: RunMetrics, watched: PruneProgress) -> None:
@@ -62,13 +66,13 @@ class PruneExecutor:
         self._given = self._added = 0
 
     def take(self, journals: Mapping[JournalKey, tuple[int, int]], delay: float) -> None:
-        """Prune each of them, in some seconds. For any thread."""
+        """Schedule journals to be pruned after some seconds. For any thread."""
         self._given += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all was pruned that was given, or could not be; for tests, and no thread of the loop."""
+        """Block until all scheduled journals were pruned, or failed; for tests, not on the loop's thread."""
         asyncio.run_coroutine_threadsafe(self._at_rest(), self._loop).result(seconds)
 
     async def _at_rest(self) -> None:
@@ -76,7 +80,7 @@ class PruneExecutor:
             await asyncio.sleep(PAUSE_SECONDS / 10)
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop pruning."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -107,11 +111,11 @@ class PruneExecutor:
         marker = watched.markers.pop(journal, None)
         try:
             if marker is not None:
-                # A store that knows only a part of what was recorded would read all of it.
+                # With the marker, the store need not read all of its records.
                 await self._store.rebuild(journal, marker)
             await self._store.prune(journal, through)
         except FencedOwnerError:
-            # Another attempt took over: it prunes, and this one learns from its next append.
+            # Another attempt took over and prunes. This attempt ends with its next append.
             self._closed = True
         except Exception as error:
             if len(self._failed) < MAX_FAILED:
@@ -134,6 +138,6 @@ def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
 
 
 def add_note(notes: dict[JournalKey, tuple[int, int]], journal: JournalKey, through: int, runs: int) -> None:
-    """Add to what is noted of a journal: its last run, and how many runs with records it stands for."""
+    """Add a commit to the notes of a journal: its last run, and the number of runs with records before it."""
     known, before = notes.get(journal, (through, 0))
     notes[journal] = max(known, through), before + runs

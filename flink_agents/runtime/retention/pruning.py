@@ -1,14 +1,14 @@
-"""Removes what no checkpoint can ask for any more from the store of durable calls.
+"""Removes records that no checkpoint needs from the store of durable calls.
 
-Flink's thread notes which runs of a key were committed. A thread that asks Flink's REST interface
-(``runtime.retention.checkpoints``) says when they are in all checkpoints that are kept. The agent loop then
-prunes the store.
+Flink's task thread notes which runs of a key were committed. The thread that polls Flink's REST interface
+(``runtime.retention.checkpoints``) finds out when all retained checkpoints have these commits. Then the event
+loop prunes the store.
 
-A commit that is noted waits for four answers, each newer than the one before: two may come out of the
-caches of two JobManagers, made before the commit; the third was fetched after it; and the fourth Flink
-made after that. No checkpoint that was triggered before the commit has an id above the greatest that
-was seen until then, its *bound*. When a checkpoint from the bound on was discarded, a later one is
-kept and none from before. ``docs/design/durable.md`` argues step by step.
+A commit waits for four answers, each newer than the one before. Two may come from the caches of two
+JobManagers, made before the commit. The third was requested after it. Flink made the fourth after that. By
+then, no checkpoint that was triggered before the commit has an id above the greatest known one, its *bound*.
+If a checkpoint with the id of the bound or a later id was discarded, a later one is retained, and none from
+before. ``docs/design/durable.md`` has the proof.
 """
 
 from __future__ import annotations
@@ -41,35 +41,41 @@ from flink_agents.runtime.retention.remembered import BloomFilter
 _log = bounded_logger("flink_agents.pruning")
 
 CHANGES = 3
-"""How many times what is answered has to change before a commit gets its bound: once for each cache that
-may lie behind a connection, and once more."""
+"""The number of changed answers before a commit gets its bound.
+
+It is one for each cache that may be behind a connection, and one more.
+"""
 
 FAILURES = 3
-"""So many questions without an answer in a row mean that Flink cannot be reached."""
+"""After this number of failed requests in a row, Flink counts as unreachable."""
 
 DISABLED_ANSWERS = 10
-"""So many answers in a row that the job takes no checkpoints are believed; before it runs, some are wrong."""
+"""The number of answers in a row that must say that the job takes no checkpoints.
+
+At its start, some are wrong.
+"""
 
 MAX_WAITING = 1_000_000
-"""How many notes may wait. What is not noted is pruned with a later commit of the same key."""
+"""The most commits that wait. Others are pruned with a later commit of the same key."""
 
 TOO_MANY = f"more than {MAX_WAITING} journals wait for a checkpoint; some are left as they are"
 
 RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
-"""Flink's option, and its former name; the default is 1."""
+"""Flink's option for the number of retained checkpoints, and its former name. The default is 1."""
 
 
 @dataclass
 class PendingCommits:
-    """Commits that have come equally far.
+    """Commits at the same stage.
 
     Attributes:
-        journals: Of each journal the last run that was committed, and for how many with records it stands.
-        at: Time of the last of them.
-        connection: That of the last answer behind them; None before the first.
-        content: What that answer said.
-        changes: How many answers since the first one said something else than the one before.
-        bound: No checkpoint with a greater id was triggered before the commits; None if not known yet.
+        journals: The last run that was committed of each journal, and the number of runs with records.
+        at: Time of the last commit.
+        connection: The connection of the last answer after them; None before the first.
+        content: The content of that answer.
+        changes: The number of answers since the first one whose content differed from the one before.
+        bound: The greatest id of a checkpoint that was triggered before the commits; None if it is not known
+            yet.
     """
 
     journals: dict[JournalKey, tuple[int, int]] = field(default_factory=dict[JournalKey, tuple[int, int]])
@@ -80,22 +86,22 @@ class PendingCommits:
     bound: int | None = None
 
     def add(self, journal: JournalKey, through: int, runs: int) -> None:
-        """Note a commit."""
+        """Add a commit."""
         add_note(self.journals, journal, through, runs)
 
     def merge(self, others: PendingCommits) -> None:
-        """Add the notes of others that have come as far."""
+        """Add other commits at the same stage."""
         for journal, (through, runs) in others.journals.items():
             self.add(journal, through, runs)
         self.at = max(self.at, others.at)
 
     def answered(self, view: CheckpointView, highest: int, is_older: bool) -> None:
-        """Take an answer into account.
+        """Update the stage with an answer.
 
         Args:
             view: The answer.
-            highest: The greatest id in it and all answers before.
-            is_older: Whether it is older than the answer before, and so proves nothing with that.
+            highest: The greatest id in this answer and all earlier ones.
+            is_older: True if it is older than the answer before. Then it does not count as a change.
         """
         if self.connection != view.connection or is_older:
             self.connection, self.content, self.changes = view.connection, view.content, 0
@@ -106,7 +112,7 @@ class PendingCommits:
 
     @property
     def stage(self) -> Hashable:
-        """The stage that the notes have come to."""
+        """The stage of the commits. Equal stages can be merged."""
         return (self.bound, self.bound is None and (self.connection, self.content, self.changes))
 
     @property
@@ -119,16 +125,16 @@ class Pruner(Listener):
     """Prunes the journals of a subtask.
 
     Args:
-        policy: When to prune.
+        policy: The policy of the option ``action-state.prune``.
         retention: Seconds for which records are kept longer.
-        metrics: Where is counted.
-        poller: Asks Flink; None where it is not known where to ask.
-        one_retained: Whether Flink is known to keep one checkpoint, the latest.
-        clock: Seconds that pass.
+        metrics: Metrics of the runtime.
+        poller: Polls Flink; None if no address is known.
+        one_retained: True if Flink retains one checkpoint, the latest.
+        clock: Returns the time in seconds.
 
     Attributes:
         take: Prunes journals, each up to a run, after some seconds; None before the store was opened.
-        watched: Hears of the journals that were pruned.
+        watched: The progress of pruning.
     """
 
     def __init__(
@@ -148,17 +154,17 @@ class Pruner(Listener):
         # Between Flink's thread, which appends, and the one that asks.
         self._noted: deque[tuple[JournalKey, int, int]] = deque()
         self._restored: deque[tuple[JournalKey, int]] = deque()
-        # Journals whose runs are not only those of the checkpoint that the job was restored from. What
-        # seems to be one of them is pruned later, with what Flink says or after the next restore.
+        # Journals with runs after the restored checkpoint. A false positive of the filter is pruned later, by
+        # Flink's answers or after the next restore.
         self._known = BloomFilter()
-        # For the thread that asks.
+        # For the polling thread.
         self.watched = PruneProgress()
         self._notes: list[PendingCommits] = []
         self._highest = self._discarded = 0
         self._failures = self._disabled = 0
         self._last: CheckpointView | None = None
         self._warned: set[str] = set()
-        # Whether Flink answers; None where that is not known yet.
+        # True if Flink answers; None if that is not known yet.
         self._reached: bool | None = None if self._poller is not None else False
         self._ever_reached = False
         self.take: Callable[[Mapping[JournalKey, tuple[int, int]], float], None] | None = None
@@ -168,7 +174,7 @@ class Pruner(Listener):
             metrics.group.get_counter(name)
         self._show()
         if policy is Prune.CHECKPOINTS and self._poller is None:
-            self._fall_back("nobody says where Flink's REST interface is")
+            self._fall_back("the address of Flink's REST interface is unknown")
         elif policy is Prune.RESTORE_ONLY and not one_retained:
             self._warn(
                 "only the latest checkpoint may be retained for the option action-state.prune: restore-only"
@@ -177,23 +183,23 @@ class Pruner(Listener):
     # -- for Flink's thread -----------------------------------------------------------
 
     def committed(self, journal: JournalKey, through: int, runs: int) -> None:
-        """Note that all runs of a key up to ``through`` are committed, or will never be run.
+        """Note that all runs of a key up to ``through`` are committed, or will never run.
 
         Args:
             journal: The key's journal.
             through: The last of them.
-            runs: How many of them have records and were not noted before.
+            runs: The number of them that have records and were not noted before.
         """
         if runs and not self._ever_reached:
             self._known.add(journal)
         if self._poller is not None and not self._off:
             if len(self._noted) < MAX_WAITING:
                 self._noted.append((journal, through, runs))
-            else:  # nobody takes them away
+            else:  # the polling thread does not take them
                 self._warn(TOO_MANY)
 
     def restored(self, journal: JournalKey, through: int) -> None:
-        """Note the same of a key that may have records of earlier attempts.
+        """Note commits of a key that may have records of earlier attempts.
 
         The first time, the runs are in the checkpoint, or savepoint, that the job was restored from.
         """
@@ -208,13 +214,13 @@ class Pruner(Listener):
             self._prune_restored()
 
     def found(self, journal: JournalKey, through: int, marker: bytes | None, untouched: bool) -> None:
-        """Note a key of the restored state whose records nobody has pruned.
+        """Note a key of the restored state whose records were not pruned.
 
         Args:
             journal: The key's journal.
-            through: The last run that only a restore asks for.
-            marker: Where its records begin, as state says; None where it does not.
-            untouched: Whether nothing of the key was committed since the restore.
+            through: The last run that only a restore needs.
+            marker: The position of its first records, from state; None if state has none.
+            untouched: True if nothing of the key was committed since the restore.
         """
         if marker is not None:
             self.watched.markers[journal] = marker
@@ -226,14 +232,14 @@ class Pruner(Listener):
     # -- for the agent loop -----------------------------------------------------------
 
     def open(self, store: ActionStateStore) -> None:
-        """Prune ``store`` from now on, on the running loop."""
+        """Start to prune ``store`` on the running loop."""
         self._executor = PruneExecutor(store, self._metrics, self.watched)
         self.take = self._executor.take
         if self._poller is not None:
             self._poller.listen(self)
 
     async def close(self) -> None:
-        """Prune nothing any more."""
+        """Stop pruning."""
         self._off = True
         if self._poller is not None:
             self._poller.forget(self)
@@ -241,7 +247,7 @@ class Pruner(Listener):
             await self._executor.close()
 
     def wait_until_pruned(self, seconds: float) -> None:
-        """Wait until all that is due was pruned; for tests."""
+        """Block until all scheduled journals were pruned; for tests."""
         if self._executor is not None:
             self._executor.wait(seconds)
 
@@ -252,7 +258,7 @@ class Pruner(Listener):
         now = self._clock()
         new = PendingCommits(at=now)
         waiting = sum(len(notes.journals) for notes in self._notes)
-        # Not until it is empty: what is noted from now on may come behind the question.
+        # Not until it is empty: a commit that is added from now on may come after the request.
         for _ in range(len(self._noted)):
             note = self._noted.popleft()
             if waiting + len(new.journals) < MAX_WAITING:
@@ -273,7 +279,7 @@ class Pruner(Listener):
         self._disabled = -1
         if view.hides:
             self._warn(
-                "Flink retains more checkpoints than its history shows, so that nobody can tell when one is "
+                "Flink retains more checkpoints than its history shows, so nothing shows when one is "
                 "discarded, and nothing is pruned: raise web.checkpoints.history above the number retained"
             )
         self._highest = max(self._highest, view.highest)
@@ -302,13 +308,13 @@ class Pruner(Listener):
         self._show()
 
     def ended(self, error: BaseException) -> None:
-        """Prune nothing any more, and say so."""
+        """Stop pruning with checkpoints, and log it."""
         self._metrics.count("rest_errors")
         self._fall_back(f"the thread that asks has ended by {error!r}")
         self._show()
 
     def _prune(self) -> None:
-        """Have all pruned that is in each checkpoint that is kept."""
+        """Schedule the commits that all retained checkpoints have."""
         now, waiting, due = self._clock(), list[PendingCommits](), list[PendingCommits]()
         for notes in self._notes:
             covered = notes.bound is not None and notes.bound <= self._discarded
@@ -320,9 +326,9 @@ class Pruner(Listener):
             self.take(due[0].journals, 0.0)
 
     def _not_enabled(self) -> None:
-        """Keep all records, as the job takes no checkpoints: each restart begins anew."""
+        """Keep all records if the job takes no checkpoints: each restart replays from the start."""
         if self._disabled < 0:
-            return  # it did, so that this is said of a job that just restarts
+            return  # it did take some, so the job is just restarting
         self._disabled += 1
         if self._disabled >= DISABLED_ANSWERS:
             self._off = True
@@ -332,7 +338,7 @@ class Pruner(Listener):
         self._show()
 
     def _reach(self) -> None:
-        """Note that Flink answers; from now on, nothing is pruned without its answers."""
+        """Note that Flink answers. From now on, only its answers allow pruning."""
         self._reached = self._ever_reached = True
         self._restored.clear()
         self._known = BloomFilter()
@@ -341,13 +347,13 @@ class Pruner(Listener):
         self._reached = False
         how = "restored keys only" if self._one_retained else "nothing"
         self._warn(
-            f"Flink does not say which checkpoints completed ({reason}): what is recorded in the store of "
-            f"durable calls is kept, and {how} pruned. Set the option action-state.rest-address"
+            f"Completed checkpoints are unknown ({reason}): records in the store of "
+            f"durable calls are kept, and {how} pruned. Set the option action-state.rest-address"
         )
         self._prune_restored()
 
     def _prune_restored(self) -> None:
-        """Prune what was committed in the checkpoint that the job was restored from."""
+        """Prune the runs that the checkpoint has that the job was restored from."""
         while self._restored and self.take is not None:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 journal, through = self._restored.popleft()
@@ -368,13 +374,13 @@ class Pruner(Listener):
 def pruner_of(
     config: Configuration, flink: Mapping[str, str], job_id: str, metrics: RunMetrics
 ) -> Pruner | None:
-    """Return the pruner of a subtask; None where nothing is to be pruned.
+    """Return the pruner of a subtask; None if nothing is to be pruned.
 
     Args:
         config: Options of the job.
         flink: Flink's configuration, as far as the TaskManager knows it.
         job_id: Flink's id of the job.
-        metrics: Where is counted.
+        metrics: Metrics of the runtime.
     """
     policy = Prune(config.get(AgentOptions.PRUNE))
     if policy is Prune.NEVER:
@@ -389,7 +395,7 @@ def pruner_of(
 
 
 def _merged(groups: Iterable[PendingCommits]) -> list[PendingCommits]:
-    """Return the same notes, with those together that have come equally far."""
+    """Return the same commits, merged by stage."""
     found: dict[Hashable, PendingCommits] = {}
     for notes in groups:
         if notes.stage in found:

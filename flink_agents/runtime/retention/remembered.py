@@ -1,7 +1,7 @@
-"""Sets that do not grow with what they were ever given: of the last ones, or of all of them, but for errors.
+"""Sets of bounded size: one of the last items, and one of all items with false positives.
 
-A job may see as many keys as there are orders. What a subtask knows of them beyond their state is
-therefore bounded, and whoever asks has to do with an answer that errs on one side.
+A job may see an unbounded number of keys, such as one for each order. So a subtask remembers only a bounded
+amount besides their state, and its callers can handle errors on one side.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 SEEN_BITS = 2**25
-"""4 MB. Behind a million of things, one in 7,000 others seems to have been added as well; behind ten million
-one in four."""
+"""The default size: 4 MB.
+
+After a million items, one in 7,000 others is a false positive; after ten million, one in four.
+"""
 
 PROBES = 4
-"""How many bits stand for a thing."""
+"""The number of bits for each item."""
 
 
 class Recent(Generic[T]):
-    """The last things that were added. For any thread.
+    """The last items that were added. For any thread.
 
     Args:
-        most: How many there are at most.
+        most: The most items.
 
     Attributes:
-        things: Those that are there.
+        things: The items.
     """
 
     def __init__(self, most: int) -> None:
@@ -36,14 +38,14 @@ class Recent(Generic[T]):
         self._lock = threading.Lock()
 
     def add(self, thing: T) -> None:
-        """Add ``thing``; the one that was added first goes where there are too many."""
+        """Add an item. If there are too many, the oldest is removed."""
         with self._lock:
             self.things[thing] = None
             if len(self.things) > self._most:
                 del self.things[next(iter(self.things))]
 
     def discard(self, thing: T) -> None:
-        """Remove ``thing``, if it is there."""
+        """Remove an item, if it is there."""
         with self._lock:
             self.things.pop(thing, None)
 
@@ -55,10 +57,10 @@ class Recent(Generic[T]):
 
 
 class BloomFilter:
-    """All things that were ever added, and some that were not (a Bloom filter). For one thread.
+    """A set of all items that were ever added, with some false positives. For one thread.
 
     Args:
-        bits: How many bits there are, a power of two.
+        bits: The number of bits, a power of two.
     """
 
     def __init__(self, bits: int = SEEN_BITS) -> None:
@@ -66,8 +68,8 @@ class BloomFilter:
         self._bits: bytearray | None = None
 
     def add(self, thing: Hashable) -> None:
-        """Add ``thing``."""
-        if self._bits is None:  # where nothing is ever added, nothing is taken
+        """Add an item."""
+        if self._bits is None:  # an empty filter takes no memory
             self._bits = bytearray((self._mask + 1) // 8)
         for place in self._places(thing):
             self._bits[place >> 3] |= 1 << (place & 7)

@@ -1,7 +1,7 @@
-"""Results that many runs have in common: their records name them, and the store has each of them once.
+"""Results that many runs share: the store has each of them once, and records refer to it.
 
-The list of tools of a server is the same in run after run, and large. All such results are read when the
-store is opened, so that a replay waits for nothing that the run did not wait for.
+For example, the list of tools of a server is large and the same in each run. All shared results are read when
+the store is opened. So a replay waits for nothing that the run did not wait for.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from flink_agents.api.errors import RecordsPrunedError, StoreError
 from flink_agents.runtime.serde.codec import ValueCodec
 
 _PREFIX = "\x00value "
-"""Begin of the names under which a store has them among its plans; no fingerprint has it."""
+"""Prefix of the names of shared results among the plans of a store. No fingerprint has it."""
 
 _DIGEST = "digest of a shared result"
-"""Key of what a record holds in place of a result."""
+"""Key of the object that replaces a shared result in a record."""
 
 _SMALL = 1000
-"""Bytes up to which a record holds the result itself."""
+"""Results up to this number of bytes are stored in the record itself."""
 
 MOST = 1000
-"""How many results are shared. What always differs belongs into the records of runs, which are pruned."""
+"""The most results that are shared.
+
+Results that always differ belong into the records of runs, which are pruned.
+"""
 
 
 class SharedValues:
@@ -33,7 +36,7 @@ class SharedValues:
 
     Args:
         store: The store.
-        codec: Encodes what records hold in their place.
+        codec: Encodes references to shared results.
     """
 
     def __init__(self, store: ActionStateStore, codec: ValueCodec) -> None:
@@ -42,13 +45,13 @@ class SharedValues:
         self._known: dict[str, bytes] = {}
 
     def open(self, plans: Mapping[str, bytes]) -> None:
-        """Take over what a store has among its plans."""
+        """Load the shared results from the plans of a store."""
         self._known = {
             name.removeprefix(_PREFIX): data for name, data in plans.items() if name.startswith(_PREFIX)
         }
 
     async def packed(self, data: bytes) -> bytes:
-        """What a record holds of an encoded result: its digest, once the store has it; else ``data``."""
+        """Return a reference to an encoded result once the store has it; else ``data`` itself."""
         if len(data) <= _SMALL:
             return data
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -57,10 +60,10 @@ class SharedValues:
         return self._codec.encode({_DIGEST: digest, "bytes": len(data)})
 
     def unpacked(self, data: bytes) -> bytes:
-        """The encoded result of which :meth:`packed` gave what the record holds.
+        """Return the encoded result from the form that :meth:`packed` returned.
 
         Raises:
-            RecordsPrunedError: The store does not have it any more.
+            RecordsPrunedError: The store does not have it any longer.
         """
         if len(data) > _SMALL:
             return data
@@ -79,7 +82,7 @@ class SharedValues:
         return zlib.decompress(kept)
 
     async def _keep(self, digest: str, data: bytes) -> bool:
-        """Let the store have a result; False if it cannot, so that the record has to hold it."""
+        """Store a result; returns False if that is impossible, so that the record has to contain it."""
         if digest in self._known:
             return True
         if len(self._known) >= MOST:
@@ -88,7 +91,7 @@ class SharedValues:
         try:
             await self._store.remember_plan(_PREFIX + digest, small)
         except StoreError:
-            # The record goes the same way next, and ends the attempt if the store is gone.
+            # The record is stored next. If the store is gone, that append ends the attempt.
             return False
         self._known[digest] = small
         return True

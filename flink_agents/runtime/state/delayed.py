@@ -1,8 +1,8 @@
-"""The delayed events of a key in state, in the order of their time.
+"""The delayed events of a key in state, ordered by time.
 
-Each event is an entry of its own under its number. Which of them comes next is said by an *agenda*: the times
-and numbers of those that come first. Times behind these stand in pages, which the agenda lists. So firing an
-event reads the agenda and the event, and sometimes one page, however many events the key has.
+Each event is an entry of its own under its number. An *agenda* has the times and numbers of the first events.
+Later times are in pages, which the agenda lists. So firing an event reads the agenda, the event, and
+sometimes one page, however many events the key has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flink_agents.api.errors import StateFormatError
 from flink_agents.runtime.state.slots import MapSlot
 
 MOST_IN_PAGE = 128
-"""So many times stand in the agenda, and in each of its pages, at most."""
+"""The most times in the agenda, and in each of its pages."""
 
 _VERSION = b"\x01"
 _AGENDA = -1
@@ -26,17 +26,17 @@ _AGENDA = -1
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 Time = tuple[int, int]
-"""When an event is due, in milliseconds since the epoch, and its number."""
+"""The time of an event in milliseconds since the epoch, and its number."""
 
 
 @dataclass(frozen=True)
 class DelayedInput:
-    """A delayed event as the input of the run that it begins.
+    """A delayed event as the input of the run that it starts.
 
     Its name and its fields are part of every savepoint that has one.
 
     Attributes:
-        event: The event, as ``EventRecords.packed`` gives it, encoded.
+        event: The event in the form of ``EventRecords.packed``, encoded.
         action: Name of the action that sent it.
         upstream: Id of the event that this action handled.
         run_id: Id of the run that sent it.
@@ -60,11 +60,11 @@ class _Page(NamedTuple):
 
 @dataclass
 class _Agenda:
-    """When the events of a key are due.
+    """The times of the events of a key.
 
     Attributes:
-        following: Number that the next event gets.
-        following_page: Number that the next page gets.
+        following: Number of the next event.
+        following_page: Number of the next page.
         first: Times of the first events, in order.
         pages: Pages with the times of all others, in order.
     """
@@ -84,7 +84,7 @@ class _Agenda:
 
 
 class DelayedEvents:
-    """The delayed events of whatever key is current.
+    """The delayed events of the current key.
 
     Args:
         entries: The entries in state.
@@ -96,7 +96,7 @@ class DelayedEvents:
         self._entries = entries
 
     def add(self, due: int, packed: bytes) -> int:
-        """Keep an event until its time; returns when the first event of the key is due.
+        """Store an event until its time; returns the time of the key's first event.
 
         Args:
             due: Its time, in milliseconds since the epoch.
@@ -119,14 +119,14 @@ class DelayedEvents:
         return agenda.first[0][0]
 
     def pop(self, most: int | None, until: int | None) -> tuple[list[bytes], int | None]:
-        """Remove the first events, in their order.
+        """Remove the first events, in order.
 
         Args:
-            most: How many at most; None for any number.
+            most: The most events; None for any number.
             until: The last time at which one may be due; None for any.
 
         Returns:
-            Their bytes, and when the next one is due, or None.
+            Their bytes, and the time of the next one, or None.
         """
         agenda = self._agenda()
         found: list[bytes] = []
@@ -155,7 +155,7 @@ class DelayedEvents:
         return found, agenda.first[0][0]
 
     def all(self) -> list[tuple[int, bytes]]:
-        """All events of the key with their times, in order; for tests and for people."""
+        """Return all events of the key with their times, in order; for tests and commands."""
         agenda = self._agenda()
         if agenda is None:
             return []
@@ -183,7 +183,7 @@ class DelayedEvents:
         self._entries.put(_entry_of(page), _VERSION + _pack(times))
 
     def _turn(self, agenda: _Agenda) -> None:
-        """Let the times of the first page be those of the agenda."""
+        """Move the times of the first page to the agenda."""
         page = agenda.pages.pop(0).page
         agenda.first = self._page(page)
         self._entries.remove(_entry_of(page))
@@ -200,7 +200,7 @@ class DelayedEvents:
 
 
 def _entry_of(page: int) -> int:
-    """The number of the entry that a page is; those of events are not below 0."""
+    """Return the number of the entry of a page. Numbers of events are not negative."""
     return _AGENDA - 1 - page
 
 
@@ -209,7 +209,7 @@ def _times(found: list[list[int]]) -> list[Time]:
 
 
 def _fields(data: bytes) -> Any:
-    """What stands in the bytes of an agenda or of a page.
+    """Return the fields of an agenda or of a page from their bytes.
 
     Raises:
         StateFormatError: They are corrupt, or of an unknown version.

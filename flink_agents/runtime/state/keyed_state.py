@@ -1,14 +1,15 @@
-"""What an agent keeps per key in Flink, and the bytes of its head.
+"""The keyed state of an agent in Flink, and the bytes of a key's head.
 
 Five keyed states, whose names and formats are part of every savepoint:
 
-``head``     bytes of a :class:`Head`; read and written once an event
-``pending``  number of arrival -> an entry with its kind, as ``state.pending`` packs it: an input that
-             waits, as ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
+``head``     bytes of a :class:`Head`; read and written once per input
+``pending``  number of arrival -> an entry with its kind, packed by ``state.pending``: an input that waits, as
+             ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
-``unpruned`` a mark of keys whose records are to be pruned; ``journal.unpruned`` writes and removes it
-``delayed``  events that are to be delivered later, as ``state.delayed`` keeps them. They are no entries of
-             ``pending``: an operator that opens wakes all keys of that
+``unpruned`` a mark of keys whose records must be pruned; ``journal.unpruned`` writes and removes it
+``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``,
+because an
+             operator that opens wakes all keys with entries there
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _HEAD_VERSION = b"\x01"
 
 
 class _Packers(threading.local):
-    """A packer for each thread: a collection of garbage lets others have their turn inside of one."""
+    """A packer for each thread. A garbage collection inside of a packer lets other threads run."""
 
     def __init__(self) -> None:
         self.pack = msgpack.Packer().pack
@@ -53,7 +54,7 @@ class Timers(Protocol):
     """Timers of the current key, in milliseconds since the epoch."""
 
     def current_watermark(self) -> int:
-        """The event time up to which the input is complete."""
+        """Return the event time up to which the input is complete."""
         ...
 
     def register_processing_time_timer(self, timestamp: int, /) -> None:
@@ -65,19 +66,19 @@ class Timers(Protocol):
         ...
 
     def delete_event_time_timer(self, timestamp: int, /) -> None:
-        """Take such a timer back."""
+        """Cancel such a timer."""
         ...
 
 
 class Keys(Protocol):
-    """The keys of a subtask. State and timers are always those of the current one."""
+    """The keys of a subtask. State and timers always belong to the current key."""
 
     def text(self) -> str:
-        """Canonical text of the current key."""
+        """Return the canonical text of the current key."""
         ...
 
     def current_key(self) -> Any:
-        """The current key, for :meth:`switch`."""
+        """Return the current key, for :meth:`switch`."""
         ...
 
     def switch(self, key: Any, /) -> None:
@@ -85,20 +86,20 @@ class Keys(Protocol):
         ...
 
     def waiting(self) -> Sequence[tuple[str, Any]]:
-        """Text and key of all keys that have inputs in state. Any key may be current afterwards."""
+        """Return text and key of all keys with inputs in state. May change the current key."""
         ...
 
     def unpruned(self) -> Sequence[Any]:
-        """All keys that have a mark in the state ``unpruned``, for :meth:`switch`."""
+        """Return all keys with a mark in the state ``unpruned``, for :meth:`switch`."""
         ...
 
     def delaying(self, most: int | None = None) -> Sequence[Any]:
-        """Keys that have delayed events, for :meth:`switch`: all of them, or at most so many."""
+        """Return keys with delayed events, for :meth:`switch`: all of them, or at most ``most``."""
         ...
 
 
 class KeyedState:
-    """The five states of an operator, each bound to whatever key is current."""
+    """The five states of an operator. Each access is to the entry of the current key."""
 
     __slots__ = ("delayed", "head", "memory", "pending", "unpruned")
 
@@ -119,37 +120,46 @@ class KeyedState:
 
 @dataclass(slots=True)
 class Head:
-    """The bookkeeping of one key: decoded once when Flink hands over the key, written once when it is done.
+    """The bookkeeping of one key.
 
-    All fields after the first four are rare. They stand in the bytes only if they differ from their default.
+    It is decoded once when Flink hands over the key, and written once at the end.
+
+    All fields after the first four are rare. The bytes contain only those that differ from their default.
 
     Attributes:
         journal_id: Identity of the job that this key's runs belong to.
         next_seq: Sequence number of the next run.
         first_pending: Number of the oldest input that waits in ``pending``.
-        next_pending: Number that the next waiting input gets.
-        ahead: How many inputs were committed before older ones. ``pending`` lacks their numbers.
-        overtaken: Recorded runs whose inputs did not come in time, and when that was, in seconds, oldest
-            first. Replace the dictionary, never change it: an actor has the same one.
+        next_pending: Number of the next input that has to wait.
+        ahead: The number of inputs that were committed before older ones. ``pending`` lacks them.
+        overtaken: Recorded runs that were skipped because their inputs did not come in time, and the time of
+            that in
+            seconds, oldest first. Replace the dictionary, never change it: an actor has the same one.
         store: Id of the store in which runs of the key were recorded, or None.
-        marker: Where in the store runs that are not committed can have records; None: anywhere.
+        marker: The position in the store before the records of runs that are not committed; None: anywhere.
         origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
-            identity, marker, and number of the first input that is not theirs.
-        begin: First sequence number of the key's incarnation; see ``runtime.operator.forgetting``.
-        fresh: True if no run of that incarnation is committed, so that it may still begin elsewhere.
-        idle_since: Part of the time in which the key's last input was committed, by its number; or None.
+            identity,
+            marker, and number of the first input that is not theirs.
+        begin: First sequence number of the key's generation; see ``runtime.operator.idle_keys``.
+        fresh: True if no run of that generation is committed, so that it may still start elsewhere.
+        idle_since: Time slot in which the key's last input was committed, by its number; or None.
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs
-            cannot be told apart. After a restart that brings them in another order, a recorded run may
-            come after another one of them than before, and find in memory what that one wrote.
-        suspended: Of the suspended run: number of its input, its sequence number, and when it resumes, in
+            cannot be
+            distinguished. After a restart with another order of inputs, a recorded run may come after another
+            one of
+            them than before, and find its writes in memory.
+        suspended: The suspended run: number of its input, its sequence number, and the time at which it
+            resumes, in
             milliseconds (None if only a signal resumes it). None if no run is suspended.
-        mail_expires: When the first of the key's signals expires, in milliseconds; or None.
+        mail_expires: The time at which the first of the key's signals expires, in milliseconds; or None.
         released: Suspended runs whose key is free for other inputs, in the order of their first suspension.
-            Replace it, never change it.
-        delayed_due: When the first of the key's delayed events is due, in milliseconds; or None.
-        ends: Runs that somebody wants to end, by their sequence numbers: id of the request, reason, by whom,
-            and id of the run. Replace it, never change it.
-        unknown: What a later version added, which is kept as it is; or None.
+            Replace
+            it, never change it.
+        delayed_due: The time of the first of the key's delayed events, in milliseconds; or None.
+        ends: Runs that a user wants to end, by their sequence numbers: id of the request, reason, name of the
+            user, and
+            id of the run. Replace it, never change it.
+        unknown: Fields that a later version added, kept unchanged; or None.
     """
 
     journal_id: str
@@ -177,7 +187,7 @@ class Head:
 
         Args:
             number: Its number.
-            is_gone: Whether ``pending`` lacks a number.
+            is_gone: Returns True if ``pending`` lacks a number.
         """
         if number != self.first_pending:
             self.ahead += 1
@@ -189,16 +199,16 @@ class Head:
 
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:
-        """The head of a new incarnation, unless a dead attempt has begun one before."""
+        """Return the head of a new generation, unless an earlier attempt has started one."""
         return cls(journal_id, begin, begin=begin, fresh=True)
 
     def start(self, begin: int) -> None:
-        """Let the incarnation begin with ``begin``, once and for all."""
+        """Set the first number of the generation, once and for all."""
         self.next_seq = self.begin = begin
         self.fresh = False
 
     def fork(self, journal_id: str) -> None:
-        """Let the key's runs belong to another job from now on, which has recorded nothing of it yet."""
+        """Move the key's runs to another job, which has recorded nothing of the key yet."""
         origin = self.journal_id, self.marker, self.next_pending
         self.origins = (origin, *self.origins) if self.has_pending else ()
         self.marker, self.overtaken, self.journal_id = None, {}, journal_id
@@ -209,7 +219,7 @@ class Head:
         self.store, self.marker = store_id, None
 
     def leave(self) -> None:
-        """Forget the store in which runs of the key were recorded."""
+        """Drop the store in which runs of the key were recorded."""
         self.store, self.marker, self.origins = None, None, ()
 
     @property
@@ -219,7 +229,7 @@ class Head:
 
     @property
     def is_unused(self) -> bool:
-        """True if it says no more than that of a key which never came."""
+        """True if the head equals that of a key without inputs."""
         extra = self.extra or {}
         if self.fresh:
             return not self.has_pending and extra.keys() <= {"begin", "fresh"}
@@ -227,12 +237,12 @@ class Head:
 
     @property
     def waiting(self) -> int:
-        """How many inputs of the key wait."""
+        """The number of inputs of the key that wait."""
         return self.next_pending - self.first_pending - self.ahead
 
     @property
     def settled_through(self) -> int:
-        """The last sequence number of which, and of all before it, only a restore asks for records."""
+        """The last sequence number up to which only a restore needs records."""
         return (min(self.overtaken) if self.overtaken else self.next_seq) - 1
 
     @property
@@ -248,7 +258,7 @@ class Head:
         return extra or None
 
     def pack(self) -> bytes:
-        """The bytes of this head."""
+        """Return the bytes of this head."""
         return _HEAD_VERSION + _packers.pack(
             (
                 self.journal_id,
@@ -261,7 +271,7 @@ class Head:
 
     @classmethod
     def unpack(cls, data: bytes) -> Head:
-        """The head of which ``data`` are the bytes.
+        """Return the head from its bytes.
 
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
@@ -283,7 +293,7 @@ class Head:
         return head
 
     def _take_rare(self, extra: dict[str, Any]) -> None:
-        """Set the rare fields from what :attr:`extra` gave."""
+        """Set the rare fields from the form of :attr:`extra`."""
         take = extra.pop
         self.ahead = take("ahead", 0)
         self.overtaken = dict(take("overtaken", ()))
@@ -318,7 +328,7 @@ _RARE = {
 """The rare fields of a head by their names in the bytes, in the order in which they are written."""
 
 _EMPTY: tuple[object, ...] = ((), [], {})
-"""Values that say as little as a default of another type."""
+"""Values that count as equal to a default of another type."""
 
 # Each input packs a head, so that all of its fields are compared at once.
 _rare_of = attrgetter(*_RARE.values(), "unknown")

@@ -1,9 +1,9 @@
-"""The signals of a key: those that no run has taken yet, and what is remembered of those that one has.
+"""The signals of a key: those that no run has taken yet, and the ids of those that were taken.
 
-A signal is known again by its *identity*: the id that its sender gave, or a digest of what it says. It stays
-here until the run that took it is committed or suspended, in the same update of state. A run that is
-replayed by the store's records may have taken a signal that comes again later: that one is *owed*, and
-absorbed when it comes.
+A signal has an *identity*: the id that its sender gave, or a digest of its content. It stays in the mailbox
+until the run that took it is committed or suspended, in the same update of state. A run that is replayed from
+the store's records may have taken a signal that the source sends again later. Such a signal is *owed*: it is
+dropped when it comes.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from flink_agents.api.events.signals import Signal
 
 _VERSION = b"\x01"
 _MEANT_VERSION = b"\x02"
-"""Of a mailbox in which a signal is meant for a run: such a one has a field more."""
+"""Version of a mailbox in which a signal is meant for a run: its signals have one more field."""
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
 
 UNDECIDED = -1
-"""In place of a run, in a signal of which only records that nobody has read yet can say whose it is."""
+"""The run of a signal if only records that were not read yet can show which run it belongs to."""
 
 OF_ID = "id "
-"""The identity of a signal with an id begins so."""
+"""Prefix of the identity of a signal with an id."""
 
 
 def identity_of(signal: Signal, value: bytes) -> str:
-    """Return what a signal is known again by; ``value`` is what it says, encoded."""
+    """Return the identity of a signal; ``value`` is its encoded value."""
     if signal.id is not None:
         return f"{OF_ID}{signal.id}"
-    said = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
-    return f"value {hashlib.blake2b(said, digest_size=16).hexdigest()}"
+    content = repr((signal.name, signal.wait, value)).encode("utf-8", "surrogatepass")
+    return f"value {hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
 class StoredSignal(NamedTuple):
     """A signal that waits for a run.
 
     Attributes:
-        identity: What it is known again by.
+        identity: Its identity.
         name: Its name.
-        value: What it says, encoded.
+        value: Its value, encoded.
         id: The id that its sender gave it, or None.
-        wait: The wait that it is for, or None.
-        until: When it expires, in milliseconds since the epoch.
-        run: Sequence number of the run that waited for it when it came, which others leave it to;
+        wait: The wait that it names, or None.
+        until: The time at which it expires, in milliseconds since the epoch.
+        run: Sequence number of the run that waited for it when it came, so that others do not take it;
             ``UNDECIDED``, or None.
     """
 
@@ -69,9 +69,9 @@ class Mailbox:
     """The signals of one key.
 
     Attributes:
-        mail: Those that wait for a run, in the order of their arrival.
-        seen: Ids of those that were taken, each with the time until which a second one is a duplicate.
-        owed: Identities of those that were taken before they came, each with the same.
+        mail: Signals that wait for a run, in the order of their arrival.
+        seen: Ids of signals that were taken, each with the time until which another one is a duplicate.
+        owed: Identities of signals that were taken before they came, each with the same time.
     """
 
     mail: list[StoredSignal] = field(default_factory=list[StoredSignal])
@@ -79,11 +79,11 @@ class Mailbox:
     owed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
     def knows(self, id: str) -> bool:
-        """Whether a signal of that id has come before."""
+        """Return True if a signal with that id has come before."""
         return id in self.seen or any(one.id == id for one in self.mail)
 
     def absorb(self, identity: str) -> bool:
-        """Whether a signal that comes was taken already by a run; only once for each time."""
+        """Return True if a run took this signal before it came. Each owed signal counts once."""
         for place, (owed, _) in enumerate(self.owed):
             if owed == identity:
                 del self.owed[place]
@@ -91,17 +91,18 @@ class Mailbox:
         return False
 
     def find(self, identity: str) -> StoredSignal | None:
-        """The first signal of that identity that waits for a run, or None."""
+        """Return the first signal with that identity that waits for a run, or None."""
         return next((one for one in self.mail if one.identity == identity), None)
 
     def undecided(
         self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
     ) -> list[tuple[StoredSignal, int]]:
-        """The undecided signals, each with how many of its name a run has taken that come behind it.
+        """Return the undecided signals, each with the count of later signals of its name that a run took.
 
         Args:
             taken: Identities of the signals that a run has taken.
-            recorded: Those among them that only the store knows of, with names. What is not here comes later.
+            recorded: Those among them that only the store knows of, with names. If they are not here, they
+                come later.
         """
         if all(one.run != UNDECIDED for one in self.mail):
             return []
@@ -116,7 +117,7 @@ class Mailbox:
         return found
 
     def take(self, identities: Iterable[str], until: int) -> None:
-        """Remove the signals that a run has taken, and remember them."""
+        """Remove the signals that a run has taken, and remember their ids."""
         for identity in identities:
             found = self.find(identity)
             if found is None:
@@ -127,14 +128,15 @@ class Mailbox:
                 self.seen[found.id] = until
 
     def expire(self, now: int, untaken: Iterable[StoredSignal] | None = None) -> list[StoredSignal]:
-        """Forget what has expired; returns the signals that no run has taken.
+        """Remove everything that has expired; returns the signals that no run has taken.
 
         Args:
-            now: The present.
-            untaken: The signals that have expired and that no run took, where a run may have taken some whose
-                commit is still to come. Default: all that have expired.
+            now: The present time.
+            untaken: The expired signals that no run took, if a run may have taken some whose commit is still
+                to come.
+                Default: all that have expired.
         """
-        # Which run one is meant for may be known here only.
+        # Only this mailbox may know the run of a signal, so compare without it.
         wanted = [one._replace(run=None) for one in (self.mail if untaken is None else untaken)]
         expired = [one for one in self.mail if one.until <= now and one._replace(run=None) in wanted]
         if expired:
@@ -145,12 +147,12 @@ class Mailbox:
 
     @property
     def expires(self) -> int | None:
-        """When the first thing in it expires; None where there is nothing in it."""
+        """The time at which the first entry expires; None if there is none."""
         times = [*(one.until for one in self.mail), *self.seen.values(), *(until for _, until in self.owed)]
         return min(times, default=None)
 
     def pack(self) -> bytes | None:
-        """The bytes; None where there is nothing in it."""
+        """Return the bytes; None if the mailbox is empty."""
         if not (self.mail or self.seen or self.owed):
             return None
         meant = any(one.run is not None for one in self.mail)
@@ -159,7 +161,7 @@ class Mailbox:
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:
-        """The mailbox of which ``data`` are the bytes; an empty one for None.
+        """Return the mailbox from its bytes; an empty one for None.
 
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.

@@ -1,8 +1,8 @@
-"""Memory of one run: a tree of paths over a map in state, with a buffer of what changed.
+"""Memory of one run: a tree of paths over a map in state, with a buffer of changes.
 
-Every node has an entry under its full path: a plain value its encoded bytes, an object the
-marker ``OBJECT``. Values are encoded when they are written, so that a value which state cannot
-hold fails on the author's line, and decoded when they are read, so that nobody shares them.
+Every node has an entry under its full path: a plain value its encoded bytes, an object the marker ``OBJECT``.
+Values are encoded when they are written, so that a value which state cannot hold fails on the user's line.
+They are decoded at each read, so that no two readers share an object.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from flink_agents.runtime.state.keyed_state import OBJECT, MapSlot
 Guard = Callable[[], None]
 Noted = Callable[["MemoryTree", str, Any], None]
 Undo = list[tuple["MemoryTree", str, bool, bytes | None]]
-"""What a run wrote, in order: tree, path, whether it was written before, and with what."""
+"""The writes of a run, in order: tree, path, True if it was written before, and the bytes from before."""
 
 
 @lru_cache(maxsize=8192)
 def parents_of(path: str) -> tuple[str, ...]:
-    """The paths of the objects that ``path`` lies in, outermost first.
+    """Return the paths of the objects around ``path``, outermost first.
 
     Raises:
         MemoryPathError: ``path`` is malformed.
@@ -54,15 +54,15 @@ class MemoryTree:
     """The nodes of one memory during one run.
 
     Args:
-        scope: Which memory this is.
+        scope: The kind of memory.
         codec: Encodes values.
-        slot: The map in state; None for a memory that lives only in this object.
+        slot: The map in state; None for a memory that exists only in this object.
         undo: Log of the run's writes.
-        expires: Whether entries of the map expire, so that parents must be kept alive.
+        expires: True if entries of the map expire, so that parents must be refreshed.
         known: Nodes that were read already, by path.
 
     Attributes:
-        applied: Whether state has what is written to it: a released run wrote it before that.
+        applied: True if state already has the writes to this tree: an interleaved run made them before.
     """
 
     applied = False
@@ -89,23 +89,23 @@ class MemoryTree:
 
     @property
     def codec(self) -> ValueCodec:
-        """Encodes values."""
+        """The codec of values."""
         return self._codec
 
     @property
     def expires(self) -> bool:
-        """Whether entries of the map expire."""
+        """True if entries of the map expire."""
         return self._expires
 
     @property
     def known(self) -> dict[str, bytes | None]:
-        """Nodes that were there before the run, as far as they were read."""
+        """The nodes from before the run that were read so far."""
         return self._known
 
     # -- nodes ------------------------------------------------------------------------
 
     def raw(self, path: str) -> bytes | None:
-        """The bytes of the node at ``path``, or None."""
+        """Return the bytes of the node at ``path``, or None."""
         written = self._written
         if path in written:
             return written[path]
@@ -140,7 +140,7 @@ class MemoryTree:
     # -- values -----------------------------------------------------------------------
 
     def get(self, path: str, default: Any, guard: Guard) -> Any:
-        """The value or object at ``path``, or ``default``."""
+        """Return the value or object at ``path``, or ``default``."""
         parents = parents_of(path)
         data = self.raw(path)
         if data is None:
@@ -201,8 +201,8 @@ class MemoryTree:
             self.put(path, OBJECT)
 
     def _check_parents(self, path: str, parents: tuple[str, ...]) -> None:
-        """Raise if ``path``, where nothing is, leads through a plain value."""
-        # What is in an object has objects around it, so that the innermost one that is there decides.
+        """Raise if ``path``, which has no node, leads through a plain value."""
+        # All nodes around an existing object are objects, so the innermost existing node decides.
         for parent in reversed(parents):
             around = self.raw(parent)
             if around is not None:
@@ -218,7 +218,7 @@ class MemoryTree:
         )
 
     def make_parents(self, path: str) -> None:
-        """Make sure that ``path`` lies in objects."""
+        """Create the objects around ``path`` that do not exist."""
         for parent in parents_of(path):
             data = self.raw(parent)
             if data is None or (self._expires and data == OBJECT):
@@ -229,7 +229,7 @@ class MemoryTree:
     # -- the protocol of a run --------------------------------------------------------
 
     def fork(self, undo: Undo) -> MemoryTree:
-        """A tree that begins as this one is, and whose writes do not reach this one."""
+        """Return a copy of this tree. Writes to the copy do not reach this one."""
         twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
@@ -243,7 +243,7 @@ class MemoryTree:
             del self._written[path]
 
     def nodes(self) -> dict[str, bytes]:
-        """All nodes that were there before the run, as far as they were read."""
+        """Return the nodes from before the run that were read so far."""
         if not self._known:
             return {}
         return {path: data for path, data in self._known.items() if data is not None}
@@ -252,7 +252,7 @@ class MemoryTree:
         """Read all nodes, so that nothing is read from state later.
 
         Args:
-            whole: State has no others than those that are known.
+            whole: True if state has no other nodes than the known ones.
         """
         if whole:
             self._loaded = True
@@ -260,9 +260,9 @@ class MemoryTree:
         return self._known
 
     def changes(self) -> dict[str, bytes | None]:
-        """What was written and differs from what was there; None stands for a removed node.
+        """Return the writes that differ from the values before; None stands for a removed node.
 
-        Objects come after what lies in them, so that none expires before its fields.
+        Objects come after the nodes inside of them, so that no object expires before its fields.
         """
         changes: dict[str, bytes | None] = {}
         known, expires = self._known, self._expires
@@ -272,16 +272,18 @@ class MemoryTree:
         return changes
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
-        """Learn that state has what was changed."""
+        """Note that state has these changes."""
         self._known.update(changes)
 
 
 class ScopedTree(MemoryTree):
-    """The nodes below one object of another tree, as a tree of its own whose writes are kept apart.
+    """The nodes below one object of another tree, as a tree of its own.
+
+    Writes stay in it until the hand-over.
 
     Args:
         outer: The other tree.
-        path: Path of the object in it; it need not be there.
+        path: Path of the object in it. The object need not exist.
         undo: Log of the writes to this tree.
     """
 
@@ -305,10 +307,10 @@ class ScopedTree(MemoryTree):
         return sorted(one for one in nodes if one.startswith(prefix) and self.raw(one) is not None)
 
     def hand_over(self) -> None:
-        """Write to the other tree what was written to this one.
+        """Write the changes of this tree to the other tree.
 
         Raises:
-            MemoryPathError: A plain value is by now where an object was.
+            MemoryPathError: By now, a plain value is where an object was.
         """
         for path, data in self._written.items():
             full = f"{self._root}.{path}"
@@ -333,8 +335,8 @@ class TreeObject(MemoryObject):
     Args:
         tree: The memory.
         path: Absolute path of the node; "" for the root.
-        guard: Raises where the context may not be used.
-        noted: Is told of each value that is read and can change; None if nobody wants to know.
+        guard: Raises if the context may not be used.
+        noted: Called with each mutable value that is read; None if reads are not checked.
 
     Attributes:
         tree: The memory.

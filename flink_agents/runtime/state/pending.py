@@ -1,8 +1,8 @@
-"""The entries of ``pending``: what waits in the state of a key, each with its kind.
+"""The entries of ``pending``: the inputs of a key that wait, and other entries, each with its kind.
 
-An entry of version 2 is the version, a byte for the kind, and the bytes of what waits. Version 1 knew inputs
-only, and wrote their ``codec`` bytes alone. What a run records of its input is the digest of these ``codec``
-bytes, so that it does not depend on the version of the entry.
+An entry of version 2 consists of the version, a byte for the kind, and the content. Version 1 had inputs
+only, and wrote their ``codec`` bytes alone. A run records the digest of these ``codec`` bytes, so it does not
+depend on the version of the entry.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flink_agents.runtime.state.slots import MapSlot
 
 
 class PendingKind(IntEnum):
-    """What an entry is.
+    """The kind of an entry.
 
     Attributes:
-        INPUT: An input that waits for its run. Its bytes are those of ``[record, timestamp]``.
-        RESUMPTION: A suspended run: all that is left of it (``state.suspended``).
+        INPUT: An input that waits for its run: the bytes of ``[record, timestamp]``.
+        RESUMPTION: A suspended run (``state.suspended``).
         SIGNAL: The signals of the key, which wait for a run or were taken by one (``state.mailbox``).
-        WAKE_UP: What resumes a released run. It has its turn as an input has.
+        WAKE_UP: Resumes an interleaved run. It has its turn like an input.
     """
 
     INPUT = 0
@@ -42,22 +42,22 @@ _SIGNAL = bytes((_VERSION, PendingKind.SIGNAL))
 _WAKE_UP = bytes((_VERSION, PendingKind.WAKE_UP))
 
 _MAILBOX = -(2**62)
-"""Number of the entry that has the signals of a key. The run of input ``n`` is suspended under ``-1 - n``."""
+"""Number of the entry with the signals of a key. The run of input ``n`` is suspended under ``-1 - n``."""
 
 
 def pack_input(packed: bytes) -> bytes:
-    """The entry of an input, of which ``packed`` are the bytes."""
+    """Return the entry of an input."""
     return _INPUT + packed
 
 
 def unpack_input(entry: bytes) -> bytes:
-    """The bytes of the input, or of the wake-up, that ``entry`` holds.
+    """Return the bytes of the input, or of the wake-up, in ``entry``.
 
     Raises:
-        StateFormatError: The entry is of a kind that this version cannot act upon.
+        StateFormatError: This version does not support the kind of the entry.
     """
     if entry[:1] != _INPUT[:1]:
-        # An entry of version 1 has no kind. Any other version is refused where the bytes are decoded.
+        # An entry of version 1 has no kind. Other versions are rejected when the bytes are decoded.
         return entry
     if entry[1:2] not in (_INPUT[1:], _WAKE_UP[1:]):
         raise StateFormatError(
@@ -71,11 +71,11 @@ def unpack_input(entry: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class UnreadableInput:
-    """Stands for an input whose class was renamed, removed or changed while the input waited.
+    """Replaces an input whose class was renamed, removed or changed while the input waited.
 
     Attributes:
         packed: The bytes of the input and its timestamp.
-        error: What is wrong with them.
+        error: The error that reading them raised.
     """
 
     packed: bytes
@@ -83,9 +83,10 @@ class UnreadableInput:
 
 
 def read_input(codec: ValueCodec, packed: bytes) -> tuple[Any, int | None]:
-    """Return the input and the timestamp that ``packed`` are the bytes of.
+    """Return the input and the timestamp from their bytes.
 
-    An input that this code cannot read is an :class:`UnreadableInput`: its run ends as ``on_error`` says.
+    If the present code cannot read the input, an :class:`UnreadableInput` replaces it: its run ends as
+    ``on_error`` says.
 
     Raises:
         StateFormatError: The bytes are of an unknown version, or corrupt.
@@ -98,7 +99,7 @@ def read_input(codec: ValueCodec, packed: bytes) -> tuple[Any, int | None]:
 
 
 def _timestamp(packed: bytes, error: StateError) -> int | None:
-    """The timestamp of an input that cannot be read."""
+    """Return the timestamp of an input that cannot be read."""
     parts = msgpack.Unpacker(strict_map_key=False)
     parts.feed(packed[1:])
     try:
@@ -111,7 +112,7 @@ def _timestamp(packed: bytes, error: StateError) -> int | None:
 
 
 class PendingInputs:
-    """The inputs that wait, by number, of whatever key is current.
+    """The inputs of the current key that wait, by number.
 
     Args:
         entries: The entries in state.
@@ -123,16 +124,16 @@ class PendingInputs:
         self._entries = entries
 
     def get(self, key: int) -> bytes | None:
-        """The bytes of input ``key``, or None."""
+        """Return the bytes of input ``key``, or None."""
         entry = self._entries.get(key)
         return None if entry is None else unpack_input(entry)
 
     def put(self, key: int, value: bytes) -> None:
-        """Let an input wait under the number ``key``."""
+        """Store an input under the number ``key``."""
         self._entries.put(key, pack_input(value))
 
     def put_wake_up(self, key: int, value: bytes) -> None:
-        """Let a wake-up wait for its turn under the number ``key``."""
+        """Store a wake-up under the number ``key``."""
         self._entries.put(key, _WAKE_UP + value)
 
     def remove(self, key: int) -> None:
@@ -140,11 +141,11 @@ class PendingInputs:
         self._entries.remove(key)
 
     def items(self) -> Iterable[tuple[int, bytes]]:
-        """All inputs that wait, and wake-ups."""
+        """Return all inputs that wait, and wake-ups."""
         return [(number, unpack_input(entry)) for number, entry in self._entries.items() if number >= 0]
 
     def inputs_and_wake_ups(self) -> tuple[list[tuple[int, bytes]], list[int]]:
-        """All inputs that wait, and the numbers of the wake-ups."""
+        """Return all inputs that wait, and the numbers of the wake-ups."""
         inputs, wake_ups = list[tuple[int, bytes]](), list[int]()
         for number, entry in self._entries.items():
             if entry[:2] == _WAKE_UP:
@@ -156,23 +157,23 @@ class PendingInputs:
     # -- other entries ----------------------------------------------------------------
 
     def suspended(self, key: int) -> bytes | None:
-        """What is left of the suspended run of input ``key``, or None."""
+        """Return the bytes of the suspended run of input ``key``, or None."""
         return _content(self._entries.get(-1 - key), _RESUMPTION)
 
     def suspend(self, key: int, value: bytes) -> None:
-        """Keep what is left of the run of input ``key``."""
+        """Store the suspended run of input ``key``."""
         self._entries.put(-1 - key, _RESUMPTION + value)
 
     def end_suspension(self, key: int) -> None:
-        """Remove what was left of the run of input ``key``."""
+        """Remove the suspended run of input ``key``."""
         self._entries.remove(-1 - key)
 
     def mailbox(self) -> bytes | None:
-        """The signals of the key, or None."""
+        """Return the signals of the key, or None."""
         return _content(self._entries.get(_MAILBOX), _SIGNAL)
 
     def put_mailbox(self, value: bytes | None) -> None:
-        """Keep the signals of the key; None where there is nothing to keep."""
+        """Store the signals of the key; None removes them."""
         if value is None:
             self._entries.remove(_MAILBOX)
         else:
@@ -180,7 +181,7 @@ class PendingInputs:
 
 
 def _content(entry: bytes | None, kind: bytes) -> bytes | None:
-    """The bytes of an entry of that kind.
+    """Return the content of an entry of a certain kind.
 
     Raises:
         StateFormatError: The entry is of another kind.

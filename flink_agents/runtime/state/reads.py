@@ -1,7 +1,7 @@
-"""Finds values of memory that an action read, changed and did not write: the change is lost.
+"""Finds values of memory that an action read, changed and did not write, so that the change is lost.
 
-Under the harness each execution is checked, and such an action fails. In production the first executions of
-an action are checked, then one in many, and an action is warned of once.
+In the harness, each execution is checked, and such an action fails. In production, the first executions of an
+action are checked, then one in many, and a warning is logged once per action.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from flink_agents.runtime.state.memory import MemoryTree
 
 FIRST = 20
-"""How many executions of each action are checked in production, before few are."""
+"""The number of executions of each action that are checked in production before sampling starts."""
 
 ONE_IN = 1000
-"""Of the others, one in so many is checked."""
+"""Of the others, one in this number is checked."""
 
 _log = bounded_logger("flink_agents.memory")
 
 
 class Read(NamedTuple):
-    """A value that can change, as an action got it from memory.
+    """A mutable value that an action read from memory.
 
     Attributes:
         tree: The memory.
-        path: Where it lies.
-        node: The bytes at the path; None if there was nothing, so that the action got its default.
+        path: Its path.
+        node: The bytes at the path; None if there were none, so that the action got its default.
         encoded: The bytes of the value.
         value: The value.
-        place: The author's line.
+        place: The user's line.
     """
 
     tree: MemoryTree
@@ -47,14 +47,14 @@ class Read(NamedTuple):
 
     @classmethod
     def of(cls, tree: MemoryTree, path: str, node: bytes | None, value: Any) -> Read | None:
-        """Note a value; None if state could not hold it."""
+        """Return a note of a value; None if state could not hold it."""
         try:
             return cls(tree, path, node, tree.codec.encode(value), value, authors_place())
         except StateError:
             return None
 
     def is_lost(self) -> bool:
-        """True if the value was changed, and memory still has what was read."""
+        """Return True if the value was changed, and memory still has the old bytes."""
         if self.tree.raw(self.path) is not self.node:
             return False  # Each write makes bytes of its own, also if they are equal.
         try:
@@ -64,11 +64,11 @@ class Read(NamedTuple):
 
 
 class ReadWatch:
-    """Chooses the executions whose reads are checked.
+    """Selects the executions whose reads are checked.
 
     Attributes:
-        strict: True if each is, and fails.
-        skips: How many executions of an action are not checked before the next one that is.
+        strict: True if all are checked, and fail.
+        skips: The number of executions of each action that are not checked before the next one that is.
     """
 
     def __init__(self, strict: bool = False) -> None:
@@ -77,7 +77,7 @@ class ReadWatch:
         self._checked: dict[str, int] = {}
 
     def begin(self, action: str) -> list[Read]:
-        """Return the list that takes what an execution reads, and decide which one is checked next."""
+        """Return the list for the reads of an execution, and select the next execution to check."""
         if not self.strict:
             checked = self._checked[action] = self._checked.get(action, 0) + 1
             if checked >= FIRST:
@@ -85,7 +85,7 @@ class ReadWatch:
         return []
 
     def check(self, step: Any, reads: list[Read]) -> None:
-        """Check what an execution read that ended well.
+        """Check the reads of an execution that succeeded.
 
         Raises:
             UnsavedChangeError: It changed a value and did not write it, and the watch is strict.
@@ -108,7 +108,7 @@ def note_read(reads: list[Read], tree: MemoryTree, path: str, value: Any) -> Non
 
 
 def check_reads(step: Any) -> None:
-    """Check what an execution read that ended well.
+    """Check the reads of an execution that succeeded.
 
     Raises:
         UnsavedChangeError: It changed a value and did not write it, and the watch is strict.

@@ -1,4 +1,4 @@
-"""What the core needs of Flink's keyed state: a value and a map of the current key."""
+"""The interface of Flink's keyed state that the core uses: a value and a map of the current key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ValueSlot(Protocol):
     """A value of the current key."""
 
     def value(self) -> bytes | None:
-        """The bytes, or None."""
+        """Return the bytes, or None."""
         ...
 
     def update(self, value: bytes) -> None:
@@ -28,7 +28,7 @@ class MapSlot(Protocol[K]):
     """A map of the current key."""
 
     def get(self, key: K) -> bytes | None:
-        """The bytes under ``key``, or None."""
+        """Return the bytes under ``key``, or None."""
         ...
 
     def put(self, key: K, value: bytes) -> None:
@@ -40,5 +40,5 @@ class MapSlot(Protocol[K]):
         ...
 
     def items(self) -> Iterable[tuple[K, bytes]]:
-        """All entries."""
+        """Return all entries."""
         ...

@@ -1,7 +1,7 @@
-"""All that is left of a suspended run, as an entry of ``pending`` holds it.
+"""The stored form of a suspended run, an entry of ``pending``.
 
-It has what the run recorded so far, so that the run goes on by a replay, with a store of durable calls or
-without one; what the run waits for; and what has left the operator already and must not leave again.
+It has the run's records, so that the run resumes by a replay, with or without a store of durable calls. It
+also has the open waits, and the number of outputs that have left the operator and must not leave again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 _ASIDE_VERSION = b"\x02"
-"""Of an entry of a released run: it has three fields more."""
+"""Version of the entry of an interleaved run: it has three more fields."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
-"""A sequence number in the id of a wait, which anybody may have written."""
+"""A sequence number in the id of a wait, which may come from outside."""
 
 _pack = cast("Callable[[object], bytes]", msgpack.packb)
 
@@ -32,8 +32,9 @@ class ReleasedRun(NamedTuple):
     Attributes:
         number: Number of its input, under which its entry is stored.
         seq: Its sequence number.
-        part: How many of its parts have ended.
-        due: When the first of its waits ends by itself, in milliseconds since the epoch; None for never.
+        part: The number of its parts that have ended.
+        due: The time at which the first of its waits ends by itself, in milliseconds since the epoch; None
+            for never.
         woken: Number of the wake-up that resumes it; None if there is none.
         names: Names of the signals that it waits for, once for each wait.
     """
@@ -48,15 +49,15 @@ class ReleasedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredWait:
-    """A wait of a run that has not ended. Each kind of wait is a subclass.
+    """An open wait of a run, in the form of state. Each kind of wait is a subclass.
 
     Attributes:
-        kind: What ends it: ``timer`` or ``signal``.
+        kind: The thing that ends it: ``timer`` or ``signal``.
         name: Name of the signal that it waits for; None for a pause.
-        step: The execution of the action that waits, by its path.
-        task: The task of the action that waits, by the way to it.
-        nth: How many waits of that task came before it.
-        deadline: When it ends by itself, in milliseconds since the epoch; None for never.
+        step: The path of the execution that waits.
+        task: The path of the task that waits.
+        nth: The number of earlier waits of that task.
+        deadline: The time at which it ends by itself, in milliseconds since the epoch; None for never.
     """
 
     kind: ClassVar[str]
@@ -72,7 +73,7 @@ class StoredWait:
         return wait_id(key_text, seq, self.step, self.task, self.nth)
 
     def fields(self) -> list[Any]:
-        """Return what state keeps of it."""
+        """Return the fields that state stores."""
         return [self.step, self.task, self.nth, self.name, self.deadline]
 
 
@@ -92,7 +93,7 @@ class StoredSignalWait(StoredWait):
 
 
 def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> StoredWait:
-    """Return the wait of which these are the :meth:`StoredWait.fields`."""
+    """Return the wait with these :meth:`StoredWait.fields`."""
     if name is None:
         return StoredPause(step, task, nth, deadline)
     return StoredSignalWait(step, task, nth, deadline, name)
@@ -113,25 +114,27 @@ def run_of(wait: str, key_text: str) -> int | None:
 
 @dataclass(frozen=True)
 class Suspension:
-    """What is left of a suspended run.
+    """The stored form of a suspended run.
 
     Attributes:
         number: Number of its input among those of the key that wait.
         seq: Its sequence number.
-        started_at: Wall-clock time at which it began, in milliseconds.
-        plan: Fingerprint of the plan that it began with; empty where nothing depends on that.
-        records: What it recorded so far, in order.
-        unstored: Which of them the store of durable calls has not got, by their places.
-        bound: Whether the store has the header of the run.
-        recorded: Whether the store has any record of the run.
-        waits: What it waits for.
-        left: How many outputs and side outputs of each execution have left, by its path.
-        failed: The attempts that failed of the execution that waits, by its path.
-        parts: Of a released run, where each of its parts ended: the execution that waited there,
-            and how many records there were.
-        input: Of such a run, the bytes of its input, which is among those that wait no longer; else None.
-        identity: Of such a run, that of the job which it began in, from which its ids follow; else None.
-        over: When all of its waits end, in milliseconds; None for never. It is no part of the bytes.
+        started_at: Wall-clock time at which it started, in milliseconds.
+        plan: Fingerprint of the plan that it started with; empty if nothing depends on that.
+        records: Its records so far, in order.
+        unstored: The positions of the records that are not in the store of durable calls.
+        bound: True if the store has the header of the run.
+        recorded: True if the store has any record of the run.
+        waits: Its open waits.
+        left: The number of outputs and side outputs of each execution that have left, by its path.
+        failed: Failed attempts of the execution that waits, by its path.
+        parts: The ends of the parts of an interleaved run: the execution that waited there, and the number of
+            records
+            by then.
+        input: The bytes of the input of an interleaved run, which no longer waits among the others; else
+            None.
+        identity: The job that an interleaved run started in, from which its ids derive; else None.
+        over: The deadline of all its waits, in milliseconds; None for never. It is not part of the bytes.
     """
 
     number: int
@@ -152,17 +155,17 @@ class Suspension:
 
     @property
     def released(self) -> bool:
-        """True if its input waits no longer, so that other inputs of the key can run."""
+        """True if its input no longer waits, so that other inputs of the key can run."""
         return self.input is not None
 
     @property
     def due(self) -> int | None:
-        """When the first of its waits ends by itself; None where none does."""
+        """The time at which the first of its waits ends by itself; None if none does."""
         ends = [self.over, *(one.deadline for one in self.waits)]
         return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         records = [[one.kind.value, one.step, one.index, one.data] for one in self.records]
         fields = (
             self.number,
@@ -183,7 +186,7 @@ class Suspension:
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:
-        """The suspension of which ``data`` are the bytes.
+        """Return the suspension from its bytes.
 
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.

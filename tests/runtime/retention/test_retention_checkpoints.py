@@ -232,7 +232,7 @@ def test_listeners_are_told_in_turn(caplog: pytest.LogCaptureFixture) -> None:
         poller.forget(late)
     assert hearer.told[:4] == ["asking", "answered"] * 2
     assert all(first == "asking" for first in hearer.told[::2])
-    assert "somebody who listens" in caplog.text
+    assert "a listener for checkpoints" in caplog.text
 
 
 # -- where ----------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_a_listener_that_fails_is_said_once(caplog: pytest.LogCaptureFixture) ->
         hearer.wait_for("answered", 10)
         for listener in (fails, hearer):
             poller.forget(listener)
-    assert caplog.text.count("somebody who listens") == 1
+    assert caplog.text.count("a listener for checkpoints") == 1
 
 
 @pytest.mark.parametrize("endless", [False, True])
