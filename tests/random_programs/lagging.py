@@ -27,19 +27,19 @@ def lagging(lags: bool = True) -> Iterator[None]:
     if not lags:
         yield
         return
-    feed, harvest = InputDispatcher.feed, RunCommitter.harvest
+    feed, commit = InputDispatcher.feed, RunCommitter.commit_finished
 
     def feed_late(self: InputDispatcher, actor: KeyActor, *others: Any) -> None:
         _wait_for(actor)
         feed(self, actor, *others)
 
-    def harvest_late(self: RunCommitter, actor: KeyActor, *others: Any) -> Any:
+    def commit_late(self: RunCommitter, actor: KeyActor, *others: Any) -> Any:
         _wait_for(actor)
-        return harvest(self, actor, *others)
+        return commit(self, actor, *others)
 
     with (
         patch.object(InputDispatcher, "feed", feed_late),
-        patch.object(RunCommitter, "harvest", harvest_late),
+        patch.object(RunCommitter, "commit_finished", commit_late),
     ):
         yield
 

@@ -58,7 +58,7 @@ class RunMetrics(RunObserver):
         group: The group with all of them.
         events: Committed runs. Only for Flink's thread.
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
-        harvest: Time from the end of a run to its commit. Only for Flink's thread.
+        commit_delay: Time from the end of a run to its commit. Only for Flink's thread.
         open_waits: The suspended runs. Only for Flink's thread.
         here: Executions on Flink's thread, by action.
         on_loop: Executions on the agent loop, by action.
@@ -68,7 +68,7 @@ class RunMetrics(RunObserver):
         self.group = LocalMetricGroup("runtime", self._read)
         self.events = 0
         self.backpressure = 0.0
-        self.harvest = Durations()
+        self.commit_delay = Durations()
         self.open_waits = OpenWaitGauge()
         names = list(actions)
         self.here = {name: Durations() for name in names}
@@ -156,7 +156,7 @@ class RunMetrics(RunObserver):
         """Count a commit, and the time from its run's end to it. Only for Flink's thread."""
         self.events += 1
         if seconds is not None:
-            self.harvest.add(seconds)
+            self.commit_delay.add(seconds)
 
     # -- what is read -----------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class RunMetrics(RunObserver):
         """Update the group."""
         self._total("events", self.events)
         self._total("backpressure_ms", int(self.backpressure * 1000))
-        self._spread(self.group, "commit_delay_us", self.harvest)
+        self._spread(self.group, "commit_delay_us", self.commit_delay)
         executed = 0
         for name in self.here:
             action = self._action(name)

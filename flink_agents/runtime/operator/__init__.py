@@ -1,1 +1,1 @@
-"""What Flink's thread does with a key: it takes inputs, commits runs and keeps timers."""
+"""The operator: handles inputs and timers of keys on Flink's task thread."""

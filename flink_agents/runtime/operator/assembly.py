@@ -1,8 +1,8 @@
-"""Builds a subtask: the one function by which the operator, the test kit and the replay of a run do.
+"""Builds a subtask, for the operator in Flink, the test kit, and the replay of a run.
 
-What they differ in is their *host*: what state, timers and clock are, where outputs leave, whom Flink
-tells of checkpoints. All else is built here, each part whole, in the order in which parts need each other.
-So the test kit executes what a job executes.
+They differ in their *host*: state, timers, clock, the destination of outputs, and the source of checkpoint
+news. All other parts are built here, each complete, in the order in which they need each other. So the test
+kit executes the same code as a job.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from flink_agents.trace.recording.assembly import recorder_of
 from flink_agents.trace.recording.recorder import TracedSubtask
 
 Outlet = Callable[[Emission], None]
-"""Takes what leaves in a beat, while its key is current."""
+"""Emits the outputs of a heartbeat for one key, while that key is current."""
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a subtask executes.
+    """The agent and the settings of a subtask.
 
     Attributes:
-        agent: The agent, bound to its code; of each subtask its own.
+        agent: The agent, bound to its code. Each subtask has its own.
         config: Options of the job.
-        event_time: What happens to timestamps and watermarks.
-        watermarks: Whether the input can have watermarks.
-        make_store: Makes the store of durable calls; None where there are none.
-        observers: Who is told what runs do, besides the runtime's metrics.
-        traces_outputs: Whether outputs leave with their lineage.
-        end: When the timers at the end of the input fire.
+        event_time: The policy for timestamps and watermarks.
+        watermarks: True if the input can have watermarks.
+        make_store: Creates the store of durable calls; None if there is none.
+        observers: Observers of runs, besides the runtime's metrics.
+        traces_outputs: True if outputs carry their lineage.
+        end: The times of the timers at the end of the input.
     """
 
     agent: BoundAgent
@@ -91,7 +91,7 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
     Args:
         agent: The agent.
         config: Options of the job.
-        event_time: What happens to timestamps and watermarks.
+        event_time: The policy for timestamps and watermarks.
     """
     agent_wide = agent.on_error or config.get(AgentOptions.ON_ERROR)
     policies = {OnError(action.settings.on_error or agent_wide) for action in agent.actions}
@@ -120,24 +120,25 @@ def emitted_tags(agent: BoundAgent, config: Configuration, event_time: EventTime
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorHost:
-    """What a subtask runs in: Flink, or the test kit.
+    """The environment of a subtask: Flink, or the test kit.
 
     Attributes:
         job_id: Flink's id of the job.
         subtask: Number of the subtask.
-        parallelism: How many subtasks there are.
+        parallelism: Number of subtasks.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
-        keys: The keys of the subtask; None where nobody can go through them.
-        outlet: Makes what takes the outputs of a heartbeat, given the low watermark, or None where outputs
-            need no timestamps. It is None where each key has a timer, and needs ``keys``.
-        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
-        make_pruner: Makes what removes records that no checkpoint can ask for, or None.
-        on_call: Told of each durable call, by its ``ActionRun``; for debugging, or None.
-        around_durable: Makes what actions call out of what makes durable calls; for tests.
+        clock: Returns the wall-clock time in milliseconds.
+        keys: The keys of the subtask; None if the host cannot list them.
+        outlet: Creates the function that emits the outputs of a heartbeat, given the low watermark, or None
+            if outputs
+            need no timestamps. It needs ``keys``. If it is None, each key has a timer.
+        check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
+        make_pruner: Creates the object that removes records no checkpoint needs, or None.
+        on_call: Called with each durable call and its ``ActionRun``; for debugging, or None.
+        around_durable: Wraps the object that makes durable calls; for tests.
         pause: Waits before the next attempt of a call or an action.
         attempt: Number of the task attempt, from 0.
-        identity: What ids derive from. Default: the option ``job-identifier``, else ``job_id``.
+        identity: The base of all ids. Default: the option ``job-identifier``, else ``job_id``.
     """
 
     job_id: str
@@ -158,12 +159,12 @@ class OperatorHost:
 
 @dataclass(frozen=True)
 class Subtask:
-    """What a subtask is made of.
+    """The parts of a subtask.
 
     Attributes:
-        shared: What all of its runs share.
-        low: The low watermark; None where outputs need no timestamps.
-        processor: Takes inputs and timers.
+        shared: The agent's shared objects.
+        low: The low watermark; None if outputs need no timestamps.
+        processor: Handles inputs and timers.
         heartbeat: The timer for all keys; None if each key has its own.
     """
 
@@ -177,8 +178,8 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     """Build a subtask. Its processor is not open yet.
 
     Args:
-        blueprint: What it executes.
-        host: What it runs in.
+        blueprint: The agent and its settings.
+        host: The environment.
     """
     agent, config = blueprint.agent, blueprint.config
     job_id: str = host.identity or config.get(AgentOptions.JOB_IDENTIFIER) or host.job_id
@@ -218,7 +219,7 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
 def _journals(
     blueprint: Blueprint, host: OperatorHost, job_id: str, codec: ValueCodec, metrics: RunMetrics
 ) -> Journals | None:
-    """Where durable calls are recorded; None where there is no store."""
+    """Return the journals of durable calls; None if there is no store."""
     make, plan = blueprint.make_store, blueprint.agent.plan
     if make is None:
         return None
@@ -230,7 +231,10 @@ def _journals(
 def _operator(
     host: OperatorHost, shared: RunEnvironment, job_id: str, low: LowWatermark | None, end: EndTimes
 ) -> Subtask:
-    """What takes inputs and timers: with one timer for all keys, where the host can switch keys by itself."""
+    """Return the operator.
+
+    It has one timer for all keys if the host can switch keys, else one for each key.
+    """
     beats = host.outlet is not None and host.keys is not None
     hooks, forgetting = Hooks(), None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
@@ -279,23 +283,24 @@ def key_services(
 ) -> list[KeyService]:
     """Return the services that the plan and the options use, in the order in which each hook calls them.
 
-    1. Event time: it rejects an input before anything knows of it, and raises the low watermark as far as the
-       inputs before this timer let it.
-    2. The check of restored work: what it finds fails the job before anything is resumed.
-    3. Interleaving: it removes a run that has ended before suspension decides who gets the run's signals.
-    4. Suspension: runs that are resumed at a time come before delayed events of the same time.
-    5. Delayed events: they begin runs of a key, so the next ones see its actor.
+    1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
+    watermark first,
+       by the inputs from before this timer.
+    2. The check of restored work: it fails the job before anything is resumed.
+    3. Interleaving: it removes a run that has ended before suspension decides which run gets its signals.
+    4. Suspension: if runs resume at the same time as delayed events, the runs come first.
+    5. Delayed events: they start runs of a key, so the next services see its actor.
     6. Late replays, which only need the numbers of runs that have ended.
-    7. Idle keys: a key that a timer gave something to do is not removed by the same timer.
-    8. Pruning: what it does is for any key, and may leave another key current. So it is the last one.
+    7. Idle keys: a key that got work from a timer is not removed by the same timer.
+    8. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
 
     Args:
-        host: What the subtask runs in.
-        shared: What all runs share.
+        host: The environment of the subtask.
+        shared: The agent's shared objects.
         job_id: Identity of the job.
         low: The low watermark; None if outputs need no timestamps.
         forgetting: Removes the heads of idle keys; None if they stay.
-        beats: Whether one timer serves all keys.
+        beats: True if one timer serves all keys.
     """
     state, clock, keys = host.state, host.clock, host.keys
     services: list[KeyService] = []

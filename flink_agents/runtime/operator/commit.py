@@ -1,25 +1,25 @@
-"""Commit: the steps by which a run that has ended takes effect. Nothing else changes state because of a run.
+"""Commits runs that have ended. Nothing else changes state because of a run.
 
-A run has ended if it finished, or if it was *suspended*, so that the inputs behind it wait, or if it was
-*released*: suspended, while the inputs behind it run. The steps are the same for all three.
+A run has ended if it *finished*; if it was *suspended*, so that later inputs wait; or if it was *released*:
+suspended, while later inputs run. The steps are the same for all three. Until then, a run has changed nothing
+outside of itself except the store, which has its durable calls. The steps are also the same for runs that
+started and ended in the call of Flink with their input (the inline path), and for runs that the event loop
+executed.
 
-Until then a run has changed nothing outside of itself but the store, where its durable calls are recorded.
-They are also the same for a run that began and ended in the call of Flink which took its input (the inline
-path) and for those that the agent loop executed (the harvest of an actor).
+**What if the process crashes?** Flink takes a checkpoint between two calls of the operator, never inside of
+one, and a commit is inside of one call. So no checkpoint has some of the steps without the others:
 
-**What if the process dies?** Flink takes a checkpoint between two calls of the operator, never inside of one,
-and a commit is inside of one. So no checkpoint has some of the steps without the others:
+- *Before the first step*, the last checkpoint has the input, or a source reads it again. The run is executed
+again, and
+  its durable calls return their records.
+- *Between two steps*, the same. Changes of state since the last checkpoint are lost with the process.
+- *After the last step*, still the same, until a checkpoint with all steps completes. Then the run is over for
+good. Its
+  outputs and its state belong to the same checkpoint.
 
-- *before the first step*, the last checkpoint has the input, or a source reads it again. The run is
-  executed anew, and its durable calls are answered by their records;
-- *between two steps*, the same. What was written to state since the last checkpoint goes with the process;
-- *behind the last step*, still the same, until a checkpoint completes that has them all. From then on the run
-  is over for good. Its outputs are on the same side of that checkpoint as the state that it left.
-
-So the order of the steps is not there for crashes of the process. It is there for errors: where writing
-state raises, nothing may have happened that no restore takes back. There are two such things, and they come
-last: to say that records are not needed any more, and to let outputs leave, which a sink without
-transactions shows at once.
+So crashes do not require the order of the steps. Errors do: if writing state raises, nothing may have
+happened that a restore cannot undo. Two effects cannot be undone, so they come last: the note that records
+may be pruned, and the outputs, which a sink without transactions shows at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from flink_agents.runtime.state.suspended import Suspension
 
 @dataclass(slots=True)
 class EndedRun:
-    """A run that has ended, or the part of one that has.
+    """A run that has ended, or a part of one.
 
     Attributes:
         run: The run.
@@ -69,14 +69,14 @@ class EndedRun:
 
 
 class RunCommitter:
-    """Commits runs of the current key. Only for Flink's thread.
+    """Commits runs of the current key. Only for Flink's task thread.
 
-    The caller lets the emission leave when a method has returned: that is the last step.
+    The caller emits the outputs when a method has returned: that is the last step.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        hooks: What else is done at a commit.
+        hooks: The hooks of key services.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
@@ -88,7 +88,7 @@ class RunCommitter:
         self._traces = shared.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
-        """Commit a run that never waited: neither its input is in state, nor has it a journal."""
+        """Commit a run that never waited. Its input is not in state, and it has no journal."""
         hooks, emission = self._hooks, Emission()
         self._memory(run, changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
@@ -102,18 +102,18 @@ class RunCommitter:
         run.state.commit()
         return emission
 
-    def harvest(self, actor: KeyActor, emission: Emission, timers: Timers) -> EndedRun | None:
+    def commit_finished(self, actor: KeyActor, emission: Emission, timers: Timers) -> EndedRun | None:
         """Commit all runs of an actor that have ended, in the order in which they ran.
 
         Args:
             actor: The actor of the current key.
-            emission: Takes what they put out.
+            emission: Receives their outputs.
             timers: Timers of the key.
 
         Returns:
-            The last of them if it was suspended or released: the actor runs nothing behind it.
+            The last of them if it was suspended or released: the actor executes nothing after it.
         """
-        # Read first: all runs before it have finished then, and are committed before it.
+        # Read this first: then all runs before the suspended one are in `finished`, and commit before it.
         suspended = actor.suspended
         runs: list[EndedRun] = []
         while actor.finished:
@@ -156,7 +156,7 @@ class RunCommitter:
             # Its records are needed until it is committed, so that none of them is to be pruned.
             self._records(run, head, None, True)
         if ended.counts:
-            # The input of a suspended run waits on: the run keeps its number.
+            # The input of a suspended run still waits, so the run keeps its number.
             self._number(ended.seq if ended.released else ended.seq - 1, head, actor)
         if ended.overtakes or (head.overtaken and ended.released):
             for hook in hooks.overtaking:
@@ -168,7 +168,7 @@ class RunCommitter:
             hook(ended, actor, timers, emission)
 
     def restored(self, actor: KeyActor) -> None:
-        """Say which records of a key the checkpoint does not need that the attempt has begun from."""
+        """Note which records of a key the restored checkpoint does not need."""
         actor.noted = actor.head.settled_through
         if self._journals is not None:
             self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, 0)
@@ -176,20 +176,20 @@ class RunCommitter:
     # -- the steps, in their order ----------------------------------------------------
 
     def _memory(self, run: Run, changes: dict[str, bytes | None]) -> None:
-        """Step 1: write what the run changed in short-term memory.
+        """Step 1: write the changes of short-term memory.
 
-        The run that follows has begun on it already where the key has an actor, and is committed later.
+        If the key has an actor, the next run has started on these changes already. It is committed later.
         """
         if changes:
             write_nodes(self._state.memory, changes)
-            if (tell := self._shared.observers.memory_written) is not None:
-                tell(run.state, {name: len(value or b"") for name, value in changes.items()})
+            if (notify := self._shared.observers.memory_written) is not None:
+                notify(run.state, {name: len(value or b"") for name, value in changes.items()})
 
     def _input(self, number: int, actor: KeyActor) -> None:
-        """Step 2: remove the input, and count it off in the head.
+        """Step 2: remove the input, and advance the head past it.
 
-        The head looks into ``pending`` for those behind it that were committed before. Both are
-        written in one call of Flink: a head that counts an input which is not there refuses the next restore.
+        The head looks into ``pending`` for later inputs that were committed before. One call of Flink writes
+        both: the next restore rejects a head that counts an input which is not there.
         """
         self._state.pending.remove(number)
         actor.committed += 1
@@ -198,9 +198,9 @@ class RunCommitter:
     def _outputs(
         self, run: Run, ended: EndedRun | None, head: Head, emission: Emission, timers: Timers
     ) -> None:
-        """Step 3: collect what the run put out. It does not leave yet. What was sent with a delay stays.
+        """Step 3: collect the outputs of the run. They do not leave yet. Events with a delay stay in state.
 
-        The low watermark learns here that the input holds it no longer, but only a timer raises it.
+        From here on, the input no longer holds the low watermark. But only a timer raises the watermark.
         """
         hooks = self._hooks
         if self._traces:
@@ -214,12 +214,11 @@ class RunCommitter:
         emission.side_outputs += run.side_outputs
 
     def _records(self, run: Run, head: Head, actor: KeyActor | None, recorded: bool) -> None:
-        """Step 4: keep in the head where the records of the runs that follow can lie.
+        """Step 4: store in the head the position before the records of later runs.
 
-        The marker was taken when the run ended, so that it lies before all that the next run records,
-        which may have begun. Taken now, it would hide records of that one from a restore.
-
-        Of a run without records the head keeps that there was one: the runs behind it record what they read.
+        The position was taken when the run ended, so it is before all records of the next run, which may have
+        started. A position taken now would hide those from a restore. For a run without records, the head
+        stores that there was one: later runs record their reads.
         """
         if self._journals is None:
             return
@@ -234,13 +233,13 @@ class RunCommitter:
             actor.unpruned += 1
 
     def _number(self, seq: int, head: Head, actor: KeyActor | None) -> None:
-        """Step 5: let the next run of the key have a number behind that of this one.
+        """Step 5: set the sequence number of the key's next run.
 
-        Idempotency keys and ids follow from the number. A recorded run that was overtaken, and comes
-        now, has one below the next, which stays.
+        Idempotency keys and ids derive from the number. A recorded run that was skipped and comes now has a
+        number below the next one, which stays.
         """
         if head.fresh:
-            # The actor may have found the begin of an incarnation that a dead attempt had begun.
+            # The actor may have found the start of a generation that an earlier attempt had started.
             head.start(head.begin if actor is None else actor.begin)
         head.next_seq = max(head.next_seq, seq + 1)
 
@@ -251,21 +250,21 @@ class RunCommitter:
         self._state.head.update(head.pack())
 
     def _mark(self, actor: KeyActor, marker: bytes | None) -> None:
-        """Step 7: mark the key if its records are to be pruned, so that a restore finds it.
+        """Step 7: mark the key if its records must be pruned, so that a restore finds it.
 
-        The marker is that of before the commit: it lies before what the runs have recorded.
+        The marker is the one from before the commit: it is before the records of these runs.
         """
         for hook in self._hooks.committed:
             hook(actor.head, actor.key_text, actor.unpruned, marker)
 
     def _prunable(self, actor: KeyActor) -> None:
-        """Step 8: say up to which run only a restore asks for records.
+        """Step 8: report the last run whose records only a restore needs.
 
-        State has been written without an error, so that the next checkpoint has those runs. They
-        are pruned when each checkpoint that is kept has them (``runtime.retention.pruning``).
+        State was written without an error, so the next checkpoint has those runs. Their records are pruned
+        when each retained checkpoint has them (``runtime.retention.pruning``).
         """
-        if actor.unpruned and (settled := actor.head.settled_through) > actor.noted:
-            actor.noted = settled
+        if actor.unpruned and (through := actor.head.settled_through) > actor.noted:
+            actor.noted = through
             if self._journals is not None:
                 self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, actor.unpruned)
             actor.unpruned = 0
@@ -275,7 +274,7 @@ class RunCommitter:
 
 
 def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
-    """Return what has ended of a run that is left in state."""
+    """Return the part of a run that has ended, for a run that stays in state."""
     part = actor.part
     if part is None:
         number, seq = suspension.number, suspension.seq

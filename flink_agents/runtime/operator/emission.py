@@ -1,4 +1,4 @@
-"""What leaves the operator behind a commit."""
+"""The outputs of a commit, on their way out of the operator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Emission:
     Attributes:
         outputs: Values for the main output, in order.
         side_outputs: Pairs of tag and value, in order.
-        timestamps: Timestamp of each output, where event time is held.
-        side_timestamps: Timestamp of each side output, where event time is held.
+        timestamps: Timestamp of each output, if watermarks are held.
+        side_timestamps: Timestamp of each side output, if watermarks are held.
     """
 
     outputs: list[object] = field(default_factory=list)
@@ -28,18 +28,18 @@ class Emission:
     side_timestamps: list[int | None] = field(default_factory=list)
 
     def take(self, run: Run) -> None:
-        """Let what a run put out leave."""
+        """Add the outputs of a run."""
         self.outputs += run.outputs
         self.side_outputs += run.side_outputs
 
     def take_timed(self, run: Run) -> None:
-        """Let what a run put out leave, each value with the timestamp of the run's input."""
+        """Add the outputs of a run, each with the timestamp of the run's input."""
         self.take(run)
         self.timestamps += [run.timestamp] * len(run.outputs)
         self.side_timestamps += [run.timestamp] * len(run.side_outputs)
 
     def followed_by(self, other: Emission) -> Emission:
-        """This, and behind it what another one has."""
+        """Add the values of another emission, and return this one."""
         self.outputs += other.outputs
         self.side_outputs += other.side_outputs
         self.timestamps += other.timestamps
@@ -48,14 +48,14 @@ class Emission:
 
 
 NOTHING = Emission()
-"""What leaves where nothing is committed. Nobody changes it."""
+"""The emission if nothing is committed. Never change it."""
 
 
 def trace_outputs(run: Run, agent: str) -> None:
-    """Put each output of a run, side outputs too, in an envelope with its lineage, but for dead letters.
+    """Wrap each output of a run with its lineage, also side outputs, but not dead letters.
 
-    Delayed events, which stay in state, are counted all the same: what has left of a suspended run counts
-    them.
+    Delayed events stay in state, but they are counted: the numbers of outputs that left with a suspended run
+    include them.
     """
     run_id, number, side = run.lineage.id, 0, ""
     context = traceparent(run_id, run.state.traceparent)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 START = 2**63 - 2**44
-"""Event time of the timer that starts what waits when a bounded input ends.
+"""Event time of the timer that starts all waiting work when a bounded input ends.
 
-Flink fires no processing-time timer after the end of the input, but every event-time timer
-below the last watermark, in the order of their times. So all keys start before the first one is
-waited for. Savepoints have timers of that time.
+After the end of the input, Flink fires no processing-time timers, but it fires every event-time timer below
+the last watermark, in the order of their times. So all keys start before the operator waits for the first
+one. Savepoints contain timers with this time.
 """
 
 DRAIN = START + 1
@@ -32,12 +32,12 @@ class EndTimes:
 
     @cached_property
     def start(self) -> int:
-        """When all that waits starts."""
+        """The time at which all waiting work starts."""
         return START + 2 * self.level
 
     @cached_property
     def drain(self) -> int:
-        """When Flink's thread waits for the runs that are still open."""
+        """The time at which Flink's task thread waits for runs that have not ended."""
         return self.start + 1
 
     def is_foreign(self, timestamp: int) -> bool:
@@ -48,9 +48,9 @@ class EndTimes:
 FIRST_AGENT = EndTimes()
 
 _MOST_LEVELS = 10_000
-"""More agents than a job ever has."""
+"""An upper bound for the agents of a job."""
 
 
 def is_held(watermark: int) -> bool:
-    """Return True if a bounded job holds a watermark there: the input has ended, and runs are open."""
+    """Return True if a bounded job holds its watermark there: the input has ended, and runs are open."""
     return START <= watermark < START + 2 * _MOST_LEVELS

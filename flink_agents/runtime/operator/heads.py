@@ -1,13 +1,13 @@
-"""Reads the heads of keys that have no actor, and says where records of a key can lie.
+"""Reads the heads of keys that have no actor, and finds the positions of their records.
 
-An actor has the head of its key. The heads of all other keys are in state, and a head says whether runs of
-the key may have been recorded, and where.
+An actor has the head of its key. The heads of all other keys are in state. A head shows if runs of the key
+may have been recorded, and where.
 
-:class:`KeyCache` keeps what state has of the latest keys in memory as well, since a call of Flink's state
-costs as much as a short action. Only this operator changes the state of a key, and a restore makes a new
-operator with an empty cache. So the cache holds what a read would return. Each change is still written to
-state: nothing is in memory alone. A key is cached while it has no actor: an actor takes over head and
-memory, and returns them when it ends.
+:class:`KeyCache` holds the state of recent keys in memory, because a call of Flink's state costs as much as a
+short action. Only this operator changes the state of a key, and a restore creates a new operator with an
+empty cache. So the cache equals what a read would return. Each change is still written to state: nothing is
+in memory alone. A key is cached while it has no actor: an actor takes over head and memory, and returns them
+when it ends.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 
 MOST_BYTES = 4 * 1024 * 1024
-"""When so much was kept, what was not used since then goes. So there is twice as much at most."""
+"""After this number of bytes, entries that were not used since then are dropped.
+
+So the cache is at most twice as large.
+"""
 
 KEY_BYTES = 700
-"""What a key takes without the values of its memory, about."""
+"""The approximate size of a key without the values of its memory."""
 
 NODE_BYTES = 150
-"""What a node of memory takes without its value, about."""
+"""The approximate size of a node of memory without its value."""
 
 MOST_NODES = 50
-"""Of a key with more nodes in memory than these, the head is kept alone: to count them takes longer."""
+"""If a key has more nodes of memory, only its head is cached: counting them takes longer."""
 
 
 class Heads:
-    """Reads heads of keys without actors, and marks where their records can lie. Only Flink's thread uses it.
+    """Reads heads of keys without actors, and marks the positions of their records. For Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        job_id: Identity that new keys get as their journal id.
-        new_head: Makes the head of a key that has none, given the journal id.
+        job_id: The journal id of new keys.
+        new_head: Creates the head of a key that has none, given the journal id.
 
     Attributes:
         on_released: Called when a head lists released runs; None if there is nothing to prepare.
@@ -61,10 +64,10 @@ class Heads:
         self.on_released: Callable[[], None] | None = None
 
     def read(self, key_text: str) -> Head | None:
-        """The head of the current key; None where it has none.
+        """Return the head of the current key; None if it has none.
 
         Raises:
-            JobIdentifierMismatchError: It is of another job, and nobody says what is meant.
+            JobIdentifierMismatchError: It is of another job, and no option allows that.
             PlanChangedError: A run is suspended, and this agent suspends none.
             StoreMismatchError: Runs of the key were recorded in another store.
         """
@@ -86,7 +89,7 @@ class Heads:
         return head
 
     def of(self, key_text: str) -> Head:
-        """The head of the current key, or a new one.
+        """Return the head of the current key, or a new one.
 
         Raises:
             Error: As :meth:`read` does.
@@ -95,12 +98,12 @@ class Heads:
         return self._new_head(self._job_id) if found is None else found
 
     def may_have_records(self, head: Head, key_text: str, pending: bool) -> bool:
-        """Whether runs of a key may have been recorded by an earlier attempt.
+        """Return True if an earlier attempt may have recorded runs of a key.
 
         Args:
             head: The key's head.
             key_text: The key.
-            pending: Whether inputs of it wait in state.
+            pending: True if inputs of it wait in state.
         """
         journals = self._journals
         if journals is None:
@@ -109,12 +112,12 @@ class Heads:
         return known or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
     def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
-        """Keep in the head where records of a key can lie, before its first run that may make some.
+        """Store in the head the position of the key's records, before the first run that may have some.
 
         Args:
-            head: The key's head, whose bytes the caller writes.
+            head: The key's head. The caller writes it.
             key_text: The key.
-            unread: Whether it is not known yet that an earlier attempt recorded nothing of the key.
+            unread: True if an earlier attempt may have recorded something of the key.
         """
         journals = self._journals
         if journals is None or head.marker is not None or head.has_pending:
@@ -133,13 +136,13 @@ def _waits_no_more(key_text: str) -> PlanChangedError:
 
 
 class CachedKey(NamedTuple):
-    """What state has of a key.
+    """The state of a key.
 
     Attributes:
         head: Its head.
-        memory: Nodes of its short-term memory by path; None for one that is not there.
-        whole: Whether these are all nodes.
-        searched: Whether nothing that an earlier attempt recorded of the key is left to be run.
+        memory: Nodes of its short-term memory by path; None for a node that does not exist.
+        whole: True if these are all nodes.
+        searched: True if no recorded run of the key is left to be replayed.
     """
 
     head: Head
@@ -149,11 +152,11 @@ class CachedKey(NamedTuple):
 
 
 class KeyCache:
-    """Keeps heads and memory of the latest keys. Only Flink's thread uses it.
+    """Caches heads and memory of recent keys. Only for Flink's task thread.
 
     Args:
-        expires: Whether memory expires in state, so that nothing is kept.
-        most_bytes: How much is kept until what was not used goes.
+        expires: True if memory expires in state. Then nothing is cached.
+        most_bytes: The size at which entries that were not used are dropped.
     """
 
     def __init__(self, expires: bool, most_bytes: int = MOST_BYTES) -> None:
@@ -163,15 +166,16 @@ class KeyCache:
         self._bytes = 0
 
     def get(self, key_text: str) -> CachedKey | None:
-        """What is kept of a key, if it is."""
+        """Return the cached state of a key, or None."""
         return self._latest.get(key_text) or self._before.get(key_text)
 
     def keep(
         self, key_text: str, head: Head, memory: dict[str, bytes | None], whole: bool, searched: bool
     ) -> None:
-        """Keep what state has of a key from now on.
+        """Cache the state of a key.
 
-        What it takes is counted each time, so that all of them take less than what is counted.
+        The size is added each time, also if the key replaces an older entry. So the real size is below the
+        counted one.
         """
         if not self._most:
             return
@@ -185,6 +189,6 @@ class KeyCache:
             self._before, self._latest, self._bytes = self._latest, {}, 0
 
     def drop(self, key_text: str) -> None:
-        """Keep nothing of a key: somebody else changes it now."""
+        """Remove a key, because its state changes elsewhere now."""
         self._latest.pop(key_text, None)
         self._before.pop(key_text, None)

@@ -1,11 +1,12 @@
-"""One timer for all keys: a beat commits whatever has finished, key by key.
+"""One timer for all keys: each heartbeat commits the runs that have finished, key by key.
 
-A timer per key costs Flink more than the commit itself. Where the operator may make any key current
-(:class:`Keys`), one processing-time timer does for all: the agent loop says which actors have to be looked
-at, and the beat makes the key of each current, commits, and lets what was put out leave, before it goes on to
-the next one. All of it is one call of Flink, so that no checkpoint sees half of it.
+A timer per key costs Flink more than the commit itself. If the operator can make any key current
+(:class:`Keys`), one processing-time timer serves all of them. The event loop lists the actors with finished
+runs. A heartbeat makes the key of each actor current, commits its runs, and emits their outputs, before it
+continues with the next. All of it is one call of Flink, so no checkpoint sees half of it.
 
-No timer says which keys have inputs that wait. Keys of a restored state are found when the operator opens.
+No timer shows which keys have inputs that wait. The operator finds the keys of a restored state when it
+opens.
 """
 
 from __future__ import annotations
@@ -25,36 +26,36 @@ from flink_agents.runtime.operator.schedule import Schedule
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MOST_COMMITS = 1000
-"""After so many actors a beat ends, so that inputs and checkpoints have their turn."""
+"""The most actors of one heartbeat, so that inputs and checkpoints have their turn."""
 
 MOST_WOKEN = 200
-"""How many restored keys get their actors in one beat."""
+"""The most restored keys that get their actors in one heartbeat."""
 
 SOON_MS = 2
-"""A beat that comes within this time is soon enough for whatever is new."""
+"""A heartbeat within this time is soon enough for new work."""
 
 AWAITED_MS = 100
-"""How often to look for what is due, if the end of the input waits for nothing else."""
+"""The interval of heartbeats if the end of the input waits for delayed events only."""
 
 MAX_DELAY_MS = 500
-"""The longest time until a beat while runs are open."""
+"""The longest interval of heartbeats while runs are open."""
 
 FEW_KEYS = 64
-"""With at most so many busy keys, each of them is considered for the time of a beat."""
+"""Up to this number of busy keys, each is considered for the time of the next heartbeat."""
 
 BEAT_OF_MANY_MS = 5
-"""The least distance of two beats among more busy keys."""
+"""The shortest interval of heartbeats if more keys are busy."""
 
 
 class Heartbeat(Schedule):
-    """Commits with one timer for all keys. What leaves in a beat goes to ``leave``, while its key is current.
+    """Commits with one timer for all keys.
 
     Args:
-        operator: Whose keys they are.
-        clock: The wall-clock time in milliseconds.
+        operator: The operator.
+        clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask.
-        leave: Takes what leaves the operator after a commit.
-        end: When the timers at the end of the input fire.
+        leave: Emits the outputs of a commit. Called while the key is current.
+        end: The times of the timers at the end of the input.
     """
 
     def __init__(
@@ -86,16 +87,16 @@ class Heartbeat(Schedule):
 
     @property
     def is_behind(self) -> bool:
-        """Return True if runs have ended that this thread is to look at by its next beat."""
+        """True if runs have ended that the next heartbeat will commit."""
         return bool(self._done)
 
     @property
     def rests(self) -> bool:
-        """Return True if the end of the input, once it is there, has nothing to wait for."""
+        """True if the end of the input has nothing to wait for."""
         return self._rests
 
     def open(self, timers: Timers | None) -> None:
-        """Find the keys that have inputs in state, and those of which services know."""
+        """Find the keys with inputs in state, and the keys that services know of."""
         waiting = self._keys.waiting()
         self._restored.extend(waiting)
         if waiting and timers is not None:
@@ -114,18 +115,18 @@ class Heartbeat(Schedule):
                 self._arm(timers)
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Beat. The timer may be of an older savepoint, and of any key."""
+        """Handle a timer. It may be of an older savepoint, and of any key."""
         self.beat(timestamp, timers)
         return NOTHING
 
     def beat(self, timestamp: int, timers: Timers) -> None:
-        """Commit what has finished, of all keys."""
+        """Commit all runs that have finished, of all keys."""
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
         hooks = self._hooks
         if timestamp < START:
             if timestamp == self._at or timestamp <= self._clock():
-                # A timer in event time may be far ahead, and says nothing of beats.
+                # A timer in event time may be far ahead, so it does not count here.
                 self._fired = max(self._fired, timestamp)
                 if self._at is not None and self._at <= timestamp:
                     self._at = None
@@ -148,11 +149,11 @@ class Heartbeat(Schedule):
             self._note_rest()
 
     def _note_rest(self) -> None:
-        """Note whether the end of the input has something to wait for."""
+        """Update ``rests``: does the end of the input have something to wait for?"""
         self._rests = not (self._actors or self._restored or self._awaits_keys())
 
     def _begins_end(self, timestamp: int, timers: Timers) -> bool:
-        """Return True if a timer at the end of the input is one of this agent, not of a savepoint."""
+        """Return True if a timer at the end of the input belongs to this agent, not to an older savepoint."""
         if self._end.is_foreign(timestamp):
             self.see_the_end(timers)
             return False
@@ -161,7 +162,7 @@ class Heartbeat(Schedule):
         return True
 
     def _tell_fired(self, timestamp: int, timers: Timers) -> None:
-        """Let services do what is due for the key whose timer has fired."""
+        """Let services do their work for the key whose timer has fired."""
         emission, key_text = Emission(), self._keys.text()
         for hook in self._hooks.fired:
             hook(key_text, timestamp, timers, emission)
@@ -169,7 +170,7 @@ class Heartbeat(Schedule):
             self._leave(emission)
 
     def _look_at_all(self, timers: Timers) -> None:
-        """Commit what has finished, and do what else waits for a beat, if anything does."""
+        """Commit the runs that have finished, and do the other work of a heartbeat."""
         made = self._operator.waits.made
         if made is not None and made.failure is not None:
             raise made.failure
@@ -183,7 +184,7 @@ class Heartbeat(Schedule):
             hook(timers)
 
     def _end_input(self, timestamp: int, timers: Timers) -> None:
-        """Find the keys with work that the end of the input lets begin, or waits for."""
+        """Find the keys with work that the end of the input starts, or waits for."""
         for ended in self._hooks.input_ended:
             if ended():
                 self._restored.extend(self._keys.waiting())
@@ -193,22 +194,22 @@ class Heartbeat(Schedule):
     # -- actors -------------------------------------------------------------------------
 
     def made(self, actor: KeyActor, timers: Timers) -> None:
-        """Note the key of a new actor, and beat in time."""
+        """Store the key of a new actor, and schedule a heartbeat."""
         self._key_of[actor.key_text] = self._keys.current_key()
         if not self._waits_for_end:
             self.see_the_end(timers)
         self._arm(timers, actor)
 
     def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Beat in time for an actor that has one more input."""
+        """Schedule a heartbeat for an actor that has one more input."""
         self._arm(timers, actor)
 
     def released(self, actor: KeyActor, timers: Timers) -> None:
-        """Forget the key of an actor."""
+        """Remove the key of an actor."""
         del self._key_of[actor.key_text]
 
     def _wake_restored(self, most: int, timers: Timers) -> None:
-        """Let restored keys go on, which no timer may have woken."""
+        """Create the actors of restored keys, for which there may be no timer."""
         while self._restored and most:
             key_text, key = self._restored.popleft()
             most -= 1
@@ -217,14 +218,14 @@ class Heartbeat(Schedule):
                 self._operator.actor_of(key_text, timers)
 
     def _check_restored(self, most: int) -> None:
-        """Check whether the code can continue what waits in restored keys, once those have their actors."""
+        """Check if the code can continue the work in restored keys, once those have their actors."""
         while self._unchecked and most and not self._restored:
             most -= 1
             self._keys.switch(self._unchecked.popleft())
             self._operator.check(self._keys.text())
 
     def _commit_finished(self, timers: Timers) -> None:
-        """Look at the actors of which the loop says so."""
+        """Commit the runs of the actors that the loop listed."""
         for _ in range(min(len(self._done), MOST_COMMITS)):
             actor = self._done.popleft()
             # Several runs of it may have ended, and it may be gone.
@@ -254,13 +255,13 @@ class Heartbeat(Schedule):
     # -- the end of a bounded input -------------------------------------------------------
 
     def see_the_end(self, timers: Timers) -> None:
-        """Keep a timer at the end of the input; whichever key has it."""
+        """Register a timer at the end of the input; any key may have it."""
         if not self._waits_for_end:
             self._waits_for_end, self._rests = True, False
             timers.register_event_time_timer(self._end.start)
 
     def ignore_the_end(self, timers: Timers) -> None:
-        """The timer is there for all keys, and stays."""
+        """Do nothing: the timer serves all keys, and stays."""
 
     def _begin_the_end(self, timers: Timers) -> None:
         self._wake_restored(len(self._restored), timers)
@@ -268,7 +269,7 @@ class Heartbeat(Schedule):
         timers.register_event_time_timer(self._end.drain)
 
     def _drain_all(self, timers: Timers) -> None:
-        """Wait for all runs of all keys; each leaves as it ends."""
+        """Wait for all runs of all keys. Each is committed and emitted when it ends."""
         waits = self._operator.waits
         self._wake_restored(len(self._restored), timers)
         until = waits.next_sign()
@@ -287,7 +288,7 @@ class Heartbeat(Schedule):
             self._clean_up(timers)
 
     def _clean_up(self, timers: Timers) -> None:
-        """Let services clean up the keys that have something in state still."""
+        """Let services clean up the keys that still have something in state."""
         for key_text, key in self._keys.waiting():
             self._keys.switch(key)
             emission = Emission()
@@ -297,12 +298,12 @@ class Heartbeat(Schedule):
                 self._leave(emission)
 
     def _awaits_keys(self) -> bool:
-        """Return True if the end of the input waits for something of a key without an actor."""
+        """Return True if the end of the input waits for a key without an actor."""
         hooks = self._hooks.awaits_keys
         return bool(hooks) and any(hook() for hook in hooks)
 
     def _has_work(self) -> bool:
-        """Return True if a beat has something to do besides looking at actors."""
+        """Return True if a heartbeat has something to do besides committing runs."""
         if self._restored or self._unchecked:
             return True
         hooks = (*self._hooks.awaits_keys, *self._hooks.is_looking)
@@ -311,11 +312,11 @@ class Heartbeat(Schedule):
     # -- the timer ------------------------------------------------------------------------
 
     def _arm(self, timers: Timers, new: KeyActor | None = None) -> None:
-        """Have a beat come when something may have finished. Any key may be current.
+        """Register a timer for the time at which something may have finished. Any key may be current.
 
         Args:
             timers: Timers of the current key.
-            new: The only actor that has something to do since this was called last, if there is one.
+            new: The only actor with new work since the last call, if there is one.
         """
         if not (self._actors or self._has_work()):
             return
@@ -329,28 +330,28 @@ class Heartbeat(Schedule):
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)
             at = next_beat(now, self._operator.waits.loop, len(self._actors), actors)
-        # Flink goes on with timers that are not behind the one at hand, and would not come to an end.
+        # If the new timer were not later, Flink would fire it in the same loop and never get to inputs.
         at = max(at, self._fired + 1)
-        # A timer that is not needed any more still fires; with half the distance each, there are few.
+        # A timer that is no longer needed still fires. With half the distance each time, there are few.
         if self._at is None or at - now < (self._at - now) // 2:
             self._at = at
             timers.register_processing_time_timer(at)
 
 
 def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
-    """Return when to look at what has finished, of all actors, in milliseconds since the epoch.
+    """Return the time of the next heartbeat, in milliseconds since the epoch.
 
     Flink fires a timer of the present time a millisecond later.
 
     Args:
-        now: The present.
-        loop: What executes their runs.
-        busy_keys: How many actors there are.
-        actors: Those of which one may finish first; not needed where there are many.
+        now: The present time.
+        loop: The event loop that executes the runs.
+        busy_keys: The number of actors.
+        actors: The actors that may finish first; not needed if there are many.
     """
     expected = 1000 * loop.expected
     if busy_keys >= FEW_KEYS:
-        # Runs that began at any time end at so many in a second.
+        # With many keys, runs end at this average distance.
         delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
         return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS

@@ -1,14 +1,14 @@
-"""Removes the heads of keys that have nothing left to do, as ``state.idle-key-ttl`` says.
+"""Removes the heads of keys without work, see the option ``state.idle-key-ttl``.
 
-A head is all that Flink's state has of a key without memory whose inputs are committed. It says which
-sequence number is next, and so which idempotency keys, ids of events, UUIDs and random numbers the
-next run gets. A key that comes again without one is a new *incarnation*: its numbers begin with the
-second at which that happens, so far apart that those of no other one reach them.
+For a key without memory whose inputs are committed, a head is all that Flink's state has. It has the next
+sequence number, from which idempotency keys, ids of events, UUIDs and random numbers of the next run derive.
+If a key comes again without a head, it starts a new *generation*: its numbers start with the present second,
+so far apart that no other generation reaches them.
 
-Until its first run is committed, a new head is *fresh*: an attempt that died may have begun the
-incarnation before, with other numbers. Whatever the store still has of such a key was recorded by that
-attempt, and the numbers begin with those: a head goes only when nothing of its runs is left in the
-store. So a restore finds the identities that its history had, with the head or without it.
+Until its first run is committed, a new head is *fresh*: an attempt that died may have started the generation
+before, with other numbers. All records that the store still has of such a key are from that attempt, and the
+numbers continue with those: a head is removed only when the store has no records of its runs. So a restore
+finds the same identities, with the head or without it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
 RUNS_PER_SECOND = 2**20
-"""More runs than a key can have in a second; a number for each second stays below 2**63."""
+"""More runs than a key can have in a second. Numbers for each second stay below 2**63."""
 
 SLOTS = 8
-"""The time is divided into so many parts. A key that comes often has a timer in each of them, at most."""
+"""The TTL is divided into this number of slots. A key that comes often has at most one timer in each."""
 
 ANSWER_MS = 1000
-"""When to look for the answer of the store."""
+"""The interval after which to check for the answer of the store."""
 
 
 class IdleKeyExpiry(KeyService):
-    """Removes heads of keys that have nothing left to do. Only Flink's thread uses it.
+    """Removes heads of keys without work. Only for Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
@@ -56,11 +56,14 @@ class IdleKeyExpiry(KeyService):
         self._asked: dict[str, Future[bool]] = {}
 
     def new_head(self, journal_id: str) -> Head:
-        """The head of a key that comes for the first time, or again."""
+        """Return the head of a key that comes for the first time, or again."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
     def settling(self, head: Head, timers: Timers) -> None:
-        """Note that all inputs of the current key are committed, if they are. The caller writes its head."""
+        """Note in the head that all inputs of the current key are committed, if they are.
+
+        The caller writes the head.
+        """
         if head.has_pending:
             return
         slot = self._clock() // self._slot
@@ -73,7 +76,7 @@ class IdleKeyExpiry(KeyService):
         self._asked.pop(actor.key_text, None)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Remove the head of the current key if it has no actor, and nothing needs the head any more."""
+        """Remove the head of the current key if it has no actor, and the head is no longer needed."""
         if at >= START or key_text in self.operator.actors:
             return
         self.operator.cache.drop(key_text)
@@ -87,7 +90,7 @@ class IdleKeyExpiry(KeyService):
         if head.has_pending or head.overtaken or head.released or head.idle_since is None:
             return
         if head.delayed_due is not None:
-            return  # the commit of its run has somebody look again
+            return  # the commit of its run registers a timer
         if now < (head.idle_since + 1) * self._slot + self._after:
             return  # a later timer looks
         if head.mail_expires is not None:
@@ -107,7 +110,7 @@ class IdleKeyExpiry(KeyService):
             self._metrics.count("keys_forgotten")
 
     def _keeps_records(self, head: Head, key_text: str) -> bool | None:
-        """Whether the store has records of the key; None where it has not answered yet."""
+        """Return True if the store has records of the key; None if it has not answered yet."""
         if self._journals is None:
             return True
         asked = self._asked.get(key_text)

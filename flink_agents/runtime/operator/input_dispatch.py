@@ -1,9 +1,7 @@
-"""Hands inputs that wait in state to their actors, as far as there is room.
+"""Hands inputs that wait in state to their actors, as far as there is room. Only for Flink's task thread.
 
-Only for Flink's thread.
-
-State has them all, so that it does not matter how many there are: each is read once to learn which
-it is, where recorded runs are left, and once when it runs.
+State has all inputs, so their number does not matter. Each is read once when it runs. If recorded runs are
+left, each is also read once before that, to compute its digest.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from flink_agents.runtime.state.pending import read_input
 
 
 class WakeUps(Protocol):
-    """Suspended runs whose keys are free. A wake-up resumes one, and takes its turn as an input does."""
+    """Suspended runs whose keys are free. A wake-up resumes one of them, and has its turn like an input."""
 
     def is_full(self, head: Head) -> bool:
-        """Return True if a key has so many such runs that its inputs wait."""
+        """Return True if the number of such runs of a key is at its limit, so that inputs must wait."""
         ...
 
     def woken(self, head: Head) -> Sequence[int]:
@@ -44,12 +42,12 @@ class InputDispatcher:
     """Hands inputs from state to actors, as far as the loop has room.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
 
     Attributes:
         wake_ups: Resumes suspended runs whose keys are free; None if there are none.
-        most_load: With so many inputs in memory, the loop has enough to do.
+        most_load: With this number of inputs in memory, the loop has enough work.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
@@ -80,12 +78,12 @@ class InputDispatcher:
             self._feed_as_they_came(actor, loop)
 
     def drop(self, actor: KeyActor) -> None:
-        """Keep no inputs in memory of an actor that is done with."""
+        """Remove the cached inputs of an actor that has ended."""
         self._cached -= len(actor.cached)
         actor.cached.clear()
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
-        """An input that waits in state; None where it was committed before older ones, or runs already."""
+        """Read an input from state; None if it was committed before older ones, or runs already."""
         if number == actor.resumed or number in actor.woken:
             return None
         packed = self._state.pending.get(number)
@@ -101,7 +99,7 @@ class InputDispatcher:
         return packed
 
     def _is_held(self, head: Head) -> bool:
-        """Whether inputs of a key wait for its suspended runs."""
+        """Return True if inputs of a key wait for its suspended runs."""
         return self.wake_ups is not None and self.wake_ups.is_full(head)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
@@ -111,7 +109,7 @@ class InputDispatcher:
 
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
-        # What goes on does not queue behind inputs that have not begun.
+        # Resumed runs do not queue behind inputs that have not started.
         for number in self._woken(head) if head.released else ():
             if number not in actor.woken and not self._is_full(actor, loop):
                 self._submit(actor, number, loop)
@@ -133,11 +131,11 @@ class InputDispatcher:
         actor.next_seq += 1
 
     def _woken(self, head: Head) -> Sequence[int]:
-        """The numbers of the wake-ups of a key."""
+        """Return the numbers of the wake-ups of a key."""
         return () if self.wake_ups is None else self.wake_ups.woken(head)
 
     def _resumed(self, actor: KeyActor, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """The run that a wake-up resumes; None for an input."""
+        """Return the run that a wake-up resumes; None for an input."""
         if not actor.head.released or self.wake_ups is None:
             return None
         waiting = self.wake_ups.resumed(actor.head, number, packed, seq)
@@ -148,7 +146,7 @@ class InputDispatcher:
     # -- as long as recorded runs are left -------------------------------------------------
 
     def _choose(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        """Choose one more input; whether there is one, or one more was looked at."""
+        """Choose or examine one more input; returns False if there is none."""
         order = actor.order
         if not isinstance(order, InputOrder):
             return False
@@ -181,15 +179,15 @@ class InputDispatcher:
         return True
 
     def _again(self, number: int, actor: KeyActor) -> bytes:
-        """An input that was looked at."""
+        """Return an input that was examined before."""
         packed = actor.cached.get(number) or self._state.pending.get(number)
         assert packed is not None
         return packed
 
     def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
-        """Keep the first inputs in memory until it is known which of them runs next."""
+        """Load the first inputs into memory until it is known which of them runs next."""
         if self._woken(actor.head) or self._is_held(actor.head):
-            # A wake-up goes first, and these may have to wait; where runs were recorded, it is as they say.
+            # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
         while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):
             packed = self.load(actor.loaded, actor)
@@ -198,7 +196,10 @@ class InputDispatcher:
             actor.loaded += 1
 
     def _may_cache(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        """Whether one more input may be in memory that was not chosen: of half of all, so that others run."""
+        """Return True if one more input may be in memory without being chosen.
+
+        Half of the room is for chosen ones.
+        """
         if len(actor.cached) + len(actor.queue) >= self._queue_per_key:
             return False
         cached = self._in_cache(loop)

@@ -1,9 +1,9 @@
-"""A processor with a timer for each key: all that PyFlink's public API allows.
+"""Commits with a timer for each key, which is all that PyFlink's public API allows.
 
-Flink makes the key of a timer current, and no other, so that each busy key has a timer of its own that looks
-at its actor. Nothing can wake Flink's thread, so the timer has to guess when a run ends: first after the time
-that a run usually takes, then after a fraction of its age. The times lie on a grid that becomes coarser the
-more keys are busy, so that the timers of many keys fire together.
+Flink makes the key of a timer current, and no other key. So each busy key has a timer of its own that checks
+its actor. Nothing can wake Flink's task thread. So the timer has to guess when a run ends: first after the
+usual duration of a run, then after a fraction of its age. The times are on a grid that becomes coarser with
+more busy keys, so that the timers of many keys fire together.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MAX_DELAY_MS = 500
 MANY_KEYS = 1024
-"""With so many busy keys, looks in vain cost more than results that wait."""
+"""From this number of busy keys on, unnecessary checks cost more than results that wait."""
 
 MAX_DELAY_OF_MANY_MS = 2000
-"""The longest delay among many busy keys if all runs take about the same time."""
+"""The longest delay with many busy keys if all runs take about the same time."""
 
 
 class KeyTimers(Schedule):
-    """Commits the runs of a key when a timer of that key fires. Each call returns what leaves.
+    """Commits the runs of a key when a timer of that key fires. Each call returns the outputs.
 
     Args:
-        operator: Whose keys they are.
-        clock: The wall-clock time in milliseconds.
-        keys: The keys of the subtask; None where nobody can go through them.
-        end: When the timers at the end of the input fire.
+        operator: The operator.
+        clock: Returns the wall-clock time in milliseconds.
+        keys: The keys of the subtask; None if the host cannot list them.
+        end: The times of the timers at the end of the input.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class KeyTimers(Schedule):
         self._end_times = end
 
     def open(self, timers: Timers | None) -> None:
-        """See that keys go on of which a heartbeat took the savepoint."""
+        """Register timers for the keys of a savepoint that a heartbeat has written."""
         keys = self._keys
         if keys is None or timers is None:
             return
@@ -69,7 +69,7 @@ class KeyTimers(Schedule):
                 self._operator.check(keys.text())
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Commit what the current key's actor has finished, and see that it goes on."""
+        """Commit the finished runs of the current key's actor, and hand it more inputs."""
         end, operator = self._end_times, self._operator
         if end.is_foreign(timestamp):
             self.see_the_end(timers)
@@ -102,7 +102,7 @@ class KeyTimers(Schedule):
         return emission
 
     def _drain_key(self, key_text: str, emission: Emission, timers: Timers) -> None:
-        """Wait for all that the current key has to do, or for another timer that does."""
+        """Wait for all work of the current key, or register another timer that continues to wait."""
         if not self._drain(key_text, emission, timers):
             timers.register_event_time_timer(self._end_times.drain)
         present = self._operator.actors.get(key_text)
@@ -112,21 +112,21 @@ class KeyTimers(Schedule):
             self._clean_up(key_text, emission, timers)
 
     def _end(self, key_text: str, timestamp: int, timers: Timers) -> None:
-        """Let what waits of the current key go on, or come in: the input has ended."""
+        """Start the waiting work of the current key: the input has ended."""
         for hook in self._hooks.input_ended:
             hook()
         if self._let_begin(key_text, timestamp == self._end_times.start, timers):
             timers.register_event_time_timer(self._end_times.drain)
 
     def _let_begin(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Let what waits of the current key come in; return True if the end waits for more of it."""
+        """Start the waiting work of the current key; returns True if the end of the input waits for more."""
         awaits = False
         for hook in self._hooks.end_key:
             awaits = hook(key_text, first, timers) or awaits
         return awaits
 
     def _awaits(self, key_text: str) -> bool:
-        """Return True if the end of the input waits for something of the current key."""
+        """Return True if the end of the input waits for the current key."""
         return any(hook(key_text) for hook in self._hooks.awaits_key)
 
     def _clean_up(self, key_text: str, emission: Emission, timers: Timers) -> None:
@@ -134,7 +134,7 @@ class KeyTimers(Schedule):
             hook(key_text, timers, emission)
 
     def see_the_end(self, timers: Timers) -> None:
-        """Have a timer of the current key fire at the end of the input."""
+        """Register a timer of the current key at the end of the input."""
         timers.register_event_time_timer(self._end_times.start)
 
     def ignore_the_end(self, timers: Timers) -> None:
@@ -142,29 +142,29 @@ class KeyTimers(Schedule):
         timers.delete_event_time_timer(self._end_times.start)
 
     def made(self, actor: KeyActor, timers: Timers) -> None:
-        """Have timers fire for a new actor."""
+        """Register timers for a new actor."""
         self.see_the_end(timers)
         self._look_again(actor, None, timers)
 
     def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Have a timer fire sooner if the present one is far off."""
+        """Register an earlier timer if the present one is far away."""
         if actor.far and not actor.idle:
             self._look_again(actor, actor.timer, timers)
 
     def released(self, actor: KeyActor, timers: Timers) -> None:
-        """Delete the timer at the end, unless something of the key is left for it."""
+        """Delete the timer at the end, unless the key still needs it."""
         if not any(hook(actor.head) for hook in self._hooks.keeps_end):
             self.ignore_the_end(timers)
 
     def _drain(self, key_text: str, emission: Emission, timers: Timers) -> bool:
-        """Wait for all runs of the key; whether they have ended before a stream behind needs a sign."""
+        """Wait for all runs of the key; returns False if a downstream stream needs a sign before they end."""
         operator = self._operator
         until = operator.waits.next_sign()
         while True:
             seen = operator.waits.loop.progress
             if (actor := operator.actors.get(key_text)) is not None:
                 operator.commit(actor, emission, timers)
-            # Where its run was suspended just before the end of the input, another one lets it go on.
+            # If its run was suspended just before the end of the input, this resumes it.
             awaits = self._let_begin(key_text, True, timers)
             actor = operator.actors.get(key_text)
             if not awaits and not (actor is not None and actor.head.has_pending):
@@ -176,14 +176,14 @@ class KeyTimers(Schedule):
             operator.waits.wait(seen)
 
     def _go_on(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
-        """Have somebody look at the actor again, or let go of it."""
+        """Register the next timer for the actor, or release it."""
         if actor.head.has_pending:
             self._look_again(actor, fired, timers)
         else:
             self._operator.release(actor, timers)
 
     def _look_again(self, actor: KeyActor, fired: int | None, timers: Timers) -> None:
-        """Keep one timer for the actor."""
+        """Register one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
             loop = self._operator.waits.loop
             rest = loop.replays.rest(actor) if actor.idle else None
@@ -196,11 +196,11 @@ class KeyTimers(Schedule):
 
 
 def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
-    """When to look at the actor, in milliseconds since the epoch."""
+    """Return the time of the next check of an actor, in milliseconds since the epoch."""
     grid = grid_ms(busy_keys)
     many = busy_keys >= MANY_KEYS
     alike = loop.deviation <= loop.expected / 8
-    # A look in vain costs more than a result that waits until the next point of the grid.
+    # An unnecessary check costs more than a result that waits until the next point of the grid.
     expected = 1000 * (loop.expected if grid == 1 else loop.expected + 2 * loop.deviation)
     age = loop.age(actor) * 1000 if actor.running else 0.0
     delay = expected - age if age < expected else age / (4 if many else 16)
@@ -209,5 +209,5 @@ def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int
 
 
 def grid_ms(busy_keys: int) -> int:
-    """Distance of the points of the grid."""
+    """Return the distance of the points of the grid."""
     return 1 if busy_keys < 64 else 5 if busy_keys < MANY_KEYS else 20

@@ -1,7 +1,7 @@
-"""Keeps the recorded runs in mind whose inputs did not come in time. Only for Flink's thread.
+"""Keeps track of recorded runs whose inputs did not come in time. Only for Flink's task thread.
 
-The head of a key has their numbers, until their inputs come. Their records are not pruned as long as
-they are there. What never comes is given up after a time, or where too many runs of a key wait.
+The head of a key has their numbers until their inputs come. Their records are not pruned until then. A run
+whose input never comes is given up after a time, or if too many runs of a key wait.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from flink_agents.runtime.state.keyed_state import Head
 _log = bounded_logger("flink_agents.replays")
 
 MAX_OVERTAKEN = 1000
-"""How many runs of a key may wait for their inputs, after others have overtaken them."""
+"""The most skipped runs of a key that wait for their inputs."""
 
 
 class LateReplays(KeyService):
-    """Knows the recorded runs whose inputs did not come in time, and gives them up at last.
+    """Tracks the recorded runs whose inputs did not come in time, and finally gives them up.
 
     Args:
-        shared: What all runs share.
-        clock: The wall-clock time in milliseconds.
+        shared: The agent's shared objects.
+        clock: Returns the wall-clock time in milliseconds.
     """
 
     def __init__(self, shared: RunEnvironment, clock: Callable[[], int]) -> None:
@@ -37,22 +37,22 @@ class LateReplays(KeyService):
         self._clock = clock
         timeout: timedelta = shared.config.get(AgentOptions.LATE_INPUT_TIMEOUT)
         self._seconds = timeout.total_seconds()
-        # While nobody took inputs, none could come.
+        # Time before the start does not count: no input could come.
         self._began = clock() // 1000
 
     def overtaken(self, head: Head, key_text: str) -> None:
-        """Give up what has waited for too long, of a key that has no actor."""
+        """Give up runs that have waited for too long, of a key that has no actor."""
         overtaken = head.overtaken
         given_up = [seq for seq in overtaken if self._is_late(overtaken, seq)]
         self._give_up(head, key_text, overtaken, given_up)
 
     def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
-        """Note that run ``seq`` was committed, which overtook others.
+        """Note that run ``seq`` was committed before others that were recorded earlier.
 
         Args:
             actor: The actor of the key.
             seq: Its sequence number.
-            overtakes: The runs that it was the first to overtake.
+            overtakes: The runs that are skipped from this run on.
         """
         head, now = actor.head, self._clock() // 1000
         overtaken = {**head.overtaken, **dict.fromkeys(overtakes, now)}
@@ -90,7 +90,7 @@ class LateReplays(KeyService):
 
 
 def _forget(actor: KeyActor, seq: int) -> bool:
-    """Forget a recorded run; False where its input has come."""
+    """Drop a recorded run; returns False if its input has come."""
     with actor.lock:
         order = actor.order
         return isinstance(order, InputOrder) and order.recorded.give_up(seq)

@@ -1,8 +1,8 @@
-"""Where Flink's thread meets the agent loop: makes it, and waits for it.
+"""Connects Flink's task thread with the agent loop: creates the loop, and waits for it.
 
-The loop is made when the first run needs it, so that a subtask whose runs all end on Flink's thread has no
-second thread. Flink's thread waits in short slices: between two it looks whether the task was cancelled, and
-whether the loop has failed.
+The loop is created when the first run needs it. So a subtask whose runs all end on Flink's task thread has no
+second thread. Flink's task thread waits in short slices. Between two slices, it checks if the task was
+cancelled or the loop has failed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ T = TypeVar("T")
 
 
 class LoopBackpressure:
-    """Makes the agent loop, and waits for it.
+    """Creates the agent loop, and waits for it.
 
-    Only Flink's thread uses it, but for :attr:`made` and :meth:`close`.
+    Only for Flink's task thread, except :attr:`made` and :meth:`close`.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         steps: Executes steps.
-        clock: The wall-clock time in milliseconds.
-        feeder: Knows whether the loop has enough to do.
-        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
-        most_seconds: How long Flink's thread may wait in one call.
-        to_look_at: Gets the actors that Flink's thread is to look at; None where it looks at all.
+        clock: Returns the wall-clock time in milliseconds.
+        feeder: Knows if the loop has enough work.
+        check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
+        most_seconds: The longest time for which Flink's task thread may wait in one call.
+        to_look_at: Receives the actors with news for Flink's task thread; None if that thread checks all of
+            them.
 
     Attributes:
         made: The agent loop; None before the first run that needs it.
@@ -65,7 +66,7 @@ class LoopBackpressure:
 
     @cached_property
     def loop(self) -> AgentLoop:
-        """The agent loop, made at its first use."""
+        """The agent loop, created at its first use."""
         self.made = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
         return self.made
 
@@ -79,11 +80,11 @@ class LoopBackpressure:
             self.loop.open_store(self._check_cancelled)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> Future[T]:
-        """The answer to ``question``, which the loop finds."""
+        """Run a coroutine on the loop, and return a future of its result."""
         return self.loop.ask(question)
 
     def close(self, wait: bool = True) -> None:
-        """End what runs left open; ``wait`` until it has ended, in bounded time."""
+        """Stop the loop; ``wait`` until it has ended, for a bounded time."""
         if self.made is not None:
             self.made.close(wait)
 
@@ -95,35 +96,34 @@ class LoopBackpressure:
             raise self.made.failure
 
     def wait(self, seen: int) -> None:
-        """Wait until there is more progress than was seen, for a slice at most."""
+        """Wait for at most a slice until ``progress`` is greater than ``seen``."""
         self.loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
         self._check_cancelled()
         self.check_failure()
 
     def wait_for_room(self) -> None:
-        """Take no more as long as the loop has enough to do (backpressure)."""
+        """Block while the loop has enough work (backpressure)."""
         if self.made is not None and self.made.load >= self._feeder.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
-        """Wait until the loop has room, or a stream behind needs a sign of this subtask."""
+        """Wait until the loop has room, or until a downstream stream needs a sign of this subtask."""
         self._wait_while_full(self.next_sign())
 
     def next_sign(self) -> float:
-        """Until when Flink's thread may wait in one call, by ``run_metrics.clock``."""
+        """Return the time until which Flink's task thread may wait in one call, by ``run_metrics.clock``."""
         return clock() + self._most_seconds
 
     @property
     def is_full(self) -> bool:
-        """Whether the loop has enough to do."""
+        """True if the loop has enough work."""
         return self.made is not None and self.made.load >= self._feeder.most_load
 
     def wait_for_progress(self, seen: int, seconds: float) -> None:
-        """Wait until there is more progress than was seen; for tests.
+        """Wait until ``progress`` is greater than ``seen``; for tests.
 
         Raises:
-            TimeoutError: There is none in time; the text says what each run does, and which inputs wait for
-                others.
+            TimeoutError: It is not in time. The text describes each run, and the inputs that wait for others.
         """
         until = clock() + seconds
         while not self.loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):

@@ -1,15 +1,16 @@
-"""The low watermark of a subtask: the event time up to which nothing is left to put out.
+"""The output watermark of a subtask, here *low watermark*: no output up to this event time is still to come.
 
-It is the least timestamp of an input that is not committed, less one, and at most the watermark of the
-input. It travels as data: each row that leaves carries it, and the table behind the operator makes it the
-stream's watermark, in place of Flink's own, which passes the operator unhindered. So nobody waits.
+It is the least timestamp of an uncommitted input, minus one, and at most the watermark of the input. It
+travels as data: each row that leaves carries it, and the table after the operator makes it the stream's
+watermark. Flink's own watermark passes the operator unchanged, so nothing waits.
 
-Rows are rare where runs are long, so a row without an output, a *carrier*, goes where a stream behind has to
-learn of progress, or would be taken for idle. A timer in event time, one behind the present watermark, tells
-that the watermark has moved; timers in processing time look.
+With long runs, rows are rare. So a row without an output, a *carrier*, is emitted if a downstream stream has
+to learn of progress, or would count as idle. A timer in event time, one after the present watermark, shows
+that the watermark has moved. Timers in processing time check the rest.
 
-The low watermark is raised by :meth:`LowWatermark.look` alone, and not before all inputs that a checkpoint
-brought are known. An input of a later timestamp cannot get behind it, an earlier one is late as it comes.
+Only :meth:`LowWatermark.look` raises the low watermark, and only when all inputs of a restored checkpoint are
+known. An input with a later timestamp cannot become late, and one with an earlier timestamp is late when it
+comes.
 """
 
 from __future__ import annotations
@@ -32,38 +33,38 @@ from flink_agents.runtime.state.keyed_state import Timers
 _log = bounded_logger("flink_agents.event_time")
 
 BEHIND = "event_time_behind_ms"
-STRAGGLERS = "event_time_late_outputs"
+LATE_OUTPUTS = "event_time_late_outputs"
 NO_TIMESTAMP = -(2**63)
-"""What Flink gives as the timestamp of a record that has none, and as the watermark before the first."""
+"""Flink's timestamp of a record without one, and its watermark before the first one."""
 
 LAST_WATERMARK = 2**63 - 1
 """The watermark at the end of a bounded input."""
 
 FIRST_MS = -62_167_219_200_000
-"""The first millisecond of the year 0, and the last one of the year 9999: tables know no other times."""
+"""The first millisecond of the year 0, and the last one of the year 9999. Tables support no other times."""
 LAST_MS = 253_402_300_799_999
 
 PROGRESS_MS = 20
-"""The least time between two raises: watermarks may come with every record."""
+"""The shortest interval between two raises: watermarks may come with every record."""
 
 HELD_MS = 50
-"""How often to look as long as an input holds the low watermark."""
+"""The interval of checks while an input holds the low watermark."""
 
 SETTLING_MS = 5000
-"""After a start, how long a timer of a restored key may take to tell of the key.
+"""The time after a start within which a timer of each restored key has fired.
 
-Where nobody says which keys a checkpoint brought, each that has inputs has a timer in processing time, at
-most ``harvest.MAX_DELAY_OF_MANY_MS`` ahead of the clock of the attempt before.
+If the host cannot list the keys of a checkpoint, each key with inputs has a timer in processing time. It is
+at most ``key_timers.MAX_DELAY_OF_MANY_MS`` ahead of the clock of the attempt before.
 """
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Inputs of a key that are not committed, each with its number.
+    """The uncommitted inputs of a key, each with its number.
 
     Attributes:
-        holding: Timestamps of those that hold the low watermark.
-        passed: Those that hold it no longer.
+        holding: Timestamps of inputs that hold the low watermark.
+        passed: Inputs that no longer hold it.
         woken: Wake-ups of released runs, which never hold it.
     """
 
@@ -73,22 +74,22 @@ class _Waiting:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the key is left."""
+        """True if nothing of the key is left."""
         return not (self.holding or self.passed or self.woken)
 
 
 class LowWatermark:
-    """Computes the low watermark of a subtask, and says when to tell it. Only Flink's thread uses it.
+    """Computes the low watermark of a subtask, and decides when to emit it. Only for Flink's task thread.
 
     Args:
-        event_time: What the agent was applied with.
+        event_time: The policy that the agent was applied with.
         metrics: The agent's metrics.
-        clock: The wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds.
         tags: The side outputs; each is a stream of its own.
-        watermarks: Whether the input can have watermarks.
+        watermarks: True if the input can have watermarks.
 
     Attributes:
-        event_time: See above.
+        event_time: The policy that the agent was applied with.
         low: The low watermark; ``NO_TIMESTAMP`` before the first.
     """
 
@@ -106,16 +107,16 @@ class LowWatermark:
         self._watermarks = watermarks
         self._timeout = event_time.max_hold // timedelta(milliseconds=1)
         self._alive = max(1, event_time.idle_timeout // timedelta(milliseconds=3))
-        self._stragglers = metrics.get_counter(STRAGGLERS)
+        self._late_outputs = metrics.get_counter(LATE_OUTPUTS)
         self._warned = False
         self._behind = metrics.get_gauge(BEHIND)
         self._keys: dict[str, _Waiting] = {}
         self._holding = 0
         self._heap: list[tuple[int, int, str]] = []
-        # Which keys a checkpoint brought is not known as long as this is None.
+        # The keys of the restored checkpoint that are not known yet; None if the host cannot list them.
         self._restored: set[str] | None = None
         self._settled: int | None = None
-        # When each watermark of the input was seen, and the last one that waits for nobody.
+        # The times at which watermarks of the input were seen, and the last one whose max_hold has passed.
         self._seen: deque[tuple[int, int]] = deque()
         self._watermark = self._expired = NO_TIMESTAMP
         self._told: dict[str, int] = dict.fromkeys(("", *tags), NO_TIMESTAMP)
@@ -126,11 +127,11 @@ class LowWatermark:
         self._awaited: int | None = None
 
     def check(self, timestamp: int | None) -> None:
-        """Refuse a record whose time no stream behind the agent could have.
+        """Reject a record with a timestamp that no downstream stream supports.
 
         Raises:
             NoWatermarksError: The input has timestamps and no watermarks.
-            TimestampRangeError: Tables do not know the time.
+            TimestampRangeError: Tables do not support the time.
         """
         if timestamp is None:
             return
@@ -145,7 +146,7 @@ class LowWatermark:
             )
         if not FIRST_MS <= timestamp <= LAST_MS:
             raise TimestampRangeError(
-                "EventTime.hold_watermarks cannot put out results with the timestamp of a record",
+                "EventTime.hold_watermarks cannot emit results with the timestamp of a record",
                 expected="milliseconds since 1970, of the years 0 to 9999",
                 found=f"a record with timestamp {timestamp}",
                 fix="see that the timestamp assigner gives milliseconds, or apply the agent with "
@@ -155,18 +156,18 @@ class LowWatermark:
     # -- inputs that wait -------------------------------------------------------------
 
     def restored(self, keys: Collection[str]) -> None:
-        """Learn that these keys, and no others, have inputs from before the start."""
+        """Note that these keys, and no others, have inputs from before the start."""
         self._restored = set(keys)
 
     def found(self, key_text: str, inputs: Iterable[tuple[int, int | None]]) -> None:
-        """Learn numbers and timestamps of all inputs of a key that a checkpoint brought."""
+        """Note numbers and timestamps of all inputs of a restored key."""
         for number, timestamp in inputs:
             self.stored(key_text, number, timestamp)
         if self._restored:
             self._restored.discard(key_text)
 
     def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Learn that an input waits for its run. One that is late holds nothing."""
+        """Note that an input waits for its run. A late input holds nothing."""
         if timestamp is None or timestamp <= self.low:
             return
         waiting = self._keys.get(key_text)
@@ -178,24 +179,27 @@ class LowWatermark:
         self._holding += 1
         heapq.heappush(self._heap, (timestamp, number, key_text))
         if len(self._heap) > 2 * self._holding + 1000:
-            # Committed inputs are left where the watermark of the input stands still.
+            # Committed inputs pile up in the heap if the watermark of the input does not move.
             self._heap = [
                 (at, number, key) for key, one in self._keys.items() for number, at in one.holding.items()
             ]
             heapq.heapify(self._heap)
 
     def woken(self, key_text: str, number: int) -> None:
-        """Learn of a wake-up: what its run puts out may be late, and nothing waits for it."""
+        """Note a wake-up: outputs of its run may be late, and nothing waits for it."""
         self._keys.setdefault(key_text, _Waiting()).woken.add(number)
 
     def delayed(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Learn that a delayed event comes in. It is a straggler where the time of its sender has passed."""
+        """Note that a delayed event becomes an input.
+
+        Its outputs are late if the time of its sender has passed.
+        """
         self.stored(key_text, number, timestamp)
         if timestamp is not None and timestamp <= self.low:
             self._keys.setdefault(key_text, _Waiting()).passed.add(number)
 
     def leave(self, run: Run, number: int | None) -> None:
-        """See what a run has put out that is suspended now, and wait for it no longer.
+        """Handle the outputs of a run that is suspended now, and stop to wait for it.
 
         Args:
             run: The run.
@@ -208,11 +212,11 @@ class LowWatermark:
 
     def _leave_late(self, run: Run) -> None:
         if run.timestamp is not None and run.timestamp <= self.low and (run.outputs or run.side_outputs):
-            self._stragglers.inc()
-            self._straggle(run)
+            self._late_outputs.inc()
+            self._apply_late_policy(run)
 
     def park(self, key_text: str) -> None:
-        """Let the inputs of a key hold the low watermark no longer: its run is suspended, maybe for days."""
+        """Stop to hold the low watermark for the inputs of a key: its run is suspended, maybe for days."""
         waiting = self._keys.get(key_text)
         if waiting is not None:
             self._holding -= len(waiting.holding)
@@ -220,11 +224,11 @@ class LowWatermark:
             waiting.holding.clear()
 
     def commit(self, run: Run, number: int | None) -> None:
-        """See what an input put out, and do with that of a straggler as the policy says.
+        """Handle the outputs of a run that is committed. If they are late, apply the policy.
 
         Args:
             run: The run of the input.
-            number: Number of the input among those of its key that wait; None where it never waited.
+            number: Number of the input among those of its key that wait; None if it never waited.
         """
         waiting = self._keys.get(run.key_text)
         if waiting is not None and number is not None:
@@ -234,21 +238,21 @@ class LowWatermark:
                 waiting.passed.discard(number)
                 waiting.woken.discard(number)
                 if run.timestamp is not None and run.timestamp <= self.low:
-                    self._stragglers.inc()
+                    self._late_outputs.inc()
                     if not isinstance(run.lineage, DelayedLineage):
                         self._tell(run)
-                    self._straggle(run)
+                    self._apply_late_policy(run)
             if waiting.is_over:
                 del self._keys[run.key_text]
 
     def _tell(self, run: Run) -> None:
-        """Say once what a straggler is and what helps; the others are counted."""
+        """Log once what late outputs are and what helps; later ones are counted."""
         if self._warned:
             return
         self._warned = True
         _log.warning(
-            "key %r: a run with event time %s came to its end behind the low watermark, which waits for %g s "
-            "(max_hold) at most: its outputs are late, and the policy is late=%r. Raise max_hold "
+            "key %r: a run with event time %s ended after the output watermark had passed it, which waits "
+            "for %g s (max_hold) at most: its outputs are late, and the policy is late=%r. Raise max_hold "
             "above what runs take, with their retries and what is queued before them in a key, or let "
             "actions and calls end sooner by timeout=...; late='side' keeps such outputs. Further ones are "
             "counted in %s",
@@ -256,10 +260,10 @@ class LowWatermark:
             run.timestamp,
             self._timeout / 1000,
             self.event_time.late.value,
-            STRAGGLERS,
+            LATE_OUTPUTS,
         )
 
-    def _straggle(self, run: Run) -> None:
+    def _apply_late_policy(self, run: Run) -> None:
         late = self.event_time.late
         if late is LateOutputs.SIDE:
             run.side_outputs += [(LATE_TAG, value) for value in run.outputs]
@@ -269,18 +273,17 @@ class LowWatermark:
     # -- timers -----------------------------------------------------------------------
 
     def begin(self, timers: Timers) -> None:
-        """Have somebody look, from the first input or timer on."""
+        """Register the first timer, at the first input or timer."""
         if self._at is None:
             self._look_at(self._clock(), timers)
 
     def look(self, fired: int, timers: Timers, is_held_back: Callable[[str], bool]) -> None:
-        """Raise the low watermark as far as it goes, if it is time to.
+        """Raise the low watermark as far as possible, if it is time to.
 
         Args:
             fired: Time of the timer in which this is called; of any timer.
-            timers: Timers of whichever key is current.
-            is_held_back: Whether the inputs of a key wait for another input, which may be behind the
-                watermark.
+            timers: Timers of the current key, whichever it is.
+            is_held_back: Returns True if the inputs of a key wait for another input, which may be late.
         """
         now, moved = self._clock(), fired == self._awaited
         if moved:
@@ -292,7 +295,7 @@ class LowWatermark:
             return
         watermark, ends = timers.current_watermark(), False
         if is_held(watermark):
-            # The input has ended, and the job waits for the last runs: what they put out is not late.
+            # The input has ended, and the job waits for the last runs: their outputs are not late.
             watermark, ends = self._watermark, True
         self._at, self._looked = None, now
         self._note(watermark, now)
@@ -312,7 +315,7 @@ class LowWatermark:
             timers.register_processing_time_timer(at)
 
     def _is_settled(self, now: int) -> bool:
-        """Whether all inputs that a checkpoint brought are known."""
+        """Return True if all inputs of a restored checkpoint are known."""
         if self._restored is not None:
             return not self._restored
         if self._settled is None:
@@ -334,7 +337,7 @@ class LowWatermark:
             if waiting is not None and waiting.holding.get(number) == at:
                 if at > watermark:
                     break
-                # What is queued behind a straggler cannot come in time either.
+                # Inputs queued after a late one cannot be in time either.
                 if not (waiting.passed or at <= self._expired or is_held_back(key_text)):
                     return at - 1
                 del waiting.holding[number]
@@ -346,7 +349,7 @@ class LowWatermark:
     # -- rows -------------------------------------------------------------------------
 
     def take(self, tag: str = "") -> int | None:
-        """The low watermark for a row that leaves to ``tag``; None where the stream knows it already."""
+        """Return the low watermark for a row that leaves to ``tag``; None if the stream knows it already."""
         self._told_at[tag] = self._clock()
         if self._told[tag] == self.low:
             return None
@@ -354,7 +357,7 @@ class LowWatermark:
         return min(self.low, LAST_MS) if self.low >= FIRST_MS else None
 
     def due(self) -> Sequence[str]:
-        """Tags of the streams that need a carrier now."""
+        """Return the tags of the streams that need a carrier now."""
         if self._raised:
             self._raised = False
             return [tag for tag, told in self._told.items() if told < self.low or self._is_silent(tag)]
@@ -362,7 +365,7 @@ class LowWatermark:
 
     @property
     def alive_seconds(self) -> float:
-        """How long a stream may be without a row."""
+        """The longest time for which a stream may be without a row."""
         return self._alive / 1000
 
     def _is_silent(self, tag: str) -> bool:

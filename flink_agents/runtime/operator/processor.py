@@ -1,12 +1,13 @@
-"""The engine-free operator: takes an input or a timer of one key, returns what leaves.
+"""The engine-free operator: handles an input or a timer of one key, and returns the outputs.
 
-The caller makes the key current in the state and timers that it hands in, as Flink does.
-An input whose whole chain can run on the calling thread, and of whose key nothing waits, is run
-and committed on the spot (the inline path). All others are stored in ``pending`` and handed to
-the key's actor, whose runs the agent loop executes; a timer commits what the actor finished.
+The caller makes the key current in the state and timers that it passes in, as Flink does.
 
-This module takes inputs and keeps actors. ``operator.commit`` commits, and a schedule says when Flink's
-thread looks at an actor. The operator knows no feature by name: features attach to its hooks, as listed in
+If the whole run of an input can execute on the calling thread, and nothing of its key waits, it is executed
+and committed at once (the inline path). All other inputs are stored in ``pending`` and handed to the key's
+actor, whose runs the event loop executes. A timer commits the finished runs of actors.
+
+This module handles inputs and actors. ``operator.commit`` commits runs, and a schedule decides when Flink's
+task thread checks an actor. The operator knows no feature by name: features attach to its hooks, see
 ``assembly``.
 """
 
@@ -41,7 +42,7 @@ class InputRefused(Exception):
     """An input has to wait, and state cannot hold it.
 
     Args:
-        error: What is wrong with it.
+        error: The reason.
     """
 
     def __init__(self, error: UnserializableValueError) -> None:
@@ -53,25 +54,25 @@ class AgentProcessor:
     """Drives the runs of all keys of one subtask.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        job_id: Identity that new keys get as their journal id.
-        clock: The wall-clock time in milliseconds.
-        check_cancelled: Called while Flink's thread waits; raises if the task was cancelled.
-        hooks: Where key services attach; resolved before the first input.
-        new_head: Makes the head of a key that has none.
-        most_seconds: How long Flink's thread may wait in one call.
+        job_id: The journal id of new keys.
+        clock: Returns the wall-clock time in milliseconds.
+        check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
+        hooks: The hooks of key services; resolved before the first input.
+        new_head: Creates the head of a key that has none.
+        most_seconds: The longest time for which Flink's task thread may wait in one call.
 
     Attributes:
-        actors: The keys with work that is not committed, each with its actor.
-        hooks: See above.
-        cache: Heads and memory of the latest keys.
+        actors: The keys with uncommitted work, each with its actor.
+        hooks: The hooks of key services.
+        cache: Heads and memory of recent keys.
         heads: Reads the heads of keys without actors.
         feeder: Hands inputs from state to actors.
-        waits: Makes the agent loop, and waits for it.
-        schedule: Says when Flink's thread looks at actors.
+        waits: Creates the agent loop, and waits for it.
+        schedule: Decides when Flink's task thread checks actors.
         on_timer: Called for each timer of the current key, with its time and the timers of the key.
-        to_look_at: The actors that Flink's thread is to look at; None if the schedule looks at all.
+        to_look_at: The actors with news for Flink's task thread; None if the schedule checks all of them.
     """
 
     schedule: Schedule
@@ -95,7 +96,7 @@ class AgentProcessor:
         self._job_id = job_id
         self._clock = clock
         self.hooks = hooks
-        # A run that is resumed later is replayed: all that it does is recorded, which the loop does.
+        # A run that resumes later is replayed, so everything it does is recorded. Only the loop records.
         self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
         self._comes_back = self._inline
         self._records_runs = shared.journals is not None
@@ -113,7 +114,7 @@ class AgentProcessor:
         shared.run_metrics.add_gauges("runs", self._load)
 
     def attach(self, schedule: Schedule) -> None:
-        """Take timers as a schedule says. Called before the operator opens."""
+        """Set the schedule. Called before the operator opens."""
         self.schedule, self.on_timer = schedule, schedule.on_timer
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
@@ -122,8 +123,8 @@ class AgentProcessor:
         if receiver is not None:
             return receiver(key_text, record, timers)
         if timestamp is not None and timestamp >= START:
-            # What an agent before this one puts out at the end of its input has the time of that timer,
-            # and in another attempt, when it comes earlier, none. Inputs are known again by their time, too.
+            # An upstream agent's outputs at the end of its input have the time of that timer, and none if
+            # another attempt emits them earlier. The time is part of an input's digest, so drop it.
             timestamp = None
         for hook in self.hooks.arriving:
             hook(timestamp, timers)
@@ -135,10 +136,10 @@ class AgentProcessor:
         return emission if before is None else before.followed_by(emission)
 
     def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
-        """Commit what the actor of the current key has finished, and let go of it, if that was all.
+        """Commit the finished runs of the current key's actor, and release the actor if it has no more work.
 
-        Inputs that come faster than timers look at the actor would keep it for ever, although all of them
-        could be executed here for less. That is so until a run had to be handed over.
+        If inputs come faster than timers check the actor, the key would keep it forever, although all inputs
+        could run inline for less. This applies until a run had to be handed over.
         """
         actor = self.actors.get(key_text)
         if actor is None or not actor.is_done:
@@ -197,44 +198,44 @@ class AgentProcessor:
 
     @property
     def busy_keys(self) -> list[str]:
-        """Keys with work that is not committed."""
+        """Keys with uncommitted work."""
         return list(self.actors)
 
     @property
     def ended(self) -> int:
-        """Grows with each run that ends outside of this thread, and wherever this thread is to look."""
+        """A counter that grows with each run that ends on the loop, and with other news for this thread."""
         return self.waits.loop.progress
 
     @property
     def is_behind(self) -> bool:
-        """Whether runs have ended that this thread is to look at by its next beat."""
+        """True if runs have ended that the next heartbeat will commit."""
         return self.schedule.is_behind
 
     def wait_for_progress(self, seen: int, seconds: float) -> None:
-        """Wait until there is more than ``seen`` of what ``ended`` counts; for tests.
+        """Wait until :attr:`ended` is greater than ``seen``; for tests.
 
         Raises:
-            TimeoutError: There is none in time; the text says which inputs wait for others.
+            TimeoutError: It is not in time. The text lists the inputs that wait for others.
         """
         self.waits.wait_for_progress(seen, seconds)
 
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
-        """What the runs of a key that go on wait for, each with its id; None where none goes on."""
+        """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
         actor = self.actors.get(key_text)
         if actor is None or actor.mail is None or actor.suspended is not None:
             return None
         return [(wait.wait_id, wait.stored) for wait in list(actor.mail.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
-        """Sequence numbers of the runs of a key that the loop has begun since the key has an actor."""
+        """Return the sequence numbers of the runs that the loop has started since the key has an actor."""
         actor = self.actors.get(key_text)
         return actor.mail.runs if actor is not None and actor.mail is not None else ()
 
     def open(self, timers: Timers | None = None) -> None:
-        """Open what has to be there before the first input.
+        """Prepare the operator for the first input.
 
         Args:
-            timers: Timers of the current key; None where there is no restored state.
+            timers: Timers of the current key; None if there is no restored state.
 
         Raises:
             StoreError: The store of durable calls cannot be opened.
@@ -243,18 +244,18 @@ class AgentProcessor:
         self.schedule.open(timers)
 
     def is_crowded(self, key_text: str) -> bool:
-        """Whether an input of the key may have to wait until the loop has room."""
+        """Return True if an input of the key may have to wait until the loop has room."""
         return key_text not in self.actors and self.waits.is_full
 
     def wait_for_a_sign(self) -> None:
-        """Wait until the loop has room, or a stream behind needs a sign of this subtask."""
+        """Wait until the loop has room, or until a downstream stream needs a sign of this subtask."""
         self.waits.wait_for_a_sign()
 
     def close(self, wait: bool = True) -> None:
-        """End what runs left open.
+        """Stop everything that still runs.
 
         Args:
-            wait: Return when it has ended, in bounded time.
+            wait: True to return when it has ended, in bounded time.
         """
         self.waits.close(wait)
         self._shared.observers.closed()
@@ -262,12 +263,12 @@ class AgentProcessor:
     # -- keys with work ---------------------------------------------------------------
 
     def head_of(self, key_text: str) -> Head | None:
-        """The head of the current key, wherever it is at hand; None if it has none."""
+        """Return the head of the current key, from actor, cache or state; None if it has none."""
         known = self.actors.get(key_text) or self.cache.get(key_text)
         return known.head if known is not None else self.heads.read(key_text)
 
     def actor_of(self, key_text: str, timers: Timers) -> KeyActor | None:
-        """The actor of the current key, made anew after a restore; None where nothing waits."""
+        """Return the actor of the current key, created again after a restore; None if nothing waits."""
         actor = self.actors.get(key_text)
         if actor is None:
             head = self.heads.read(key_text)
@@ -275,7 +276,7 @@ class AgentProcessor:
             for hook in self.hooks.rests if head is not None else ():
                 rests = hook(head, key_text) or rests
             if head is None or rests or not head.has_pending:
-                # Nothing that runs now may have been restored of the key.
+                # The key has no work to run now, so its inputs are known.
                 for hook in self.hooks.found:
                     hook(None, key_text)
                 return None
@@ -284,24 +285,24 @@ class AgentProcessor:
         return actor
 
     def check(self, key_text: str) -> None:
-        """Check whether the present code can continue what the current key has in state."""
+        """Check if the present code can continue the work of the current key in state."""
         head = self.head_of(key_text)
         for hook in self.hooks.check if head is not None else ():
             hook(head, key_text)
 
     def is_blocked(self, head: Head) -> bool:
-        """Whether inputs of a key without an actor have to stay in state for now."""
+        """Return True if inputs of a key without an actor have to stay in state for now."""
         return any(hook(head) for hook in self.hooks.blocks)
 
     def blocked(self, key_text: str) -> None:
-        """Tell that inputs of a key stay in state, maybe for days."""
+        """Notify services that inputs of a key stay in state, maybe for days."""
         for hook in self.hooks.blocked:
             hook(key_text)
 
     # -- inputs that wait -------------------------------------------------------------
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
-        """Let an input of a key without an actor wait for its turn."""
+        """Queue an input of a key without an actor, and create the actor."""
         self.waits.check_failure()
         self.waits.wait_for_room()
         self.heads.mark(head, key_text)
@@ -312,7 +313,7 @@ class AgentProcessor:
     def _hand_over(
         self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
     ) -> None:
-        """Let the loop go on with a run that began here, and that knows the ``whole`` memory, or a part."""
+        """Let the loop continue a run that started here; ``whole`` is True if it knows all of its memory."""
         run = step.run
         self._comes_back = False
         try:
@@ -325,10 +326,10 @@ class AgentProcessor:
         except BaseException:
             step.let_go()
             raise
-        # It began here since no attempt had recorded anything of the key.
+        # It started here because no attempt had recorded anything of the key.
         self.heads.mark(head, run.key_text, unread=False)
         self._intake.store(head, run.key_text, packed, run.timestamp)
-        # Reading all of a map is the dearest call of state.
+        # Reading a whole map is the most expensive call of state.
         memory = run.short_term.load(whole)
         actor = self._new_actor(head, run.key_text, memory, False, timers, unread=False)
         number = actor.loaded
@@ -339,7 +340,7 @@ class AgentProcessor:
         )
 
     def wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
-        """An actor for a key that has none, but has inputs in state."""
+        """Create the actor of a key that has inputs in state."""
         hooks, kept = self.hooks, self.cache.get(key_text)
         known: dict[str, bytes | None]
         if kept is not None and kept.whole:
@@ -388,7 +389,7 @@ class AgentProcessor:
         return actor
 
     def release(self, actor: KeyActor, timers: Timers) -> None:
-        """Remove the actor of a key of which nothing waits any more. The loop is done with it."""
+        """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
         for hook in self.hooks.idle:
@@ -396,14 +397,17 @@ class AgentProcessor:
         self.schedule.released(actor, timers)
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
-        """Hand to the actor what waits in state, as far as there is room, and look at it in time."""
+        """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""
         self.feeder.feed(actor, self.waits.loop)
         self.schedule.fed(actor, timers)
 
     def _refuse(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
     ) -> Emission:
-        """Go on without an input that state cannot hold: nothing was written, and no run has its number."""
+        """Continue without an input that state cannot hold.
+
+        Nothing was written, and no run has its number.
+        """
         actor = self.actors.get(key_text)
         head = actor.head if actor is not None else self.heads.read(key_text) or Head(self._job_id)
         run = Run(
@@ -423,31 +427,31 @@ class AgentProcessor:
     # -- runs -------------------------------------------------------------------------
 
     def is_held_back(self, key_text: str) -> bool:
-        """Whether the inputs of a key wait for another input, which may be late."""
+        """Return True if the inputs of a key wait for another input, which may be late."""
         actor = self.actors.get(key_text)
         return actor is not None and actor.held is not None and actor.idle
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
-        """Commit what the current key's actor has finished, unless the attempt has failed."""
+        """Commit the finished runs of the current key's actor, unless the attempt has failed."""
         made = self.waits.made
         if made is not None and made.failure is not None:
             raise made.failure
-        last = self._commits.harvest(actor, emission, timers)
+        last = self._commits.commit_finished(actor, emission, timers)
         for hook in self.hooks.after_commit:
             hook(actor, last, timers)
 
     def _load(self) -> dict[str, int]:
-        """How many runs are in flight, queued and spilled, by those words."""
+        """Return the numbers of runs that are in flight, queued and spilled."""
         return load_of(list(self.actors.values()))
 
 
 class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's thread.
+    """Puts inputs of the current key into state. Only for Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        hooks: Who is told of an input that waits.
+        hooks: The hooks of key services.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
@@ -456,7 +460,7 @@ class InputQueueWriter:
         self._hooks = hooks
 
     def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """The bytes of an input.
+        """Return the bytes of an input.
 
         Raises:
             InputRefused: State cannot hold it.
@@ -467,9 +471,9 @@ class InputQueueWriter:
             raise InputRefused(error) from error
 
     def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """The bytes of the input of a run that may have a journal; None if state cannot hold it.
+        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
 
-        The journal has the input's digest, so that it is taken before an action changes the input in place.
+        The journal has the input's digest, which must be taken before an action changes the input in place.
         """
         try:
             return self.packed(record, timestamp)

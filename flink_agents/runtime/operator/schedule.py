@@ -1,4 +1,4 @@
-"""When Flink's thread looks at the actors of keys: the interface of both schedules.
+"""The interface of both schedules, which decide when Flink's task thread checks the actors of keys.
 
 ``operator.heartbeat`` has one timer for all keys, ``operator.key_timers`` one for each key.
 """
@@ -13,16 +13,16 @@ from flink_agents.runtime.state.keyed_state import Timers
 
 
 class Schedule(ABC):
-    """Sees that what actors finish is committed. Only Flink's thread uses it, and the key is current."""
+    """Has finished runs of actors committed. Only for Flink's task thread; the key is current."""
 
     @property
     def is_behind(self) -> bool:
-        """Return True if runs have ended that this thread is to look at by its next timer."""
+        """True if runs have ended that the next timer will commit."""
         return False
 
     @property
     def rests(self) -> bool:
-        """Return True if the end of the input, once it is there, waits for nothing. Any thread may ask."""
+        """True if the end of the input has nothing to wait for. For any thread."""
         return True
 
     @abstractmethod
@@ -31,24 +31,24 @@ class Schedule(ABC):
 
     @abstractmethod
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
-        """Commit what has finished, as a timer of the current key tells, and see that it goes on."""
+        """Commit the finished runs when a timer of the current key fires, and hand out more inputs."""
 
     @abstractmethod
     def made(self, actor: KeyActor, timers: Timers) -> None:
-        """Look in time at a new actor."""
+        """Schedule the first check of a new actor."""
 
     @abstractmethod
     def fed(self, actor: KeyActor, timers: Timers) -> None:
-        """Look in time at an actor that has one more input."""
+        """Schedule the next check of an actor that has one more input."""
 
     @abstractmethod
     def released(self, actor: KeyActor, timers: Timers) -> None:
-        """Look no more at an actor of whose key nothing waits."""
+        """Stop to check an actor whose key has no waiting inputs."""
 
     @abstractmethod
     def see_the_end(self, timers: Timers) -> None:
-        """Have a timer fire at the end of a bounded input, for the sake of the current key."""
+        """Register a timer at the end of a bounded input for the current key."""
 
     @abstractmethod
     def ignore_the_end(self, timers: Timers) -> None:
-        """Have none fire for the sake of the current key, of which nothing waits any more."""
+        """Delete that timer, because nothing of the current key waits any longer."""

@@ -27,14 +27,14 @@ patch(
 )
 patch(
     "commit-last-first",
-    "commit:RunCommitter.harvest",
+    "commit:RunCommitter.commit_finished",
     "actor.finished.popleft()",
     "actor.finished.pop()",
     "Finished runs of a key are committed in the reverse order.",
 )
 patch(
     "commit-head-unwritten",
-    "commit:RunCommitter.harvest",
+    "commit:RunCommitter.commit_finished",
     "self._head(head, timers)",
     "pass",
     "A commit does not write the head.",
@@ -83,7 +83,7 @@ patch(
 )
 patch(
     "commit-stays-forked",
-    "commit:RunCommitter.harvest",
+    "commit:RunCommitter.commit_finished",
     "head.origins = ()",
     "pass",
     "A fork keeps asking its origin after it has taken its records over.",

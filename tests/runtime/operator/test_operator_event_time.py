@@ -17,9 +17,9 @@ from flink_agents.runtime.operator.low_watermark import (
     FIRST_MS,
     HELD_MS,
     LAST_MS,
+    LATE_OUTPUTS,
     NO_TIMESTAMP,
     PROGRESS_MS,
-    STRAGGLERS,
 )
 from flink_agents.testing import OperatorHarness
 
@@ -88,7 +88,7 @@ def test_each_output_has_the_timestamp_of_its_own_input(hold_harness: MakeHarnes
     harness.push(("a", "none"))
     harness.run_until_idle()
     assert left(harness)[5:] == [("late", 500), ("none", None)]
-    assert harness.run_metrics[STRAGGLERS] == 0
+    assert harness.run_metrics[LATE_OUTPUTS] == 0
 
 
 @pytest.mark.executes_once

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
-from flink_agents.runtime.operator.low_watermark import HELD_MS, NO_TIMESTAMP, STRAGGLERS
+from flink_agents.runtime.operator.low_watermark import HELD_MS, LATE_OUTPUTS, NO_TIMESTAMP
 from flink_agents.testing import OperatorHarness
 from tests.suite.factors import factors
 
@@ -156,4 +156,4 @@ def test_no_output_is_late(seed: int, heartbeat: bool, agent_harness: MakeHarnes
     world.push()
     harness.end_input()
     world.check()
-    assert harness.run_metrics[STRAGGLERS] == 0
+    assert harness.run_metrics[LATE_OUTPUTS] == 0

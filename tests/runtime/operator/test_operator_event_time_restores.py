@@ -10,7 +10,7 @@ import pytest
 from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
 
 from flink_agents.runtime.operator.assembly import OperatorHost
-from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, SETTLING_MS, STRAGGLERS
+from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP, SETTLING_MS
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -83,7 +83,7 @@ def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHa
     CLOSED.clear()
     harness.run_until_idle()
     assert left(harness) == [("one", 0), ("two", 1), ("three", 2), ("last", 3), ("new", 4)]
-    assert harness.run_metrics[STRAGGLERS] == 0
+    assert harness.run_metrics[LATE_OUTPUTS] == 0
 
 
 @pytest.mark.parametrize("inline", [True, False])

@@ -12,7 +12,7 @@ from hold_tools import CLOSED, HOLD, left, look
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, action
 from flink_agents.api.events.event_time import LATE_TAG, LateOutputs
-from flink_agents.runtime.operator.low_watermark import HELD_MS, NO_TIMESTAMP, PROGRESS_MS, STRAGGLERS
+from flink_agents.runtime.operator.low_watermark import HELD_MS, LATE_OUTPUTS, NO_TIMESTAMP, PROGRESS_MS
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -42,10 +42,10 @@ def test_stragglers_follow_the_policy(
     # Only the main output is concerned.
     assert [record for _, record in harness.side_output("seen")] == ["slow", "behind", "after"]
     assert harness.memory("a") == {"count": 3}
-    assert harness.run_metrics[STRAGGLERS] == 2
+    assert harness.run_metrics[LATE_OUTPUTS] == 2
     (warning,) = [one for one in caplog.records if one.name == "flink_agents.event_time"]
     text = warning.getMessage()
-    assert text.startswith("key 'a': a run with event time 10 came to its end behind the low watermark")
+    assert text.startswith("key 'a': a run with event time 10 ended after the output watermark had passed it")
     assert "waits for 1 s" in text and f"late={late.value!r}" in text and "Raise max_hold" in text
 
 
@@ -84,7 +84,7 @@ def test_after_a_straggler_a_key_holds_again(hold_harness: MakeHarness) -> None:
     CLOSED.clear()
     harness.run_until_idle()
     assert left(harness) == [("slower", 5)]
-    assert harness.run_metrics[STRAGGLERS] == 1
+    assert harness.run_metrics[LATE_OUTPUTS] == 1
 
 
 @pytest.mark.executes_once
@@ -105,7 +105,7 @@ def test_what_another_run_keeps_in_time_is_no_straggler(hold_harness: MakeHarnes
     while len(harness.outputs) < 3:
         harness.advance_time(1)
     assert left(harness) == [(1, 20), (2, 20), ("behind", 20)]
-    assert harness.run_metrics[STRAGGLERS] == 1
+    assert harness.run_metrics[LATE_OUTPUTS] == 1
 
 
 class Durable(Agent):

@@ -1,11 +1,10 @@
 """Interleaved runs in keyed state.
 
-A suspended run is *interleaved* if the agent lets other inputs of its key run meanwhile. Its entry has its
-input, and the head of the key lists it. A timer or a signal *wakes* it: a wake-up goes to ``pending``, and
-takes its turn as an input does. Each run has at most one wake-up until it is suspended again or committed.
-
-The bytes of a wake-up follow from the number of the run and of its part alone, so a replay finds what was
-recorded behind it.
+A suspended run is *interleaved* if the agent lets other inputs of its key run meanwhile. Its entry contains
+its input, and the head of the key lists it. A timer or a signal *wakes* it: a wake-up is added to
+``pending``, and has its turn like an input. Each run has at most one wake-up until it is suspended again or
+committed. The bytes of a wake-up depend only on the number of the run and of its part, so a replay finds the
+records after it.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _WAKE_UP = "wake-up"
 
 
 class InterleavedRuns:
-    """Keeps the interleaved runs of the current key. Only for Flink's thread.
+    """Stores the interleaved runs of the current key.
 
-    Whoever calls it writes the head.
+    Only for Flink's task thread. The caller writes the head.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
-        low: The low watermark; None where outputs need no timestamps.
+        clock: Returns the wall-clock time in milliseconds.
+        low: The low watermark; None if outputs need no timestamps.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class InterleavedRuns:
         self._clock = clock
         self._low = low
         self._most: int = shared.config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
-        # Keys with such runs, of which it is known what earlier attempts did with them.
+        # Keys with such runs whose records of earlier attempts were read.
         self._searched: set[str] = set()
 
     # -- runs -------------------------------------------------------------------------
 
     def keep(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:
-        """Keep what is left of an interleaved run."""
-        # Those of an earlier attempt were looked at when the key got its actor.
+        """Store an interleaved run."""
+        # Records of earlier attempts were read when the key got its actor.
         self._searched.add(key_text)
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
@@ -66,7 +65,7 @@ class InterleavedRuns:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
 
     def end(self, head: Head, key_text: str, number: int) -> None:
-        """Remove what was left of the run that wake-up ``number`` let go on: it is committed now."""
+        """Remove the stored form of the run that wake-up ``number`` resumed, because it is committed now."""
         left: list[ReleasedRun] = []
         for one in head.released:
             if one.woken == number:
@@ -78,11 +77,11 @@ class InterleavedRuns:
             self._searched.discard(key_text)
 
     def is_full(self, head: Head) -> bool:
-        """Whether so many runs are interleaved that inputs wait, as behind a suspended run."""
+        """Return True if the number of interleaved runs is at its limit, so that inputs must wait."""
         return len(head.released) >= self._most
 
     def has_turn(self, head: Head) -> bool:
-        """Whether anything of a key may run now: an input, or a wake-up."""
+        """Return True if anything of a key may run now: an input, or a wake-up."""
         return head.has_pending and (not self.is_full(head) or bool(self.woken(head)))
 
     def woken(self, head: Head) -> Sequence[int]:
@@ -92,7 +91,7 @@ class InterleavedRuns:
     # -- wake-ups ---------------------------------------------------------------------
 
     def wake(self, head: Head, key_text: str, wanted: Callable[[ReleasedRun], bool]) -> bool:
-        """Wake runs of the current key; returns whether there is a new wake-up."""
+        """Wake runs of the current key; returns True if there is a new wake-up."""
         released, some = list(head.released), False
         for place, one in enumerate(released):
             if one.woken is not None or not wanted(one):
@@ -109,21 +108,21 @@ class InterleavedRuns:
         return some
 
     def wake_due(self, head: Head, key_text: str) -> bool:
-        """Wake the runs whose time has come; returns whether there are any."""
+        """Wake the runs whose time has come; returns True if there are any."""
         if not head.released:
             return False
         now = self._clock()
         return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)
 
     def wake_searched(self, head: Head, key_text: str, may_have: Callable[[], bool]) -> bool:
-        """Wake all runs, once for each key of which the store may have what earlier attempts recorded."""
+        """Wake all runs, once for each key whose records of earlier attempts may be in the store."""
         if not head.released or key_text in self._searched or not may_have():
             return False
         self._searched.add(key_text)
         return self.wake(head, key_text, lambda one: True)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
-        """Have somebody look again where a timer came before its time, by this clock."""
+        """Register another timer if this one fired too early, by this clock."""
         now = self._clock()
         if any(one.woken is None and one.due is not None and now < one.due <= fired for one in head.released):
             timers.register_processing_time_timer(max(now, fired) + 1)
@@ -139,12 +138,12 @@ class InterleavedRuns:
         return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
 
     def suspension(self, run: ReleasedRun) -> Suspension:
-        """The entry of a run."""
+        """Return the stored form of a run."""
         packed = self._state.pending.suspended(run.number)
         assert packed is not None
         return Suspension.unpack(packed)
 
 
 def wake_up(codec: ValueCodec, run: ReleasedRun) -> bytes:
-    """The bytes of a wake-up. An input is a list of two, so it never looks the same."""
+    """Return the bytes of a wake-up. An input is a list of two, so it never looks the same."""
     return codec.encode([_WAKE_UP, run.seq, run.part])

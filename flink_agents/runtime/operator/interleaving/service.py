@@ -1,4 +1,4 @@
-"""Interleaved runs as a key service: when one is woken, and what is left of it in state."""
+"""Interleaved runs as a key service: decides when a run is woken, and stores it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InterleavingService(KeyService):
         self._release = Interleaving(shared)
 
     def attach(self, operator: AgentProcessor) -> None:
-        """Learn which operator the service belongs to."""
+        """Store the operator, and register with it."""
         super().attach(operator)
         operator.feeder.wake_ups = self._runs
         self._suspension.released = self
@@ -57,7 +57,7 @@ class InterleavingService(KeyService):
     # -- keys without actors ----------------------------------------------------------
 
     def blocks(self, head: Head) -> bool:
-        """Return True if so many runs of a key are interleaved that its inputs wait for one of them."""
+        """Return True if the inputs of a key wait, because it has the most interleaved runs."""
         return bool(head.released) and self._runs.is_full(head) and not self._runs.has_turn(head)
 
     def rests(self, head: Head, key_text: str) -> bool:
@@ -118,7 +118,7 @@ class InterleavingService(KeyService):
     # -- commits ----------------------------------------------------------------------
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
-        """Put into state what is left of an interleaved run, or remove what was left of one that finished."""
+        """Store an interleaved run that was suspended, or remove the stored form of one that finished."""
         head, key_text, suspension = actor.head, actor.key_text, ended.suspension
         if suspension is None:
             if head.released and ended.number is not None:
@@ -136,7 +136,7 @@ class InterleavingService(KeyService):
         self._runs.wake_due(head, key_text)
 
     def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
-        """Say if the key of an actor whose last run was interleaved has something to run."""
+        """Set if the key of an actor whose last run was interleaved has something to run."""
         head = actor.head
         if self._suspension.input_over and head.released:
             self.wake_unread(head, actor.key_text)
@@ -155,7 +155,7 @@ class InterleavingService(KeyService):
             return False
         # They came while the run was about to be suspended.
         now, ready = self._clock(), False
-        # A signal that a recorded run has taken does not let it go on.
+        # A signal that a recorded run has taken does not resume this run.
         free = box.mail if run.waits is None else run.waits.mail.free(box.mail)
         free = [one for one in free if one.until > now and is_for(one, key_text, suspension)]
         for place, mail in enumerate(box.mail):

@@ -1,4 +1,4 @@
-"""Tells which signals interleaved runs take, and reserves them.
+"""Decides which signals interleaved runs take, and reserves them.
 
 A reserved signal has the number of its run, and no other run of the key takes it.
 """
@@ -17,7 +17,7 @@ from flink_agents.runtime.state.suspended import Suspension, run_of
 
 
 class InterleavedSignals:
-    """Gives signals to the interleaved runs of the current key. Only for Flink's thread.
+    """Gives signals to the interleaved runs of the current key. Only for Flink's task thread.
 
     Args:
         runs: The runs.
@@ -42,7 +42,7 @@ class InterleavedSignals:
         seq = None if mail.wait is None else run_of(mail.wait, key_text)
         for one in head.released:
             wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
-            # A run that goes on takes the signal itself, if it still wants one.
+            # A run that has resumed takes the signal itself, if it still waits for one.
             if not wanted or (one.woken is not None and one.seq in going_on):
                 continue
             suspension = self._runs.suspension(one)
@@ -54,7 +54,7 @@ class InterleavedSignals:
         return mail
 
     def unreserve(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
-        """Let other runs take the signals that a run waits for no more; see ``SignalTakers``."""
+        """Let other runs take the signals that a run no longer waits for; see ``SignalTakers``."""
         names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
         for place, mail in enumerate(box.mail):
             if mail.run == run.sequence_number and mail.name not in names:
@@ -62,7 +62,7 @@ class InterleavedSignals:
                 box.mail[place] = self.give(free, run.key_text, head, box.mail, ())
 
     def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
-        """Return True if a wait of an interleaved run has ended; None if run ``seq`` is none."""
+        """Return True if a wait of an interleaved run has ended; None if run ``seq`` is not interleaved."""
         found = next((one for one in head.released if one.seq == seq), None)
         if found is None:
             return None
@@ -76,7 +76,7 @@ class InterleavedSignals:
         head: Head,
         going_on: Collection[int],
     ) -> int:
-        """Return how many waits for a name are open that no signal is for; see ``SignalTakers``."""
+        """Return the number of open waits for a name without a signal; see ``SignalTakers``."""
         # Reading an entry takes long; only these may have waits with signals.
         concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
         found = 0

@@ -1,8 +1,8 @@
-"""Takes requests about the current key: answers what there is of it, ends a run of it, erases it.
+"""Handles requests about the current key: inspects it, ends a run of it, or erases it.
 
-A run that is to be ended is *marked* in the head of its key. The loop gives a marked run up where it is, and
-its commit, which writes the dead letter, removes the mark: both in one update of the key. So a crash leaves a
-mark whose run is given up when it is executed again, or a run that has ended.
+To end a run, it is *marked* in the head of its key. The loop cancels a marked run. Its commit writes the dead
+letter and removes the mark, both in one update of the key. So after a crash there is either a mark, and the
+run is cancelled when it executes again, or a run that has ended.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from flink_agents.trace.records import run_id_of
 
 
 class RequestAnswers:
-    """Takes requests. Only for Flink's thread.
+    """Handles requests. Only for Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        now: The wall-clock time in milliseconds.
+        now: Returns the wall-clock time in milliseconds.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, now: Callable[[], int]) -> None:
@@ -45,7 +45,7 @@ class RequestAnswers:
         self._replies = Replies(shared)
 
     def take(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
-        """Take a request; returns the sequence number of a run that it marks, if it does.
+        """Handle a request; returns the sequence number of a run that it marks, or None.
 
         Args:
             signal: The request.
@@ -67,7 +67,7 @@ class RequestAnswers:
         return None
 
     def ended(self, run: Run, head: Head) -> None:
-        """Remove the mark of a run that is committed, and say how it ended. The caller writes the head."""
+        """Remove the mark of a run that is committed, and reply how it ended. The caller writes the head."""
         seq, given_up = run.sequence_number, run.state.ended_by is not None
         mark = head.ends.get(seq)
         if mark is None:
@@ -96,7 +96,7 @@ class RequestAnswers:
         return seq
 
     def _unfinished(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, int]:
-        """Return the sequence numbers of the runs of a key that have begun and not ended, by their ids."""
+        """Return the sequence numbers of the runs of a key that have started and not ended, by their ids."""
         found: dict[str, int] = {}
 
         def add(seq: int, identity: str | None = None) -> None:

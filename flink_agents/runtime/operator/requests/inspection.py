@@ -1,4 +1,4 @@
-"""Says what there is of a key: its runs, what ends their waits, and what waits behind them."""
+"""Describes the content of a key: its runs, their waits, and the inputs that wait."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from flink_agents.runtime.state.suspended import StoredWait, Suspension
 from flink_agents.trace.records import run_id_of
 
 MOST = 40
-"""How many entries of each kind are named."""
+"""The most entries of each kind that are listed."""
 
 
 class Inspection:
-    """Says what state and loop have of the current key. Only for Flink's thread.
+    """Describes the state of the current key and its work on the loop. Only for Flink's task thread.
 
     Args:
         state: Keyed state.
-        now: The wall-clock time in milliseconds.
+        now: Returns the wall-clock time in milliseconds.
     """
 
     def __init__(self, state: KeyedState, now: Callable[[], int]) -> None:
@@ -33,7 +33,7 @@ class Inspection:
         self._now = now
 
     def of(self, key_text: str, head: Head, actor: KeyActor | None) -> dict[str, Any]:
-        """Return what there is of a key that has a head."""
+        """Return the description of a key that has a head."""
         found: dict[str, Any] = {
             "known": True,
             "sequence": head.next_seq,
@@ -59,7 +59,7 @@ class Inspection:
         return found
 
     def suspension(self, number: int) -> Suspension | None:
-        """Return what state has of a suspended run."""
+        """Return the stored form of a suspended run."""
         packed = self._state.pending.suspended(number)
         return None if packed is None else Suspension.unpack(packed)
 
@@ -73,11 +73,11 @@ class Inspection:
 
     def _suspended(self, key_text: str, head: Head, number: int, seq: int) -> dict[str, Any]:
         left = self.suspension(number)
-        said: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
+        shown: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
         if left is not None:
-            said["run"] = run_id_of(left.identity or head.journal_id, key_text, seq)
-            said |= {"begun": left.started_at, "waits": _waits(key_text, seq, left.waits)}
-        return said
+            shown["run"] = run_id_of(left.identity or head.journal_id, key_text, seq)
+            shown |= {"begun": left.started_at, "waits": _waits(key_text, seq, left.waits)}
+        return shown
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
 
 
 def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
-    """Return what the loop does for a key."""
+    """Return the work of the loop for a key."""
     found: dict[str, Any] = {"chosen": len(actor.queue), "ended": len(actor.finished)}
     if actor.order is not None:
         unread = isinstance(actor.order, ReplayStatus)

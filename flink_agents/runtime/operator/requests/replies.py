@@ -1,4 +1,4 @@
-"""Answers requests about keys: with a line in the log, and by telling observers."""
+"""Sends replies to requests about keys: as a line in the log, and to observers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _log = bounded_logger("flink_agents.requests")
 
 
 class Replies:
-    """Answers requests.
+    """Sends replies.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
 
     def reply(self, request: str | None, what: str, key_text: str, outcome: str, **more: Any) -> None:
-        """Answer a request.
+        """Reply to a request.
 
         Args:
             request: Its id.
             what: The name of the request.
             key_text: The key.
-            outcome: What became of it.
-            **more: What else there is to say: values of JSON.
+            outcome: The outcome.
+            **more: Further fields: values of JSON.
         """
         answer = {
             "request": request,
@@ -43,5 +43,5 @@ class Replies:
             **more,
         }
         _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
-        if (tell := self._shared.observers.request_answered) is not None:
-            tell(key_text, answer)
+        if (notify := self._shared.observers.request_answered) is not None:
+            notify(key_text, answer)

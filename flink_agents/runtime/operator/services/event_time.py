@@ -1,4 +1,4 @@
-"""The low watermark as a key service: outputs have timestamps, and no watermark overtakes them."""
+"""The low watermark as a key service: outputs have timestamps, and no watermark passes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flink_agents.runtime.state.pending import read_input
 
 
 class EventTimeService(KeyService):
-    """Tells the low watermark which inputs wait, and lets outputs leave as it says.
+    """Reports inputs that wait to the low watermark, and sets the timestamps of outputs.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
         low: The low watermark.
     """
@@ -43,7 +43,7 @@ class EventTimeService(KeyService):
         self._low.begin(timers)
 
     def found(self, head: Head | None, key_text: str) -> None:
-        """Learn of the inputs and wake-ups of the current key, after a restore."""
+        """Report the inputs and wake-ups of the current key, after a restore."""
         if head is None:
             self._low.found(key_text, ())
             return
@@ -54,7 +54,7 @@ class EventTimeService(KeyService):
         self._low.found(key_text, times)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Raise the low watermark as far as it goes."""
+        """Raise the low watermark as far as possible."""
         if at < START:
             self._low.look(at, timers, self.operator.is_held_back)
 

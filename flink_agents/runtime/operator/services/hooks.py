@@ -1,4 +1,4 @@
-"""The places at which the operator calls its key services, each found out once.
+"""The hooks at which the operator calls its key services, each resolved once.
 
 A hook is a tuple of bound methods, in the order of the services. It is empty if no service implements it, so
 a feature that an agent does not use costs nothing.
@@ -49,7 +49,7 @@ HOOKS = (
 
 
 class Hooked(Protocol):
-    """A service, as this module sees it."""
+    """The part of a service that this module uses."""
 
     receives: type | None
     asleep: frozenset[str]
@@ -57,10 +57,10 @@ class Hooked(Protocol):
 
 
 class Hooks:
-    """The hooks of one operator. Only Flink's thread uses it.
+    """The hooks of one operator. Only for Flink's task thread.
 
     Attributes:
-        receivers: Takes records that are not inputs, by their type.
+        receivers: Methods for records that are not inputs, by their type.
         services: The services, in the order in which they are called.
     """
 
@@ -108,7 +108,7 @@ class Hooks:
         self.resolve((), object)
 
     def resolve(self, services: Iterable[Hooked], base: type) -> None:
-        """Find out which service implements which hook.
+        """Find the services that implement each hook.
 
         Args:
             services: The services, in the order in which they are called.
@@ -120,7 +120,7 @@ class Hooks:
             setattr(self, name, tuple(getattr(one, name) for one in self.services if self._has(one, name)))
 
     def wake(self, service: Hooked) -> None:
-        """Call all hooks of a service from now on, also those that it had left asleep."""
+        """Call all hooks of a service from now on, also those that were asleep."""
         service.asleep = frozenset()
         self.resolve(self.services, self._base)
 

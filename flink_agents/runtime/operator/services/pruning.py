@@ -1,4 +1,4 @@
-"""Marks of keys whose records are to be pruned, as a key service."""
+"""Marks of keys whose records must be pruned, as a key service."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class PruningService(KeyService):
         return True
 
     def committed(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
-        """Mark the current key if runs of it were committed that have records."""
+        """Mark the current key if runs with records were committed."""
         self._unpruned.touch(key_text)
         if runs:
             self._unpruned.committed(head, key_text, marker)
 
     def beat(self) -> None:
-        """Remove marks of keys of which all that was committed is pruned."""
+        """Remove the marks of keys whose committed runs are all pruned."""
         self._unpruned.clear()
 
     def look(self, timers: Timers) -> None:
-        """Have the pruner know of some of the restored keys."""
+        """Report some of the restored keys to the pruner."""
         self._unpruned.look()
 
     def is_looking(self) -> bool:
-        """Return True if some of the restored keys were not looked at yet."""
+        """Return True if some of the restored keys were not reported yet."""
         return self._unpruned.is_looking

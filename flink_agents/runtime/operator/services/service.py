@@ -17,12 +17,12 @@ from flink_agents.runtime.state.keyed_state import Head, Keys, Timers
 
 
 class KeyService:
-    """A feature that attaches to the operator. Only Flink's thread calls it, and the key is current.
+    """A feature that attaches to the operator. Only Flink's task thread calls it, and the key is current.
 
     A service overrides the hooks that it needs. The operator never calls a hook that no service overrides.
 
     Attributes:
-        receives: Type of the records that :meth:`receive` takes in place of inputs; None if there are none.
+        receives: Type of the records that :meth:`receive` handles instead of inputs; None if there are none.
         asleep: Names of hooks that are not called until :meth:`Hooks.wake` is.
     """
 
@@ -31,17 +31,17 @@ class KeyService:
     operator: AgentProcessor
 
     def attach(self, operator: AgentProcessor) -> None:
-        """Learn which operator the service belongs to."""
+        """Store the operator that the service belongs to."""
         self.operator = operator
 
     # -- the operator opens -----------------------------------------------------------
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
-        """Find what state has for this service; any key may be current.
+        """Find the data of this service in restored state. May change Flink's current key.
 
         Args:
             keys: The keys of the subtask.
-            waiting: Those that have inputs in state.
+            waiting: The keys with inputs in state.
             timers: Timers; None if there is no restored state.
 
         Returns:
@@ -50,21 +50,21 @@ class KeyService:
         raise NotImplementedError
 
     def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
-        """Return the restored keys that :meth:`check` has to see."""
+        """Return the restored keys for which :meth:`check` must be called."""
         raise NotImplementedError
 
     def check(self, head: Head, key_text: str) -> None:
-        """Check whether the present code can continue what a restored key has."""
+        """Check if the present code can continue the work of a restored key."""
         raise NotImplementedError
 
     # -- inputs -----------------------------------------------------------------------
 
     def receive(self, key_text: str, record: Any, timers: Timers) -> Emission:
-        """Take a record of the type :attr:`receives`, which is not an input."""
+        """Handle a record of the type :attr:`receives`, which is not an input."""
         return NOTHING
 
     def arriving(self, timestamp: int | None, timers: Timers) -> None:
-        """See an input before it is taken. An error rejects it, and fails the job."""
+        """Inspect an input before it is handled. An error rejects it, and fails the job."""
         raise NotImplementedError
 
     def blocks(self, head: Head) -> bool:
@@ -72,11 +72,11 @@ class KeyService:
         raise NotImplementedError
 
     def blocked(self, key_text: str) -> None:
-        """Learn that inputs of a key stay in state, maybe for days."""
+        """Note that inputs of a key stay in state, maybe for days."""
         raise NotImplementedError
 
     def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Learn that an input was queued in state."""
+        """Note that an input was queued in state."""
         raise NotImplementedError
 
     def rests(self, head: Head, key_text: str) -> bool:
@@ -84,7 +84,7 @@ class KeyService:
         raise NotImplementedError
 
     def found(self, head: Head | None, key_text: str) -> None:
-        """Learn that the inputs of a restored key are known; ``head`` is None if none of them waits now."""
+        """Note that the inputs of a restored key are known; ``head`` is None if none of them waits now."""
         raise NotImplementedError
 
     # -- actors -----------------------------------------------------------------------
@@ -95,12 +95,12 @@ class KeyService:
         Args:
             head: The head.
             key_text: The key.
-            pending: Whether inputs of the key wait in state.
+            pending: True if inputs of the key wait in state.
         """
         raise NotImplementedError
 
     def overtaken(self, head: Head, key_text: str) -> None:
-        """See a key that is about to get an actor, and of which recorded runs wait for their inputs."""
+        """Handle a key that is about to get an actor, and whose skipped runs still wait for their inputs."""
         raise NotImplementedError
 
     def acting(self, actor: KeyActor) -> None:
@@ -108,11 +108,11 @@ class KeyService:
         raise NotImplementedError
 
     def resuming(self, actor: KeyActor) -> None:
-        """Give the first runs to an actor whose inputs were in state."""
+        """Put the first runs into the queue of an actor whose inputs were in state."""
         raise NotImplementedError
 
     def idle(self, actor: KeyActor) -> None:
-        """Learn that an actor was released."""
+        """Note that an actor was released."""
         raise NotImplementedError
 
     def keeps_end(self, head: Head) -> bool:
@@ -122,15 +122,15 @@ class KeyService:
     # -- timers -----------------------------------------------------------------------
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Do what is due for the current key; the timer may be there for something else."""
+        """Do the due work of the current key. The timer may belong to another service."""
         raise NotImplementedError
 
     def beat(self) -> None:
-        """Do what can be done for any key, each time the timer for all keys fires."""
+        """Do work for any key, each time the timer for all keys fires."""
         raise NotImplementedError
 
     def look(self, timers: Timers) -> None:
-        """Do more of what :meth:`is_looking` or :meth:`awaits_keys` tells of."""
+        """Continue the work that :meth:`is_looking` or :meth:`awaits_keys` reports."""
         raise NotImplementedError
 
     def is_looking(self) -> bool:
@@ -138,31 +138,31 @@ class KeyService:
         raise NotImplementedError
 
     def looked(self, key_text: str, key: Any, head: Head) -> None:
-        """Learn that a key was committed by the timer for all keys."""
+        """Note that a key was committed by the timer for all keys."""
         raise NotImplementedError
 
     # -- commits ----------------------------------------------------------------------
 
     def sent(self, run: Run, head: Head, timers: Timers) -> None:
-        """Take from the side outputs of a run what does not leave; the head is written later."""
+        """Remove the values that do not leave from the side outputs of a run; the head is written later."""
         raise NotImplementedError
 
     def leaving(self, ended: EndedRun, out: Emission) -> None:
-        """See, or change, the outputs of a run that are about to be emitted."""
+        """Inspect, or change, the outputs of a run that are about to be emitted."""
         raise NotImplementedError
 
     def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
-        """Learn that a run ended which overtook recorded ones, or was overtaken.
+        """Note that a run ended before others that were recorded earlier, or was skipped itself before.
 
         Args:
             actor: The actor of its key.
             seq: Its sequence number.
-            overtakes: The runs that it was the first to overtake.
+            overtakes: The runs that are skipped from this run on.
         """
         raise NotImplementedError
 
     def ending(self, run: Run, actor: KeyActor) -> None:
-        """Learn that a run is committed of a key with runs that the user wants to end."""
+        """Note the commit of a run whose key has runs that a user wants to end."""
         raise NotImplementedError
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
@@ -174,13 +174,13 @@ class KeyService:
         raise NotImplementedError
 
     def committed(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
-        """Learn that the head was written.
+        """Note that the head was written.
 
         Args:
             head: The head.
             key_text: The key.
-            runs: How many runs with records were committed since the last time.
-            marker: Where their records begin; None if that is not known.
+            runs: The number of runs with records that were committed since the last time.
+            marker: The position before their records; None if it is unknown.
         """
         raise NotImplementedError
 
@@ -191,23 +191,26 @@ class KeyService:
     # -- the end of a bounded input ---------------------------------------------------
 
     def input_ended(self) -> bool:
-        """Learn that the input ended; return True if keys with work in state have to be found."""
+        """Note that the input ended; return True if keys with work in state have to be found."""
         raise NotImplementedError
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
-        """Start what waits for the end of the input; ``first`` is True at the first of the two timers."""
+        """Start work that waits for the end of the input; ``first`` is True at the first of two timers."""
         raise NotImplementedError
 
     def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Start what waits of the current key. Return True if the end of the input waits for this key."""
+        """Start the waiting work of the current key.
+
+        Return True if the end of the input waits for this key.
+        """
         raise NotImplementedError
 
     def awaits_keys(self) -> bool:
-        """Return True if the end of the input waits for something of a key without an actor."""
+        """Return True if the end of the input waits for a key without an actor."""
         raise NotImplementedError
 
     def awaits_key(self, key_text: str) -> bool:
-        """Return True if it waits for something of the current key."""
+        """Return True if the end of the input waits for the current key."""
         raise NotImplementedError
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:

@@ -1,9 +1,9 @@
-"""Delayed events in state: what Flink's thread has to do with them.
+"""Delayed events in state: the work of Flink's task thread.
 
-The commit of a run, or its suspension, puts what it sent with a delay into state, in the same update of the
-key. A timer of the key fires when the first event is due. Then the bytes of what is due become inputs of the
-key that wait, again in one update: behind those that wait already, and with the bytes that they had, so that
-a run which was recorded is found again by the digest of its input.
+When a run is committed or suspended, the events that it sent with a delay are put into state, in the same
+update of the key. A timer of the key fires when the first event is due. Then the bytes of the due events
+become inputs of the key that wait, again in one update: after those that wait already, and with unchanged
+bytes, so that the digest of an input finds its recorded run.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timer
 from flink_agents.runtime.state.pending import read_input
 
 MOST_AT_ONCE = 100
-"""How many events of a key come in by one timer, so that other keys and checkpoints have their turn."""
+"""The most events of a key that one timer delivers, so that other keys and checkpoints have their turn."""
 
 LEFT_MS = 60_000
-"""How far ahead the timer of events is that stay in state at the end of the input."""
+"""The delay of the timer of events that stay in state at the end of the input."""
 
 LEFT = "delayed_events_left"
 
@@ -38,7 +38,7 @@ _log = bounded_logger("flink_agents.delayed")
 
 
 class AwaitedKeys:
-    """The keys for whose delayed events the end of a bounded input waits, in the order of their time."""
+    """The keys whose delayed events the end of a bounded input waits for, in the order of their time."""
 
     def __init__(self) -> None:
         self._keys: dict[str, tuple[int, Any]] = {}
@@ -48,7 +48,7 @@ class AwaitedKeys:
         return bool(self._keys)
 
     def note(self, key_text: str, key: Any, due: int | None) -> None:
-        """Note when the first event of a key is due; None where it has none."""
+        """Note the time of the first event of a key; None if it has none."""
         if due is None:
             self._keys.pop(key_text, None)
         elif self._keys.get(key_text, (None,))[0] != due:
@@ -56,7 +56,7 @@ class AwaitedKeys:
             heapq.heappush(self._heap, (due, key_text))
 
     def take(self, now: int) -> Any:
-        """A key of which an event is due, and which is waited for no longer; None where there is none."""
+        """Remove and return a key with a due event; None if there is none."""
         while self._heap and self._heap[0][0] <= now:
             due, key_text = heapq.heappop(self._heap)
             if self._keys.get(key_text, (None,))[0] == due:
@@ -65,15 +65,15 @@ class AwaitedKeys:
 
 
 class Delays(KeyService):
-    """Keeps delayed events of the current key in state, and lets them come in. Only for Flink's thread.
+    """Stores delayed events of the current key, and delivers them. Only for Flink's task thread.
 
-    It sleeps until a run sends the first delayed event, or state has one, if it can find those.
+    It is asleep until a run sends the first delayed event, or until it finds one in restored state.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
-        low: The low watermark; None where outputs need no timestamps.
+        clock: Returns the wall-clock time in milliseconds.
+        low: The low watermark; None if outputs need no timestamps.
         keys: The keys of the subtask, if one timer serves all of them; else None.
     """
 
@@ -90,12 +90,12 @@ class Delays(KeyService):
         self._clock = clock
         self._low = low
         self._keys = keys
-        # Whether all events come in at the end of a bounded input, whether they are due or not.
+        # True if all events are delivered at the end of a bounded input, whether they are due or not.
         self._skips = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP
-        # Whether what is sent with a delay stays in state: the input has ended, and nobody waits for it.
+        # True if new delayed events stay in state: the input has ended, and nothing waits for them.
         self._leaves = False
         self._awaited: AwaitedKeys | None = None
-        # Keys whose delayed events have come in since the input has ended.
+        # Keys whose delayed events were delivered since the input has ended.
         self._skipped: set[str] = set()
         if keys is not None:
             self.asleep = frozenset({"fired", "looked", "end_keys", "awaits_keys", "look"})
@@ -110,7 +110,10 @@ class Delays(KeyService):
         return True
 
     def sent(self, run: Run, head: Head, timers: Timers) -> None:
-        """Move what a run sent with a delay from its side outputs into state. The caller writes the head."""
+        """Move the events that a run sent with a delay from its side outputs into state.
+
+        The caller writes the head.
+        """
         sent = [cast("list[Any]", value) for tag, value in run.side_outputs if tag == DELAYED_TAG]
         if not sent:
             return
@@ -130,13 +133,13 @@ class Delays(KeyService):
             self.operator.schedule.see_the_end(timers)
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Let delayed events of the current key begin their runs, if they are due."""
+        """Start runs for delayed events of the current key, if they are due."""
         head = self.operator.head_of(key_text)
         if head is None or head.delayed_due is None or at >= START:
             return
         waits = self.operator.waits
         if self._leaves:
-            # It stays in state, also for a job that starts from a checkpoint of this time.
+            # The event stays in state. The timer is for a job that starts from a checkpoint of this time.
             timers.register_processing_time_timer(max(self._clock(), at) + LEFT_MS)
         elif not self._is_due(head):
             if head.delayed_due <= at:
@@ -144,7 +147,7 @@ class Delays(KeyService):
                 # the one at hand, and would not come to an end.
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
         elif key_text not in self.operator.actors and waits.is_full:
-            # As inputs do: they wait until the loop has room, as long as streams behind need no sign.
+            # Like inputs, they wait until the loop has room, unless downstream streams need a sign.
             waits.wait_for_a_sign()
             if waits.is_full:
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
@@ -160,12 +163,12 @@ class Delays(KeyService):
     # -- the end of a bounded input ---------------------------------------------------
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
-        """Find the keys with delayed events: the end of the input waits for these, or lets them come in."""
+        """Find the keys with delayed events: the end of the input waits for these, or delivers them."""
         if self._awaited is not None:
             return
         self._awaited = AwaitedKeys()
         if self._skips and not first:
-            # All that was pending has come in before a restart.
+            # All pending events were delivered before a restart.
             self._leaves = True
             return
         for key in keys.delaying():
@@ -177,13 +180,13 @@ class Delays(KeyService):
         return bool(self._awaited)
 
     def look(self, timers: Timers) -> None:
-        """Let delayed events come in that the end of the input has waited for."""
+        """Deliver delayed events that the end of the input has waited for."""
         assert self._keys is not None
         while self._awaited is not None and (key := self._awaited.take(self._clock())) is not None:
             self._await(self._keys, key, timers)
 
     def looked(self, key_text: str, key: Any, head: Head) -> None:
-        """Wait for what runs sent that were committed after the end of the input."""
+        """Note the delayed events of runs that were committed after the end of the input."""
         if self._awaited is not None and not self._leaves:
             self._awaited.note(key_text, key, head.delayed_due)
 
@@ -194,12 +197,12 @@ class Delays(KeyService):
         self._awaited.note(key_text, key, self._come_in_at_end(key_text, timers))
 
     def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
-        """Let events of the current key come in; return True if the end waits for others."""
+        """Deliver events of the current key; return True if the end waits for others."""
         self._leaves = self._skips
         if not first or key_text in self._skipped:
             return False
         if self._skips:
-            # The actors that are made now have this timer fire again.
+            # The actors that are created now let this timer fire again.
             self._skipped.add(key_text)
         return self._come_in_at_end(key_text, timers) is not None
 
@@ -228,13 +231,13 @@ class Delays(KeyService):
         return due is not None and due <= self._clock()
 
     def _begin(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
-        """Let events of the current key be inputs, and have them run.
+        """Deliver events of the current key, and have them run.
 
         Args:
             head: The key's head.
             key_text: The key.
             timers: Timers of the key.
-            early: Let all events come in, whether they are due or not.
+            early: True to deliver all events, whether they are due or not.
         """
         operator = self.operator
         operator.waits.check_failure()
@@ -251,13 +254,13 @@ class Delays(KeyService):
             operator.wake(head, key_text, pending, timers)
 
     def come_in(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
-        """Let events that are due be inputs of the current key that wait.
+        """Move due events to the inputs of the current key that wait.
 
         Args:
             head: The key's head, which is written.
             key_text: The key.
             timers: Timers of the key.
-            early: Let all events come in, whether they are due or not.
+            early: True to deliver all events, whether they are due or not.
         """
         most, until = (None, None) if early else (MOST_AT_ONCE, self._clock())
         come, head.delayed_due = self._state.delayed.pop(most, until)

@@ -1,8 +1,8 @@
-"""Checks after a restore what waits in the state of a key: can the present code continue it?
+"""Checks the work in the state of restored keys: can the present code continue it?
 
-What the code cannot continue follows ``on_error`` and ``on_unhandled`` when its time comes. If these say that
-the job fails, it should fail now and not in an hour: a suspended run or a delayed event may wait for long.
-Only a few keys are checked at a time, so that a large state does not delay the start.
+If it cannot, ``on_error`` and ``on_unhandled`` apply when the time of that work comes. If these make the job
+fail, it should fail now and not in an hour: a suspended run or a delayed event may wait for long. Only a few
+keys are checked at a time, so that a large state does not delay the start.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _FAIL = (OnError.FAIL, OnError.RETRY)
 
 
 class PendingWork(KeyService):
-    """Checks the suspended runs and delayed events of the current key. Only for Flink's thread.
+    """Checks the suspended runs and delayed events of the current key. Only for Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
 
     Attributes:
-        needed: Whether there is anything that could fail the job later.
+        needed: True if any work could fail the job later.
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
@@ -51,15 +51,15 @@ class PendingWork(KeyService):
         self.needed = self._runs or self._events or self._plan is not None
 
     def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
-        """Return the keys that have delayed events, and those that may have suspended runs."""
+        """Return the keys with delayed events, and those that may have suspended runs."""
         return [*keys.delaying(), *(waiting if self._shared.may_wait else ())]
 
     def check(self, head: Head, key_text: str) -> None:
-        """Check what waits for its time.
+        """Check the suspended runs and delayed events of the current key.
 
         Raises:
-            PlanChangedError: The job would fail when the time has come.
-            StateError: Something cannot be read by the present code.
+            PlanChangedError: The job would fail when their time comes.
+            StateError: The present code cannot read some of them.
         """
         numbers = [one.number for one in head.released]
         if head.suspended is not None:

@@ -1,6 +1,7 @@
-"""What suspension asks of a feature that releases suspended runs: their keys are free for other inputs.
+"""The interface between suspension and features that release suspended runs.
 
-A released run is listed in the head of its key. Nothing is asked for an agent that releases no run.
+The key of a released run is free for other inputs. The head of the key lists its released runs. If an agent
+releases no run, nothing of this is called.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from flink_agents.runtime.state.suspended import Suspension
 
 
 class ReleasedRuns(Protocol):
-    """Wakes released runs: each then takes its turn as an input of its key does. Only for Flink's thread."""
+    """Wakes released runs: each then has its turn like an input of its key. Only for Flink's task thread."""
 
     def has_woken(self, head: Head, taken: Collection[int] = ()) -> bool:
-        """Return True if a run is awake that is not among the wake-ups which are ``taken`` already."""
+        """Return True if a run is awake whose wake-up is not among the ``taken`` ones."""
         ...
 
     def wake_due(self, head: Head, key_text: str, actor: KeyActor | None, at: int, timers: Timers) -> None:
@@ -39,15 +40,18 @@ class ReleasedRuns(Protocol):
         ...
 
     def wake_marked(self, head: Head, key_text: str) -> bool:
-        """Wake the runs that the user wants to end, and return True if there are any."""
+        """Wake the runs that a user wants to end, and return True if there are any."""
         ...
 
 
 class SignalTakers(Protocol):
-    """Tells which signals released runs can take. Only for Flink's thread; the caller writes the head."""
+    """Decides which signals released runs can take.
+
+    Only for Flink's task thread; the caller writes the head.
+    """
 
     def wake_all(self, head: Head, key_text: str) -> None:
-        """Wake all released runs of a key, if only to wait again: then its records are read."""
+        """Wake all released runs of a key, so that its records are read. They may just wait again."""
         ...
 
     def give(
@@ -73,13 +77,13 @@ class SignalTakers(Protocol):
         ...
 
     def unreserve(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
-        """Let other runs take the signals that are reserved for a run which waits for them no more.
+        """Let other runs take the signals that are reserved for a run which no longer waits for them.
 
         Args:
             run: The run, which is committed or suspended.
             box: The signals of its key.
             head: The head of its key.
-            suspension: What is left of the run; None if it is committed.
+            suspension: The stored form of the run; None if it is committed.
         """
         ...
 
@@ -95,11 +99,11 @@ class SignalTakers(Protocol):
         head: Head,
         going_on: Collection[int],
     ) -> int:
-        """Return how many waits of released runs for a name are open that no signal is for.
+        """Return the number of open waits of released runs for a name that have no signal.
 
         Args:
             name: The name.
-            mail: The signals that are there.
+            mail: The signals of the key.
             key_text: The key.
             head: Its head.
             going_on: Sequence numbers of the runs whose waits are those of the actor.

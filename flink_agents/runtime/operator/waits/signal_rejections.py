@@ -1,12 +1,12 @@
-"""Tells which signals no run can take, and which waits of a key are open that no signal is for.
+"""Decides which signals no run can take, and which open waits of a key have no signal.
 
-A signal that has come stays in the mailbox until the run that takes it is committed or suspended. So a wait
-may be open in state that has its signal already, or even took it: such a wait counts as answered. Whether
-signals come one by one, or all at once as after a restart, makes no difference then.
+A signal stays in the mailbox until the run that takes it is committed or suspended. So a wait that is open in
+state may have its signal already, or may even have taken it: such a wait counts as answered. So it makes no
+difference if signals come one by one, or all at once as after a restart.
 
-As long as the records of a key are not read, one of its runs may have taken a signal that would be ambiguous
-by what state has. Such a signal is *undecided*: it waits until the records say who took it, or that nobody
-did. Then what counts is how many waits were open when it came.
+Before the records of a key are read, one of its runs may have taken a signal that would be ambiguous by state
+alone. Such a signal is *undecided*: it waits until the records show which run took it, if any. If none did,
+the number of waits counts that were open when it came.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
-"""So many times ``signals.max-per-key`` is the limit of signals that answer a run, or may have been taken."""
+"""The factor for ``signals.max-per-key`` that limits signals which answer a run, or may have been taken."""
 
 
 class SignalRejections:
-    """Tells why a signal is unmatched. Only for Flink's thread.
+    """Decides why a signal is unmatched. Only for Flink's task thread.
 
     Args:
-        suspension: Reads the entry of a suspended run, by the number of its input.
-        most: How many signals of a key may wait for a run that is to ask for them.
+        suspension: Reads the stored form of a suspended run, by the number of its input.
+        most: The most signals of a key that may wait for a run to ask for them.
 
     Attributes:
-        takers: Tells which signals released runs can take; None if there are no such runs.
+        takers: Decides which signals released runs can take; None if there are no such runs.
     """
 
     def __init__(self, suspension: Callable[[int], Suspension], most: int) -> None:
@@ -53,15 +53,15 @@ class SignalRejections:
         actor: KeyActor | None,
         unread: bool,
     ) -> UnmatchedReason | None:
-        """Return why no wait takes a signal of the current key, or None if one does.
+        """Return the reason why no wait takes a signal of the current key, or None if one does.
 
         Args:
             mail: The signal.
-            box: Those that came before it.
+            box: The signals that came before it.
             key_text: The key.
             head: Its head.
             actor: Its actor, or None.
-            unread: Whether records that are not read yet may say that runs have taken signals.
+            unread: True if records that are not read yet may say that runs have taken signals.
         """
         if mail.id is not None and box.knows(mail.id):
             return UnmatchedReason.DUPLICATE
@@ -85,7 +85,7 @@ class SignalRejections:
         actor: KeyActor | None,
         unread: bool,
     ) -> UnmatchedReason | None:
-        """Return why a signal that names its wait is unmatched."""
+        """Return the reason why a signal that names its wait is unmatched, or None."""
         seq = run_of(wait, key_text)
         if seq is None:
             return UnmatchedReason.INVALID
@@ -96,12 +96,12 @@ class SignalRejections:
             return UnmatchedReason.DUPLICATE
         if any(one.wait == wait for one in box.mail):
             return self._overflow(box, actor, unread)
-        # It answers what a run has asked, and is not held up by what no run has asked for.
+        # It answers a request of a run, so the limit for unrequested signals does not apply.
         answers = sum(one.wait is not None for one in box.mail)
         return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
 
     def _has_ended(self, wait: str, seq: int, key_text: str, head: Head, actor: KeyActor | None) -> bool:
-        """Return True if a wait has ended of a run that keeps its key, or of one that is committed."""
+        """Return True if a wait has ended, of a run that blocks its key, or of one that is committed."""
         suspended = head.suspended
         if suspended is None or suspended[1] != seq:
             return seq < head.next_seq
@@ -122,15 +122,15 @@ class SignalRejections:
         own: Suspension | ActiveMailbox | None,
         going_on: Collection[int],
     ) -> int:
-        """How many waits for a name are open that no signal is for.
+        """Return the number of open waits for a name without a signal.
 
         Args:
             name: The name.
-            mail: The signals that are there.
+            mail: The signals of the key.
             key_text: The key.
             head: Its head.
-            own: The waits of the run that the key is busy with, or that holds it up.
-            going_on: Which of the released runs go on: their waits are among the former.
+            own: The waits of the run that is in flight or blocks the key.
+            going_on: The released runs in flight: their waits are among the former.
         """
         if own is None:
             found = 0
@@ -143,7 +143,7 @@ class SignalRejections:
         return found
 
     def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:
-        """The waits of the run that a key is busy with, or that holds it up."""
+        """Return the waits of the run of a key that is in flight or blocks the key."""
         if actor is not None and actor.suspended is not None:
             return actor.suspended[1]
         if actor is not None and not (actor.mail is not None and actor.mail.resuming):
@@ -152,7 +152,7 @@ class SignalRejections:
 
 
 def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSignal]) -> list[StoredSignalWait]:
-    """Return the waits for signals of a suspended run that no signal of ``mail`` is for."""
+    """Return the waits for signals of a suspended run that no signal of ``mail`` answers."""
     named, meant = set[str](), Counter[str]()
     for one in mail:
         if one.wait is not None:
@@ -179,16 +179,16 @@ def ended_waits(key_text: str, suspension: Suspension) -> set[str]:
             of_step = ended.setdefault(step, set())
             of_step.add(wait_id(key_text, suspension.seq, step, task, record.index))
         elif record.kind is RecordKind.RERUN:
-            # They are open once more.
+            # The waits of that execution are open again.
             ended.pop(step, None)
     return set().union(*ended.values())
 
 
 def runs_going_on(actor: KeyActor | None) -> Collection[int]:
-    """Return the sequence numbers of the runs that have begun, or go on, with the signals of an actor."""
+    """Return the sequence numbers of the runs that have started, or resumed, with the signals of an actor."""
     return actor.mail.runs if actor is not None and actor.mail is not None else ()
 
 
 def _is_open(mail: StoredSignal) -> bool:
-    """Whether any wait for its name may take a signal."""
+    """Return True if any wait for its name may take a signal."""
     return mail.wait is None and mail.run is None

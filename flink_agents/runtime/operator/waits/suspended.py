@@ -1,13 +1,13 @@
-"""Suspended runs and signals in state: what Flink's thread has to do with them.
+"""Suspended runs and signals in state: the work of Flink's task thread.
 
-A run that waits for what outlasts its execution is *parked*: in one update of its key, state gets what is
-left of the run, the signals that it took are removed, and what it has put out leaves. From then on it has
-nothing in the process. A timer, or a signal, lets it go on: an actor is made, which replays its records up to
-the waits that are open, and these end there. The entry stays as it is until the run is parked again or
-committed, again in one update. So whatever ended a wait, a crash leaves the wait open and what ends it at
-hand, or neither.
+When a run waits for something that outlasts its execution, it is *suspended*: in one update of its key, its
+stored form is put into state, the signals that it took are removed, and its outputs leave. From then on,
+nothing of it is in the process. A timer or a signal resumes it: a new actor replays its records up to the
+open waits, which end there. The entry in state stays unchanged until the run is suspended again or committed,
+again in one update. So whatever ended a wait, a crash leaves both the open wait and the timer or signal that
+ends it, or neither.
 
-Signals that come are kept in state until a run has taken them and is parked or committed.
+Signals stay in state until a run that has taken them is suspended or committed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, r
 
 
 class SuspendedRuns:
-    """Keeps suspended runs and signals of the current key in state. Only for Flink's thread.
+    """Stores suspended runs and signals of the current key. Only for Flink's task thread.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SuspendedRuns:
     # -- suspended runs ---------------------------------------------------------------
 
     def suspend(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> bool:
-        """Put what is left of an actor's last run into state; whether it can be resumed at once.
+        """Store an actor's last run; returns True if it can be resumed at once.
 
         Its inputs stay in state, and wait for its end. The caller writes the head.
 
@@ -77,14 +77,14 @@ class SuspendedRuns:
             ended: The run.
             actor: The actor of the current key, whose runs before that one are committed.
             timers: Timers of the key.
-            out: Takes unmatched signals.
+            out: Receives unmatched signals.
         """
         suspension, head = ended.suspension, actor.head
         assert suspension is not None
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
         box = self.settle(ended.run, head, out, timers, suspension)
-        # A signal that a recorded run behind it has taken does not let it go on.
+        # A signal that a later recorded run has taken does not resume it.
         mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
         ready = any(one.until > self._clock() and is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
@@ -93,19 +93,19 @@ class SuspendedRuns:
         return ready or (due is not None and due <= self._clock())
 
     def is_due(self, head: Head) -> bool:
-        """Whether the suspended run of a key is to go on."""
+        """Return True if it is time to resume the suspended run of a key."""
         suspended = head.suspended
         return suspended is not None and suspended[2] is not None and suspended[2] <= self._clock()
 
     def restored(self, head: Head, key_text: str) -> None:
-        """Count the suspended run of a key that nothing has happened to in this attempt."""
+        """Count the suspended run of a restored key that still waits."""
         if head.suspended is not None:
             number, seq, _ = head.suspended
             left = self._suspension(number)
             self._shared.run_metrics.open_waits.suspended(key_text, seq, left.waits, left.started_at / 1000)
 
     def resume(self, head: Head) -> QueuedInput:
-        """The suspended run of the current key, for its actor."""
+        """Return the suspended run of the current key, for its actor."""
         assert head.suspended is not None
         number, seq, _ = head.suspended
         suspension = self._suspension(number)
@@ -115,13 +115,13 @@ class SuspendedRuns:
         return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
-        """Have somebody look again at a suspended run whose timer came before its time, by this clock."""
+        """Register another timer if the one of a suspended run fired too early, by this clock."""
         suspended = head.suspended
         if suspended is not None and suspended[2] is not None and suspended[2] <= fired:
             timers.register_processing_time_timer(max(self._clock(), fired) + 1)
 
     def committed(self, run: Run, number: int, head: Head, emission: Emission, timers: Timers) -> None:
-        """Remove what was left of a run that is committed now, and the signals that it took."""
+        """Remove the stored form of a run that is committed now, and the signals that it took."""
         if head.suspended is not None and head.suspended[0] == number:
             self._state.pending.end_suspension(number)
             head.suspended = None
@@ -131,14 +131,14 @@ class SuspendedRuns:
     # -- signals ----------------------------------------------------------------------
 
     def mail(self, head: Head) -> ActiveMailbox:
-        """The signals of the current key that wait, for a new actor."""
+        """Return the signals of the current key that wait, for a new actor."""
         mail = [] if head.mail_expires is None else list(self._mailbox().mail)
         return ActiveMailbox(self._clock, mail, self._ttl, head.suspended is not None)
 
     def receive(
         self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
     ) -> StoredSignal | None:
-        """Keep a signal of the current key; returns it, unless it is unmatched or was taken before.
+        """Store a signal of the current key; returns it, unless it is unmatched or was taken before.
 
         Args:
             signal: The signal.
@@ -146,11 +146,11 @@ class SuspendedRuns:
             head: Its head, which is written.
             actor: Its actor, or None.
             timers: Its timers.
-            out: Takes unmatched signals.
+            out: Receives unmatched signals.
         """
         try:
             value = self._codec.encode(signal.value)
-            # Pickle, by which it came, asks a class nothing. Made again, it may raise, in each attempt.
+            # Pickle does not validate. Decoding may raise, so find out now, not in each attempt.
             self._codec.decode(value)
         except StateError as error:
             return self._strays.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
@@ -190,7 +190,10 @@ class SuspendedRuns:
         return kept
 
     def _let_all_go_on(self, head: Head, key_text: str) -> None:
-        """Let the runs of a key without an actor go on, if only to wait again: then its records are read."""
+        """Resume the runs of a key without an actor, so that its records are read.
+
+        They may just wait again.
+        """
         if head.suspended is not None:
             head.suspended = *head.suspended[:2], 0
         if self._takers is not None:
@@ -205,16 +208,17 @@ class SuspendedRuns:
         out: Emission,
         own: Suspension | None,
     ) -> None:
-        """Decide about undecided signals that no record speaks of.
+        """Decide about undecided signals that no record mentions.
 
         Args:
-            undecided: Each with the number of waits for its name that signals behind it have ended: when it
-                came, these were open.
-            run: The run, which is committed or parked.
+            undecided: Each with the number of waits for its name that later signals have ended: these were
+                open when it
+                came.
+            run: The run, which is committed or suspended.
             box: The signals of its key, without those that the run took.
             head: The head of its key.
-            out: Takes unmatched signals.
-            own: What is left of the run, if it is parked.
+            out: Receives unmatched signals.
+            own: The stored form of the run, if it is suspended.
         """
         for mail, open_then in undecided:
             place = next((at for at, one in enumerate(box.mail) if one is mail), None)
@@ -237,7 +241,7 @@ class SuspendedRuns:
         return self._takers.give(mail, key_text, head, box.mail, runs_going_on(actor))
 
     def expires(self, head: Head) -> bool:
-        """Whether it is time for signals of the current key to expire."""
+        """Return True if it is time for signals of the current key to expire."""
         return head.mail_expires is not None and head.mail_expires <= self._clock()
 
     def expire(
@@ -249,14 +253,14 @@ class SuspendedRuns:
         emission: Emission,
         timers: Timers,
     ) -> None:
-        """Let go of signals of the current key that nobody took in time.
+        """Remove signals of the current key that no run took in time.
 
         Args:
             key_text: The key.
             head: Its head.
             actor: Its actor, or None.
-            fired: Time of the timer that has fired, which may be there for something else.
-            emission: Takes unmatched signals.
+            fired: Time of the timer that has fired, which may have another purpose.
+            emission: Receives unmatched signals.
             timers: Timers of the key.
         """
         now = self._clock()
@@ -269,7 +273,7 @@ class SuspendedRuns:
             return
         box = self._mailbox()
         if actor is None and self._may_be_taken(head, key_text) and any(one.until <= now for one in box.mail):
-            # The run goes on, if only to wait again: then the records are read, which tell.
+            # Resume the run, so that its records are read. They show who took the signal.
             assert head.suspended is not None
             head.suspended = *head.suspended[:2], 0
         self._expire(box, now, emission, head, actor, key_text)
@@ -277,7 +281,7 @@ class SuspendedRuns:
         self._write(head)
 
     def end_signals(self, key_text: str, head: Head, emission: Emission, timers: Timers) -> None:
-        """Let go of all signals of the current key: its runs have ended, and the input has."""
+        """Remove all signals of the current key, because the input and its runs have ended."""
         if head.mail_expires is None:
             return
         box = self._mailbox()
@@ -290,14 +294,14 @@ class SuspendedRuns:
     def settle(
         self, run: Run, head: Head, out: Emission, timers: Timers, suspension: Suspension | None
     ) -> Mailbox | None:
-        """Remove the signals that a run took, and those for waits of it that are over; returns the others.
+        """Remove the signals that a run took, and those for waits of it that are over; returns the mailbox.
 
         Args:
-            run: The run, which is committed or parked.
+            run: The run, which is committed or suspended.
             head: The head of its key, which the caller writes.
-            out: Takes unmatched signals.
+            out: Receives unmatched signals.
             timers: Timers of the key.
-            suspension: What is left of the run; None where it is committed.
+            suspension: The stored form of the run; None if it is committed.
         """
         waits = run.waits
         if waits is None:
@@ -307,7 +311,7 @@ class SuspendedRuns:
         waits.mail.confirm(identity for identity, _ in waits.recorded)
         now = self._clock()
         box = self._mailbox()
-        # They may have been taken once more.
+        # First, because the run may have taken them again.
         box.mail[:0] = waits.returned
         undecided = box.undecided(waits.taken, waits.recorded)
         box.take(waits.taken, now + self._ttl)
@@ -323,7 +327,7 @@ class SuspendedRuns:
                 box.mail.remove(mail)
                 self._strays.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
         if undecided and (suspension is not None or not waits.mail.open):
-            # Of a released run, the head has the waits.
+            # The waits of a released run are in the head.
             own = suspension if suspension is not None and not suspension.released else None
             undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
             self._decide(undecided, run, box, head, out, own)
@@ -351,7 +355,7 @@ class SuspendedRuns:
             box: The mailbox.
             head: The head of the key.
             timers: Timers of the key.
-            waits: Whether a timer is to look at what has expired and is still there.
+            waits: True to register a timer for entries that have expired and are still there.
         """
         before, expires = head.mail_expires, box.expires
         if before is None and expires is None:
@@ -362,7 +366,7 @@ class SuspendedRuns:
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 
     def _write(self, head: Head) -> None:
-        """Write a head, unless nobody but signals ever came for the key, and none is left."""
+        """Write a head, unless only signals ever came for the key, and none is left."""
         if head.is_unused:
             self._state.head.clear()
         else:
@@ -371,7 +375,7 @@ class SuspendedRuns:
     def _expire(
         self, box: Mailbox, now: int, out: Emission, head: Head, actor: KeyActor | None, key_text: str
     ) -> None:
-        """Let go of what has expired, but for signals that a run has taken, or will, as its records say."""
+        """Remove expired signals, except those that a run took, or will take according to its records."""
         untaken: list[StoredSignal] | None = None
         if actor is not None and actor.mail is not None:
             untaken = actor.mail.expire(now) if actor.order is None else []
@@ -384,20 +388,20 @@ class SuspendedRuns:
     def _expire_behind(
         self, live: ActiveMailbox, box: Mailbox, now: int, key_text: str, out: Emission
     ) -> None:
-        """Let go of what has expired when a run is parked. What recorded runs have taken gets more time."""
+        """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
         for mail in box.expire(now, live.free(box.mail)):
             self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
         box.mail = [one if one.until > now else one._replace(until=now + self._ttl) for one in box.mail]
 
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
-        """Whether records may say that runs have taken signals, which nobody has read yet."""
+        """Return True if records that were not read yet may say that runs have taken signals."""
         journals = self._shared.journals
         if journals is None or (actor is not None and actor.order is None):
             return False
         return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
 
     def _may_be_taken(self, head: Head, key_text: str) -> bool:
-        """Whether recorded runs may lie behind a suspended one, of a key without an actor."""
+        """Return True if there may be recorded runs after a suspended one, of a key without an actor."""
         journals = self._shared.journals
         if journals is None or head.suspended is None or head.overtaken or head.origins:
             return journals is not None and head.suspended is not None
@@ -405,7 +409,7 @@ class SuspendedRuns:
 
 
 def is_for(mail: StoredSignal, key_text: str, suspension: Suspension) -> bool:
-    """Whether a wait of a suspended run can take a signal; a pause never does."""
+    """Return True if a wait of a suspended run can take a signal. A pause never does."""
     waits = [one for one in suspension.waits if isinstance(one, StoredSignalWait)]
     if mail.wait is not None:
         return any(one.id(key_text, suspension.seq) == mail.wait for one in waits)

@@ -1,4 +1,4 @@
-"""Suspended runs and signals as a key service: when a run is resumed, and who gets a signal."""
+"""Suspended runs and signals as a key service: decides when a run is resumed, and which run gets a signal."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 
 OF_SIGNALS = frozenset({"keeps_end", "ending"})
-"""Hooks for signals to an agent that waits for none; it receives and keeps them."""
+"""Hooks for signals to an agent without waits. It receives and stores signals."""
 
 
 class SuspensionService(KeyService):
     """Resumes runs when their time, or a signal, has come.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        suspended: Keeps suspended runs and signals in state.
-        requests: Takes the signals that are requests about a key.
+        suspended: Stores suspended runs and signals.
+        requests: Handles the signals that are requests about a key.
         hooks: All hooks, for an agent that never waits.
 
     Attributes:
-        suspended: See above.
+        suspended: Stores suspended runs and signals.
         input_over: True if the input has ended.
         released: Wakes released runs; None if there are none.
     """
@@ -77,7 +77,7 @@ class SuspensionService(KeyService):
         actor.mail = self.suspended.mail(actor.head)
 
     def resuming(self, actor: KeyActor) -> None:
-        """Let the suspended run of an actor's key go on, before all other inputs."""
+        """Put the suspended run of an actor's key first, before all other inputs."""
         if actor.head.suspended is None:
             return
         waiting = self.suspended.resume(actor.head)
@@ -90,7 +90,7 @@ class SuspensionService(KeyService):
         self.operator.waits.loop.submit(actor, waiting)
 
     def idle(self, actor: KeyActor) -> None:
-        """Forget the signals of a key whose actor was released."""
+        """Drop the signals of a key whose actor was released."""
         self.operator.waits.loop.suspensions.forget(actor)
 
     def keeps_end(self, head: Head) -> bool:
@@ -100,7 +100,7 @@ class SuspensionService(KeyService):
     # -- commits ----------------------------------------------------------------------
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
-        """Put into state what is left of a run, or remove what was left of one that has finished."""
+        """Store a run that was suspended, or remove the stored form of one that has finished."""
         head, suspension = actor.head, ended.suspension
         if suspension is not None:
             self._open_waits.suspended(actor.key_text, suspension.seq, suspension.waits)
@@ -119,14 +119,14 @@ class SuspensionService(KeyService):
             return
         resumes = last.resumes
         if head.ends and self._hasten(head, key_text):
-            # It was suspended just when the user wanted it to end.
+            # It was suspended at the moment when a user wanted it to end.
             self._state.head.update(head.pack())
             resumes = True
         operator.waits.loop.withdraw(actor)
         operator.feeder.drop(actor)
         operator.waits.loop.suspensions.forget(actor)
         del operator.actors[key_text]
-        # The timer at the end of a bounded input, which the actor had, stays: it lets the run go on.
+        # The timer at the end of a bounded input stays: it resumes the run.
         if resumes:
             operator.wake(head, key_text, True, timers)
             return
@@ -137,7 +137,7 @@ class SuspensionService(KeyService):
     # -- signals ----------------------------------------------------------------------
 
     def receive(self, key_text: str, record: TaggedSignal, timers: Timers) -> Emission:
-        """Hand a signal to the run that waits for it, or keep it."""
+        """Hand a signal to the run that waits for it, or store it."""
         emission, operator = Emission(), self.operator
         actor, name = operator.actors.get(key_text), record.signal.name
         if type(name) is str and name.startswith(PREFIX):
@@ -166,7 +166,7 @@ class SuspensionService(KeyService):
         actor.ends = actor.head.ends
 
     def _take_request(self, key_text: str, signal: Signal, actor: KeyActor | None, timers: Timers) -> None:
-        """Take a request about the current key, and let a run end that it marks."""
+        """Handle a request about the current key, and end the run that it marks."""
         operator, head = self.operator, self.operator.head_of(key_text)
         seq = self._requests.take(signal, key_text, head, actor)
         if head is None or (seq is None and signal.name != ERASE):
@@ -187,7 +187,7 @@ class SuspensionService(KeyService):
             operator.wake(head, key_text, True, timers)
 
     def _hasten(self, head: Head, key_text: str) -> bool:
-        """Let the suspended runs of a key resume that are to be ended; whether there are any."""
+        """Make the suspended runs of a key that a user wants to end resume; returns True if there are any."""
         some = self.released is not None and self.released.wake_marked(head, key_text)
         if head.suspended is not None and head.suspended[1] in head.ends:
             head.suspended = *head.suspended[:2], 0
@@ -195,7 +195,7 @@ class SuspensionService(KeyService):
         return some
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
-        """Let a suspended run of the current key go on whose time has come, and signals expire."""
+        """Resume a suspended run of the current key whose time has come, and let signals expire."""
         operator = self.operator
         head = operator.head_of(key_text) if at < START else None
         if head is None:
@@ -204,7 +204,7 @@ class SuspensionService(KeyService):
         had_signals = head.mail_expires is not None
         released = self.released if head.released else None
         if actor is None and released is not None and self.suspended.expires(head):
-            # A run may have taken what expires now. It goes on, if only to wait again, and its records tell.
+            # A run may have taken a signal that expires now. Resume it, so that its records are read.
             released.wake_unread(head, key_text)
         self.suspended.expire(key_text, head, actor, at, out, timers)
         waits = head.mail_expires or head.delayed_due or head.has_pending or head.released
@@ -229,7 +229,7 @@ class SuspensionService(KeyService):
         return self.released is not None and self.released.has_woken(head)
 
     def _feed_woken(self, actor: KeyActor, timers: Timers) -> None:
-        """Let a run of an actor's key go on that was woken."""
+        """Run the wake-ups of an actor's key."""
         if self.released is None or actor.suspended is not None:
             return
         if self.released.has_woken(actor.head, actor.woken):
@@ -238,14 +238,14 @@ class SuspensionService(KeyService):
     # -- the end of a bounded input ---------------------------------------------------
 
     def input_ended(self) -> bool:
-        """Let suspended runs go on, and their waits for signals end; return True the first time."""
+        """Resume suspended runs, and end their waits for signals; return True the first time."""
         first, self.input_over = not self.input_over, True
         if first:
             self.operator.waits.loop.suspensions.end_of_input()
         return first
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:
-        """Let signals of the current key leave that nobody has taken: the input has ended, and its runs."""
+        """Emit the signals of the current key that no run has taken: the input and its runs have ended."""
         head = self.operator.head_of(key_text)
         if head is not None:
             self.suspended.end_signals(key_text, head, out, timers)

@@ -1,4 +1,4 @@
-"""Lets signals leave that no run takes: each with its key, for whoever reads unmatched signals."""
+"""Emits signals that no run takes, each with its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnmatchedSignals:
     """Emits and counts unmatched signals.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
@@ -30,14 +30,14 @@ class UnmatchedSignals:
         out: Emission,
         detail: str | None = None,
     ) -> None:
-        """Let a signal leave.
+        """Emit an unmatched signal.
 
         Args:
-            what: The signal, or what state kept of it: that lies below its key, and does not name it.
-            reason: Why no run takes it.
+            what: The signal, or its stored form, which does not have its key.
+            reason: The reason why no run takes it.
             key_text: Its key.
-            out: Takes it.
-            detail: What is wrong with it, where something is.
+            out: Receives it.
+            detail: The defect of the signal, if there is one.
         """
         if isinstance(what, StoredSignal):
             value = None
