@@ -1,7 +1,7 @@
 """Checks how the documentation is written: words, rates, length of sentences, size of pages.
 
 ``python -m tests.prose`` checks README, ``docs/``, and the docstrings and messages of the package, and
-``scripts/lint`` runs it. With ``--report`` it also lists what :data:`OLD_CODE` and :data:`OLD_PAGES` allow.
+``scripts/lint`` runs it. With ``--report`` it also lists what :data:`OLD_PAGES` allows.
 """
 
 from __future__ import annotations
@@ -54,17 +54,6 @@ OPENING = re.compile(
     r"\s*(?:Returns? |Tells? |Says? )?(?:what|whether|where|how|who|which|why)\b", re.IGNORECASE
 )
 """The first words of a docstring that names no object, such as "Return what ..." or "Whether ..."."""
-
-OLD_CODE = {
-    "flink_agents/runtime/durable": 50,
-    "flink_agents/runtime/execution": 190,
-    "flink_agents/runtime/journal": 95,
-    "flink_agents/runtime/loop": 50,
-    "flink_agents/runtime/operator": 140,
-    "flink_agents/runtime/retention": 40,
-    "flink_agents/runtime/state": 35,
-}
-"""Packages with old words, and the number of findings that each may have. The numbers only go down."""
 
 RATES = {
     "if": (20, None),
@@ -168,20 +157,6 @@ def code_words() -> Iterator[Finding]:
                     yield Finding(place, f"{opening[0].strip()!r}: begin with a verb or the thing itself")
 
 
-def over_allowance(found: list[Finding]) -> Iterator[Finding]:
-    """Each finding in code, except as many as :data:`OLD_CODE` allows in a package."""
-    counts = dict.fromkeys(OLD_CODE, 0)
-    for one in found:
-        package = next((name for name in OLD_CODE if one.place.startswith(f"{name}/")), None)
-        if package is None:
-            yield one
-        else:
-            counts[package] += 1
-    for package, count in counts.items():
-        if count > OLD_CODE[package]:
-            yield Finding(package, f"{count} old words, at most {OLD_CODE[package]}: see --report")
-
-
 def main(arguments: list[str]) -> int:
     """Check, print what is found, and return the exit code."""
     texts = pages()
@@ -192,16 +167,15 @@ def main(arguments: list[str]) -> int:
     found += wrong_rates("\n".join(checked.values()))
     waiting: list[Finding] = []
     found += sizes(texts)
-    in_code = list(code_words())
-    found += over_allowance(in_code)
+    found += code_words()
     print(*found, sep="\n", end="\n" if found else "")
     if "--report" in arguments:
         for page in sorted(OLD_PAGES):
             waiting += (*banned(page, prose(texts[page])), *long_sentences(page, prose(texts[page])))
-        print("not fatal yet:", *waiting, *in_code, sep="\n")
+        print("not fatal yet:", *waiting, sep="\n")
     print(
-        f"prose: {len(found)} findings in {len(checked)} pages and the package; {len(OLD_PAGES)} pages and "
-        f"{len(OLD_CODE)} packages are not rewritten yet"
+        f"prose: {len(found)} findings in {len(checked)} pages and the package; {len(OLD_PAGES)} pages are not "
+        "rewritten yet"
     )
     return 1 if found else 0
 

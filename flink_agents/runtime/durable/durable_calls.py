@@ -129,6 +129,7 @@ class DurableCalls:
                 fix="write await ctx.durable_execute_async(...)",
             )
         # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
+        # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
         step.slot()
         thread = CallingThread()
         return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)

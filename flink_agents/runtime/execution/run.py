@@ -43,7 +43,8 @@ class Run:
         memory: Short-term memory in state; None if all of it is in ``known``.
         known: Nodes of short-term memory that were read already, by path.
         traced: True to log the reads of short-term memory even if it does not expire.
-        identity: Identity of the job that the run started in, from which its ids derive.
+        identity: Identity of the job that the run started in, from which its ids derive. Default:
+            ``journal_id``.
         state: The state of the run. By default, a new one that starts on Flink's task thread.
 
     Attributes:

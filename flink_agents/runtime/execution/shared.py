@@ -119,9 +119,10 @@ class RunEnvironment:
         action_names: The names of the agent's actions.
         output_checks: Compares outputs with the declared types.
         traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
-        received: Converts a value from outside before an action gets it; None if nothing is converted.
+        received: Converts a value that came from outside before an action gets it; None if nothing is
+            converted.
         may_record: True if there is a store, and an action of the agent may make a durable call.
-        interleaves: True if inputs of a key run while its earlier runs are suspended.
+        overtakes: True if inputs interleave with suspended runs of their key.
         traces_memory: True if runs log their reads of memory: a replay may find it expired, or changed.
         may_wait: True if actions may use durable waits, so that runs can be suspended.
     """

@@ -100,7 +100,8 @@ class StepExecutor(FailurePolicies):
 
         Returns:
             That step; None at the end of the run. The step has an awaitable, or was not called yet: it is a
-            retry, or its action must not run on this thread.
+            retry, or
+            its action must not run on this thread.
 
         Raises:
             ActionFailedError: An action raised and its policy is to fail.

@@ -21,7 +21,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.suspended import Suspension
 
 END_OF_PART = 2**62
-"""The index of the record that says that a part of the run ends behind those before it."""
+"""The index of the record which says that a part of the run ends after the records before it."""
 
 MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of a record if there is no store."""
@@ -35,10 +35,12 @@ class BufferedJournal(RunJournal):
         codec: Encodes them.
         journal: The journal of the run's key; None if there is no store.
         seq: Sequence number of the run.
-        header: Makes the run's header; called before its first record.
-        records: What the store has of the run.
-        suspension: What was left of the run when it was suspended; None where it was not.
-        log: What the run reads of memory; None where that is not recorded.
+        header: Creates the run's header; called before its first record.
+        records: The records of the run in the store.
+        suspension: The form in which state stored the run; None if it was not suspended.
+        log: The reads of memory of the run; None if they are not recorded.
+        turn: The sequence number of the records in the store. It differs from ``seq`` in the later parts of a
+            run that was interleaved.
 
     Attributes:
         all_records: All records of the run, in order.
@@ -59,7 +61,7 @@ class BufferedJournal(RunJournal):
         stored = [one for one in records if _is_kept(one)]
         before = list(suspension.records) if suspension is not None else []
         known = self._repeated(before)
-        self.kept = before + [one for one in stored if one not in known]
+        self.all_records = before + [one for one in stored if one not in known]
         found = set(stored)
         unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
         self._unstored = {one: None for one in unstored if one not in found}
@@ -82,11 +84,11 @@ class BufferedJournal(RunJournal):
         return [place for place, one in enumerate(self.all_records) if one in self._unstored]
 
     def _repeated(self, before: Sequence[Record]) -> set[Record]:
-        """Return the records of before the suspension that the store may have as well."""
+        """Return the records from before the suspension that the store may have as well."""
         return set(before)
 
     def _addressed(self, records: list[Record]) -> list[Record]:
-        """Return records as the store gets them."""
+        """Return records in the form that the store gets."""
         return records
 
     def keep_outcomes(self, step: str, outcomes: Mapping[Number, Outcome]) -> None:
@@ -135,6 +137,7 @@ class BufferedJournal(RunJournal):
             self.all_records += own
             return
         # Records from now on may depend on the unstored ones, so those go first.
+        # Records from now on may depend on the unstored ones, so those go first.
         before = list(self._unstored)
         self.begun = True
         logged, reads = 0, list[Record]()
@@ -156,12 +159,12 @@ class BufferedJournal(RunJournal):
 
 
 def ends_part(record: Record) -> bool:
-    """Whether a record says that a part of the run ends behind those before it."""
+    """Return True if a record says that the run was interleaved after the records before it."""
     return record.kind is RecordKind.RUN and record.index == END_OF_PART
 
 
 def _is_kept(record: Record) -> bool:
-    """Whether a record is one of those that an entry of state takes over."""
+    """Return True if state takes over a record when the run is suspended."""
     return record.kind is not RecordKind.RUN or 0 < record.index < END_OF_PART
 
 

@@ -53,8 +53,7 @@ class Journals:
         make: Creates further stores like ``store``, for journals of jobs that this one succeeds.
         pruner: Removes records that no checkpoint needs; None if nothing is removed.
         on_call: Called with each durable call and its ``ActionRun``, before anything else happens; for
-            debugging,
-            or None.
+            debugging, or None.
 
     Attributes:
         store_id: Id of the store, once it was opened. Timers fire after the end of an attempt, and may still
@@ -266,8 +265,7 @@ class Journals:
             key_text: The key.
             through_seq: The last of them.
             runs: The number of runs with records that were committed since the last call for the key; 0 for
-                the runs of
-                the checkpoint that the job was restored from.
+                the runs of the checkpoint that the job was restored from.
         """
         if self.pruner is None:
             return

@@ -37,8 +37,7 @@ class RunJournal:
         begun: True if anything of it was recorded.
         bound: True if its header is stored, so that no other input can get its number.
         end: A position after its records, once it has ended; None while the key has runs to replay, and if
-            the run
-            recorded nothing.
+            the run recorded nothing.
     """
 
     def __init__(
@@ -193,8 +192,8 @@ def header_of(
         started_at: Time at which the run started, in milliseconds.
         memory: Short-term memory before the run.
         packed: The bytes of its input.
-        begin: The first sequence number of the key's incarnation.
-        is_part: True for a later part of a run. It begins with no input of its own.
+        begin: The first sequence number of the key's generation.
+        is_part: True for a part of an interleaved run. It has no input of its own.
     """
     nodes = memory.nodes()
     return RunHeader(

@@ -55,16 +55,16 @@ class QueuedInput:
         record: The input.
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
-        packed: Both as they arrived, encoded: what an action does to the input does not reach this.
-        seq: Sequence number of its run; if that is committed part by part, of the part that is next.
-        run: The run, if it has begun.
-        step: The step of that run which has to be awaited.
-        records: What earlier attempts recorded of the run.
-        overtakes: Recorded runs whose inputs did not come in time, and that it is the first to overtake.
-        settled: Whether no recorded run of the key is left when it begins, besides itself.
-        ordered: Whether recorded runs of the key were left when it was chosen.
-        state: What the run is doing; None before it is in the queue.
-        suspension: What was left of the run when it was suspended; None where it was not.
+        packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
+        seq: Sequence number of its run; for an interleaved run, of its next part.
+        run: The run, if it has started.
+        step: The step of that run that must be awaited.
+        records: Records of the run by earlier attempts.
+        overtakes: Recorded runs that are skipped from this run on, because their inputs did not come in time.
+        settled: True if the key has no other recorded runs when it starts.
+        ordered: True if the key had recorded runs when it was chosen.
+        state: The state of the run; None before it is in the queue.
+        suspension: The stored form of the run if it was suspended; else None.
     """
 
     record: Any
@@ -93,7 +93,7 @@ class QueuedInput:
 
     @property
     def identity(self) -> str | None:
-        """Identity of the job that the run began in; None for that of its journal."""
+        """Identity of the job that the run started in; None for the job of its journal."""
         if self.suspension is not None and self.is_later_part:
             return self.suspension.identity
         return identity_of(self.records) if self.records else None
@@ -106,7 +106,7 @@ class QueuedInput:
 
 
 class CommittedSegment(NamedTuple):
-    """The part of a run that has ended, since its key is released.
+    """A part of an interleaved run that has ended.
 
     Attributes:
         number: Number of the input, or of the wake-up, that it started with.
@@ -124,7 +124,10 @@ class CommittedSegment(NamedTuple):
 
 
 class KeyRelease(Protocol):
-    """Releases the keys of suspended runs, which are then committed part by part. Only for the loop."""
+    """Releases the keys of suspended runs, which are then committed part by part.
+
+    Used on the event loop only.
+    """
 
     def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
         """Make the journal of a part, given its sequence number and the arguments of ``BufferedJournal``."""
@@ -141,13 +144,13 @@ class KeyRelease(Protocol):
     def left(
         self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
     ) -> Suspension:
-        """Return what is left of a run whose key is released.
+        """Return the stored form of a run whose key is released.
 
         Args:
-            suspension: What is left if the run keeps its key.
+            suspension: Its stored form if it keeps its key.
             run: The run.
-            waiting: Its input, or what resumed it.
-            path: The execution that waits.
+            waiting: Its input, or the wake-up that resumed it.
+            path: The path of the execution that waits.
             part: The part that has ended.
         """
         ...
@@ -168,8 +171,7 @@ class KeyActor:
         journal_id: Identity of the job that the key's runs belong to.
         marker: The position before the records of runs that are not committed; see ``Head``.
         pending: True if such runs may have records before the marker of another key: inputs of the key waited
-            in
-            state before the present one, or recorded runs of it were skipped.
+            in state before the present one, or recorded runs of it were skipped.
         overtaken: Recorded runs that were skipped; see ``Head``.
         origins: Other jobs that may have recorded something for inputs that wait.
         journal: The journal of the key; None if there is no store.
@@ -180,37 +182,35 @@ class KeyActor:
         next_seq: The least sequence number above those of all chosen runs.
         queue: Chosen inputs, in the order in which they run.
         finished: Runs that wait for their commit, oldest first: run, input, changes of memory, and time of
-            the end
-            (``run_metrics.clock``).
+            the end (``run_metrics.clock``).
         lock: Protects the attributes from here to ``pulled`` while ``order`` is not None.
         order: Chooses the next run while recorded runs are left; UNREAD before records were read; None if
-            inputs
-            run as they arrive.
+            inputs run as they arrive.
         cached: Inputs in memory that were not chosen, encoded, by number.
         overdue: True if inputs no longer wait for that of the next recorded run.
         pulled: The number of inputs that the loop chose.
         loaded: Number of the first input in ``pending`` that was neither chosen nor cached.
-        submitted: Number of inputs that Flink's thread chose.
-        committed: Number of inputs that were committed.
-        ahead: How many inputs in ``pending`` were missing at first: they were committed before older ones.
-        gone: How many of them were found to be missing.
-        running: Whether the loop works on the actor.
-        state: What its present run is doing, or the last one; also a run that waits for its input or records.
-        timer: Time of the timer that will look at the actor, or None.
-        far: Whether that is the time at which its inputs have waited for too long.
-        noted: The last run up to which its records were noted to be needed by nobody but a restore.
-        unpruned: Number of its runs with records that were committed since they were last noted.
-        unrecorded: Whether there was a run of which nothing is recorded; see ``Head``. Only for the loop.
-        overtakes: Recorded runs that the suspended one was the first to overtake.
-        part: The part of that run that has ended, if its key is released; else None.
-        release: Releases the key when a run is suspended; None if such a run keeps its key.
+        submitted: The number of inputs that Flink's task thread chose.
+        committed: The number of inputs that were committed.
+        ahead: The number of inputs that ``pending`` lacked at first, because they were committed before older
+            ones.
+        gone: The number of these that were found to be missing.
+        running: True while the loop works on the actor.
+        state: The state of its present run, or the last one; also of a run that waits for its input or
+            records.
+        timer: Time of the timer that will wake the actor, or None.
+        far: True if that is the time at which its inputs have waited for too long.
+        noted: The last run that the pruner knows as committed.
+        unpruned: The number of runs with records that were committed since then.
+        unrecorded: True if there was a run of which nothing is recorded; see ``Head``. Only for the loop.
+        overtakes: Recorded runs that are skipped from the suspended run on.
+        part: The ended part of that run if it is interleaved; else None.
         woken: Numbers of the wake-ups that were chosen.
         mail: The signals of the key; None if no action of the agent can wait.
         resumed: Number of the input of a suspended run that resumes, or None.
         resumes: The suspended run that will resume when the records of the key were read, or None.
         suspended: Its last run with its stored form, if the loop has suspended it; or None. The actor
-            executes
-            nothing after it.
+            executes nothing after it.
     """
 
     __slots__ = (
@@ -378,6 +378,7 @@ class KeyActor:
         now = clock()
         run.state.finish(now)
         # Last, because Flink's task thread may commit the run as soon as it is in this queue.
+        # Last, because Flink's task thread may commit the run as soon as it is in this queue.
         self.finished.append((run, waiting, changes, now))
 
     def suspend(
@@ -426,7 +427,7 @@ def restore_begin(
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
-    """Return the numbers of runs of ``actors`` that are in flight, queued and spilled. For any thread."""
+    """Return the numbers of runs of ``actors`` that are in flight, queued and parked. For any thread."""
     in_flight = queued = parked = 0
     for actor in actors:
         state = actor.state

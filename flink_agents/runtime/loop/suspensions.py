@@ -109,7 +109,7 @@ class Suspensions:
             journal.begun,
             waits,
             run.waits.left(),
-            {step.path: failed} if (failed := kept_trial(step.trial)) else {},
+            {step.path: failed} if (failed := stored_trial(step.trial)) else {},
             over=run.waits.over,
         )
         if release is not None and part is not None:
@@ -163,7 +163,7 @@ class Suspensions:
                 waits.taken.append(taken.identity)
                 waits.recorded.append((taken.identity, taken.name))
                 waits.mail.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
-        # What has become void since then was taken from state.
+        # These signals were removed from state, but their records are void by now.
         waits.give_back(known)
 
     def _end_all(self) -> None:

@@ -130,8 +130,7 @@ class OperatorHost:
         clock: Returns the wall-clock time in milliseconds.
         keys: The keys of the subtask; None if the host cannot list them.
         outlet: Creates the function that emits the outputs of a heartbeat, given the low watermark, or None
-            if outputs
-            need no timestamps. It needs ``keys``. If it is None, each key has a timer.
+            if outputs need no timestamps. It needs ``keys``. If it is None, each key has a timer.
         check_cancelled: Called while Flink's task thread waits; raises if the task was cancelled.
         make_pruner: Creates the object that removes records no checkpoint needs, or None.
         on_call: Called with each durable call and its ``ActionRun``; for debugging, or None.
@@ -284,8 +283,7 @@ def key_services(
     """Return the services that the plan and the options use, in the order in which each hook calls them.
 
     1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
-    watermark first,
-       by the inputs from before this timer.
+       watermark first, by the inputs from before this timer.
     2. The check of restored work: it fails the job before anything is resumed.
     3. Interleaving: it removes a run that has ended before suspension decides which run gets its signals.
     4. Suspension: if runs resume at the same time as delayed events, the runs come first.

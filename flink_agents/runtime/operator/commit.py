@@ -10,12 +10,10 @@ executed.
 one, and a commit is inside of one call. So no checkpoint has some of the steps without the others:
 
 - *Before the first step*, the last checkpoint has the input, or a source reads it again. The run is executed
-again, and
-  its durable calls return their records.
+  again, and its durable calls return their records.
 - *Between two steps*, the same. Changes of state since the last checkpoint are lost with the process.
 - *After the last step*, still the same, until a checkpoint with all steps completes. Then the run is over for
-good. Its
-  outputs and its state belong to the same checkpoint.
+  good. Its outputs and its state belong to the same checkpoint.
 
 So crashes do not require the order of the steps. Errors do: if writing state raises, nothing may have
 happened that a restore cannot undo. Two effects cannot be undone, so they come last: the note that records

@@ -5,13 +5,10 @@ answers have limits:
 
 - Flink answers from a cache (3 s by default), so an answer may be older than the request.
 - Each JobManager has its own cache, and several may share one name. So connections are kept open, and
-numbered. Even
-  one connection may lead to two of them, if a proxy distributes requests. ``CheckpointView.progress`` shows
-  that,
-  because an answer is then older than the one before.
+  numbered. Even one connection may lead to two of them, if a proxy distributes requests.
+  ``CheckpointView.progress`` shows that, because an answer is then older than the one before.
 - Parts of an answer can change in place, such as the number of acknowledgements or ``discarded``. So answers
-are
-  compared by parts that cannot: ``CheckpointView.content``.
+  are compared by parts that cannot: ``CheckpointView.content``.
 - The history has the last few checkpoints of all kinds. It does not show which are retained, but it shows
   ``discarded``. Flink discards the oldest first, when a new one is in its store.
 
@@ -68,8 +65,7 @@ class CheckpointView:
         progress: Numbers that never decrease from one snapshot to the next.
         highest: The greatest id of a checkpoint or savepoint that had been triggered.
         discarded: The last checkpoint that was discarded in favor of a later one, which is retained; 0 if
-            none is
-            known. Savepoints do not count.
+            none is known. Savepoints do not count.
         enabled: True if the job takes checkpoints at all.
         hides: True if more checkpoints are retained than the history shows, so it never shows a discarded
             one.

@@ -133,32 +133,25 @@ class Head:
         next_pending: Number of the next input that has to wait.
         ahead: The number of inputs that were committed before older ones. ``pending`` lacks them.
         overtaken: Recorded runs that were skipped because their inputs did not come in time, and the time of
-            that in
-            seconds, oldest first. Replace the dictionary, never change it: an actor has the same one.
+            that in seconds, oldest first. Replace the dictionary, never change it: an actor has the same one.
         store: Id of the store in which runs of the key were recorded, or None.
         marker: The position in the store before the records of runs that are not committed; None: anywhere.
         origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
-            identity,
-            marker, and number of the first input that is not theirs.
+            identity, marker, and number of the first input that is not theirs.
         begin: First sequence number of the key's generation; see ``runtime.operator.idle_keys``.
         fresh: True if no run of that generation is committed, so that it may still start elsewhere.
         idle_since: Time slot in which the key's last input was committed, by its number; or None.
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs
-            cannot be
-            distinguished. After a restart with another order of inputs, a recorded run may come after another
-            one of
-            them than before, and find its writes in memory.
+            cannot be distinguished. After a restart with another order of inputs, a recorded run may come
+            after another one of them than before, and find its writes in memory.
         suspended: The suspended run: number of its input, its sequence number, and the time at which it
-            resumes, in
-            milliseconds (None if only a signal resumes it). None if no run is suspended.
+            resumes, in milliseconds (None if only a signal resumes it). None if no run is suspended.
         mail_expires: The time at which the first of the key's signals expires, in milliseconds; or None.
         released: Suspended runs whose key is free for other inputs, in the order of their first suspension.
-            Replace
-            it, never change it.
+            Replace it, never change it.
         delayed_due: The time of the first of the key's delayed events, in milliseconds; or None.
         ends: Runs that a user wants to end, by their sequence numbers: id of the request, reason, name of the
-            user, and
-            id of the run. Replace it, never change it.
+            user, and id of the run. Replace it, never change it.
         unknown: Fields that a later version added, kept unchanged; or None.
     """
 

@@ -133,8 +133,7 @@ class Mailbox:
         Args:
             now: The present time.
             untaken: The expired signals that no run took, if a run may have taken some whose commit is still
-                to come.
-                Default: all that have expired.
+                to come. Default: all that have expired.
         """
         # Only this mailbox may know the run of a signal, so compare without it.
         wanted = [one._replace(run=None) for one in (self.mail if untaken is None else untaken)]

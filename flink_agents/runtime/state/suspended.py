@@ -129,8 +129,7 @@ class Suspension:
         left: The number of outputs and side outputs of each execution that have left, by its path.
         failed: Failed attempts of the execution that waits, by its path.
         parts: The ends of the parts of an interleaved run: the execution that waited there, and the number of
-            records
-            by then.
+            records by then.
         input: The bytes of the input of an interleaved run, which no longer waits among the others; else
             None.
         identity: The job that an interleaved run started in, from which its ids derive; else None.

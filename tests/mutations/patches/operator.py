@@ -335,7 +335,7 @@ patch(
 )
 patch(
     "returned-signals-last",
-    "waits.suspended:SuspendedRuns.settle",
+    "waits.suspended:SuspendedRuns.remove_taken",
     "box.mail[:0] = waits.returned",
     "box.mail += waits.returned",
     "Signals that a run gave back come behind later ones.",

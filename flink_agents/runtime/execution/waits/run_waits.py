@@ -34,22 +34,22 @@ class Execution(Protocol):
 
 
 class RunParts(Protocol):
-    """Shows the code of a run that is committed part by part the memory of the part that it replays."""
+    """Shows the code of a run of several parts the memory of the part that it replays."""
 
     def begin(self, path: str) -> None:
-        """Show the memory with which an attempt of an execution begins."""
+        """Show the memory with which an attempt of an execution starts."""
         ...
 
     def replay(self, path: str) -> None:
-        """Show the memory with which an execution ended, all of which is taken from its record."""
+        """Show the memory with which an execution ended that is taken from its record."""
         ...
 
     def void(self, path: str) -> None:
-        """Forget what an execution recorded: it is executed anew."""
+        """Drop the records of an execution: it runs again."""
         ...
 
     def delivery(self, path: str, *arguments: Any) -> Delivery:
-        """Make what delivers outcomes to an execution, given the arguments of ``Delivery``."""
+        """Return a delivery for an execution, given the arguments of ``Delivery``."""
         ...
 
 
@@ -63,9 +63,9 @@ class RunWaits:
         open: The waits that were open when it was suspended.
         left: The number of outputs and side outputs of each execution that have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
-        over: When its waits end, in milliseconds since the epoch; None for never.
-        parts: Its parts if it is committed part by part; else None.
-        ends_part: True if its records say that a part of it ended behind them, and so does again.
+        over: The deadline of all its waits, in milliseconds since the epoch; None for never.
+        parts: The parts of the run if it was interleaved before; else None.
+        ends_part: True if records say that the run was interleaved after them, so it must be again.
 
     Attributes:
         mail: The signals of its key.
@@ -77,7 +77,7 @@ class RunWaits:
         taken: Identities of the signals that it took since it started or resumed.
         returned: Signals that it took before it was suspended, and that are free again. State lacks them.
         recorded: Identities and names of the signals among those that only the store knows of.
-        rejected: Signals whose values do not fit, each with the reason.
+        refused: Signals whose values do not fit, each with the reason.
         unawaited: Waits that were neither awaited nor read for their id, with their executions.
     """
 

@@ -1,4 +1,4 @@
-"""The records of an interleaved run: each of its parts is recorded as a run of its own."""
+"""The records of an interleaved run: each of its parts is recorded like a run of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flink_agents.runtime.state.suspended import Suspension
 
 
 class PartJournal(BufferedJournal):
-    """Keeps the records of one part. Only the thread of the agent loop uses it.
+    """The records of one part. Only the thread of the event loop uses it.
 
     Args:
         turn: The sequence number of the part, under which the store gets the records.
-        records: What the store has of the part.
-        suspension: What was left of the run when it was suspended; None if it was not.
+        records: The records of the part in the store.
+        suspension: The stored form of the run if it was suspended; else None.
         arguments: The other arguments of ``BufferedJournal``, by their names.
     """
 
@@ -32,20 +32,20 @@ class PartJournal(BufferedJournal):
         super().__init__(records=records, suspension=suspension, **arguments)
 
     async def end_part(self, counts: bool) -> None:
-        """Store what the store has not got, and that the part ends behind that; nothing twice.
+        """Store the records that the store lacks, and a last one that marks the end of the part.
 
         Args:
             counts: True if the part did anything.
         """
         if self._has_store and (self._unstored or (counts and not self._has_ended)):
             self._has_ended = True
-            # To a reader that does not know it, this is a record of reads, and there are none.
+            # Code that does not know this index takes it for a record of reads, with no reads in it.
             nothing = with_layout(self._codec, [True, True, self._codec.encode([])])
             await self._append([Record(RecordKind.RUN, self._seq, "", END_OF_PART, nothing)])
 
     @override
     def _repeated(self, before: Sequence[Record]) -> set[Record]:
-        # What a later part recorded may look like what an earlier one did.
+        # A record of a later part may equal one of an earlier part. Then both count.
         return set() if self._is_later else super()._repeated(before)
 
     @override

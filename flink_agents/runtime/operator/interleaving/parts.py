@@ -18,7 +18,7 @@ from flink_agents.runtime.operator.interleaving.memory import PartTree
 
 
 class InterleavedParts:
-    """Shows the code of a run the memory of the part that it is in. Only for the agent loop.
+    """Shows the code of a run the memory of the part that it is in. Used on the event loop only.
 
     Args:
         memory: The memory of all parts.
@@ -59,7 +59,7 @@ class InterleavedParts:
             del self._of[one]
 
     def delivery(self, path: str, *arguments: Any) -> Delivery:
-        """Make what delivers outcomes to an execution, given the arguments of ``Delivery``."""
+        """Return a delivery for an execution, given the arguments of ``Delivery``."""
         return PartDelivery(self, path, *arguments)
 
     def _note(self, record: Record, part: int) -> None:
@@ -73,12 +73,12 @@ class InterleavedParts:
 
 
 class PartDelivery(Delivery):
-    """Shows the execution the memory of the part that an outcome belongs to, before it gets that.
+    """Shows the execution the memory of the part that an outcome belongs to, before it delivers the outcome.
 
     Args:
         parts: The parts of the run.
-        path: The execution.
-        arguments: Those of ``Delivery``.
+        path: The path of the execution.
+        arguments: The arguments of ``Delivery``.
     """
 
     def __init__(self, parts: InterleavedParts, path: str, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the agent loop does when it suspends an interleaved run: a part of the run ends, and is committed."""
+"""Suspends interleaved runs on the event loop: a part of the run ends, and is committed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from flink_agents.runtime.state.suspended import Suspension
 
 
 class Interleaving:
-    """Releases the keys of suspended runs. Only for the thread of the agent loop.
+    """Releases the keys of suspended runs. Used on the event loop only.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
     """
 
     def __init__(self, shared: RunEnvironment) -> None:
@@ -29,11 +29,11 @@ class Interleaving:
         self._always = shared.interleaves
 
     def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
-        """Make the journal of a part; see ``KeyRelease``."""
+        """Return the journal of a part; see ``KeyRelease``."""
         return PartJournal(turn, **arguments)
 
     def parts(self, run: Run, suspension: Suspension) -> InterleavedParts | None:
-        """Return the parts of a run, which sees their memory from now on."""
+        """Return the parts of a run. From now on, the run sees their memory."""
         if not suspension.parts:
             return None
         records, done, reads = suspension.records, 0, list[list[Read]]()
@@ -45,21 +45,23 @@ class Interleaving:
         return InterleavedParts(memory, records, suspension.parts)
 
     async def end_part(self, run: Run, waiting: QueuedInput) -> CommittedSegment | None:
-        """Return the part of a run that ends, of which the store has all records then."""
+        """End a part of a run, store its records, and return its changes."""
         if not (self._always or waiting.is_later_part):
             return None
         journal = run.journal
         assert isinstance(journal, PartJournal) and run.waits is not None
         before, changes = waiting.suspension, run.short_term.changes()
         known = len(before.records) if before is not None else 0
-        counts = not waiting.is_later_part or bool(waiting.records or changes or len(journal.kept) > known)
+        counts = not waiting.is_later_part or bool(
+            waiting.records or changes or len(journal.all_records) > known
+        )
         await journal.end_part(counts)
         return CommittedSegment(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
 
     def left(
         self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
     ) -> Suspension:
-        """Return what is left of a run; see ``KeyRelease``."""
+        """Return the stored form of a run; see ``KeyRelease``."""
         before = waiting.suspension
         parts: list[tuple[str, int]] = []
         packed, number = waiting.packed, suspension.number
@@ -69,7 +71,7 @@ class Interleaving:
                 parts, packed = list(before.parts), before.input
         if part.counts:
             parts.append((path, len(suspension.records)))
-        # The store has all of it. The next part has a number, and a header, of its own.
+        # The store has all records. The next part has a number, and a header, of its own.
         return replace(
             suspension,
             number=number,

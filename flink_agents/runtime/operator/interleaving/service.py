@@ -46,6 +46,7 @@ class InterleavingService(KeyService):
         self._runs = InterleavedRuns(shared, state, clock, low)
         self._signals = InterleavedSignals(self._runs)
         self._release = Interleaving(shared)
+        """Store a run. Return True if a signal resumes it at once."""
 
     def attach(self, operator: AgentProcessor) -> None:
         """Store the operator, and register with it."""
@@ -130,7 +131,7 @@ class InterleavingService(KeyService):
         if ending:
             self._runs.wake(head, key_text, lambda one: True)
         ready = self._keep(ended.run, suspension, head, timers, out)
-        # If records have said that the run ends here, there may be some of what it did behind that.
+        # If records say that the part ends here, the next part may have records as well.
         if ready or ended.replayed or ending:
             self._runs.wake(head, key_text, lambda one: one.seq == suspension.seq)
         self._runs.wake_due(head, key_text)
@@ -150,7 +151,7 @@ class InterleavingService(KeyService):
         if head.suspended is not None and head.suspended[1] == suspension.seq:
             # It was suspended under another policy.
             head.suspended = None
-        box = suspended.settle(run, head, out, timers, suspension)
+        box = suspended.remove_taken(run, head, out, timers, suspension)
         if box is None:
             return False
         # They came while the run was about to be suspended.

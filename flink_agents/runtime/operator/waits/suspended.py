@@ -55,16 +55,16 @@ class SuspendedRuns:
         self._takers: SignalTakers | None = None
         self._shared = shared
         self._codec = shared.codec
-        self._strays = UnmatchedSignals(shared)
+        self._unmatched = UnmatchedSignals(shared)
         self._state = state
         self._clock = clock
         ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
         self._ttl = int(ttl.total_seconds() * 1000)
-        self._refusals = SignalRejections(self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
+        self._rejections = SignalRejections(self._suspension, shared.config.get(AgentOptions.SIGNALS_PER_KEY))
 
     def add_takers(self, takers: SignalTakers) -> None:
         """Let released runs take signals as well."""
-        self._takers = self._refusals.takers = takers
+        self._takers = self._rejections.takers = takers
 
     # -- suspended runs ---------------------------------------------------------------
 
@@ -83,7 +83,7 @@ class SuspendedRuns:
         assert suspension is not None
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
-        box = self.settle(ended.run, head, out, timers, suspension)
+        box = self.remove_taken(ended.run, head, out, timers, suspension)
         # A signal that a later recorded run has taken does not resume it.
         mail = [] if box is None or actor.mail is None else actor.mail.free(box.mail)
         ready = any(one.until > self._clock() and is_for(one, actor.key_text, suspension) for one in mail)
@@ -126,7 +126,7 @@ class SuspendedRuns:
             self._state.pending.end_suspension(number)
             head.suspended = None
         self._shared.run_metrics.open_waits.resumed(run.key_text, run.sequence_number)
-        self.settle(run, head, emission, timers, None)
+        self.remove_taken(run, head, emission, timers, None)
 
     # -- signals ----------------------------------------------------------------------
 
@@ -153,11 +153,11 @@ class SuspendedRuns:
             # Pickle does not validate. Decoding may raise, so find out now, not in each attempt.
             self._codec.decode(value)
         except StateError as error:
-            return self._strays.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
+            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
         ids = [one for one in (signal.id, signal.wait) if one is not None]
         if not all(map(is_text, (signal.name, *ids))):
             wrong = "its name, id or wait is no text"
-            return self._strays.leave(signal, UnmatchedReason.INVALID, key_text, out, wrong)
+            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, wrong)
         now = self._clock()
         box = self._mailbox()
         self._expire(box, now, out, head, actor, key_text)
@@ -170,14 +170,14 @@ class SuspendedRuns:
                 box.seen[signal.id] = mail.until
         else:
             unread = self._has_unread_records(head, actor, key_text)
-            reason = self._refusals.reason(mail, box, key_text, head, actor, unread)
+            reason = self._rejections.reason(mail, box, key_text, head, actor, unread)
             if reason is UnmatchedReason.AMBIGUOUS and unread:
                 kept = mail._replace(run=UNDECIDED)
                 box.mail.append(kept)
                 if actor is None:
                     self._let_all_go_on(head, key_text)
             elif reason is not None:
-                self._strays.leave(signal, reason, key_text, out)
+                self._unmatched.leave(signal, reason, key_text, out)
             else:
                 kept = self._given(mail, key_text, head, box, actor)
                 box.mail.append(kept)
@@ -212,8 +212,7 @@ class SuspendedRuns:
 
         Args:
             undecided: Each with the number of waits for its name that later signals have ended: these were
-                open when it
-                came.
+                open when it came.
             run: The run, which is committed or suspended.
             box: The signals of its key, without those that the run took.
             head: The head of its key.
@@ -225,10 +224,10 @@ class SuspendedRuns:
             if place is None:
                 continue
             before = box.mail[:place]
-            free = self._refusals.free_for(mail.name, before, run.key_text, head, own, ())
+            free = self._rejections.free_for(mail.name, before, run.key_text, head, own, ())
             if free + open_then > 1:
                 del box.mail[place]
-                self._strays.leave(mail, UnmatchedReason.AMBIGUOUS, run.key_text, out)
+                self._unmatched.leave(mail, UnmatchedReason.AMBIGUOUS, run.key_text, out)
             else:
                 box.mail[place] = self._given(mail._replace(run=None), run.key_text, head, box, None)
 
@@ -287,11 +286,11 @@ class SuspendedRuns:
         box = self._mailbox()
         left, box.mail = box.mail, []
         for mail in left:
-            self._strays.leave(mail, UnmatchedReason.END_OF_INPUT, key_text, emission)
+            self._unmatched.leave(mail, UnmatchedReason.END_OF_INPUT, key_text, emission)
         self.keep_signals(box, head, timers)
         self._write(head)
 
-    def settle(
+    def remove_taken(
         self, run: Run, head: Head, out: Emission, timers: Timers, suspension: Suspension | None
     ) -> Mailbox | None:
         """Remove the signals that a run took, and those for waits of it that are over; returns the mailbox.
@@ -318,14 +317,14 @@ class SuspendedRuns:
         for mail, wrong in waits.rejected:
             if (found := box.find(mail.identity)) is not None:
                 box.mail.remove(found)
-                self._strays.leave(mail, UnmatchedReason.INVALID, run.key_text, out, wrong)
+                self._unmatched.leave(mail, UnmatchedReason.INVALID, run.key_text, out, wrong)
         over = None if suspension is None else ended_waits(run.key_text, suspension)
         for mail in list(box.mail):
             if mail.wait is None or run_of(mail.wait, run.key_text) != run.sequence_number:
                 continue
             if over is None or mail.wait in over:
                 box.mail.remove(mail)
-                self._strays.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
+                self._unmatched.leave(mail, UnmatchedReason.DUPLICATE, run.key_text, out)
         if undecided and (suspension is not None or not waits.mail.open):
             # The waits of a released run are in the head.
             own = suspension if suspension is not None and not suspension.released else None
@@ -383,14 +382,14 @@ class SuspendedRuns:
             if head.suspended is None or self.is_due(head) or self._may_be_taken(head, key_text):
                 untaken = []
         for mail in box.expire(now, untaken):
-            self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
+            self._unmatched.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
 
     def _expire_behind(
         self, live: ActiveMailbox, box: Mailbox, now: int, key_text: str, out: Emission
     ) -> None:
         """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
         for mail in box.expire(now, live.free(box.mail)):
-            self._strays.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
+            self._unmatched.leave(mail, UnmatchedReason.EXPIRED, key_text, out)
         box.mail = [one if one.until > now else one._replace(until=now + self._ttl) for one in box.mail]
 
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
