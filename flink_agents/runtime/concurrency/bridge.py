@@ -137,6 +137,7 @@ class Bridge:
             errands.put(lambda: True)
 
         def begin() -> None:
+            # The coroutine is created on the loop. If the loop is closed, there is none to warn about.
             self.loop.create_task(awaited_outcome(make)).add_done_callback(end)
 
         if not self.hand(begin):
@@ -170,6 +171,7 @@ class Bridge:
             True if it holds.
         """
         with self._progress:
+            # Before the condition is checked, see `notify`.
             self._waited_for = True
             try:
                 return self._progress.wait_for(until, seconds)

@@ -35,6 +35,7 @@ class _Client:
     def end(self) -> None:
         """Start closing it."""
         if self.opened.done():
+            # The task that opened the client also closes it: some libraries require that.
             self._end.set()
         else:
             self.task.cancel()
@@ -49,6 +50,7 @@ class _Client:
         except BaseException as error:
             if is_close(error):
                 raise
+            # The attempt ends. Callers that still wait are cancelled, too.
             if cancelled_from_outside(error):
                 self.opened.cancel()
                 raise

@@ -62,13 +62,13 @@ class ThreadWait:
 
     @property
     def seconds(self) -> float:
-        """Return the time for which it has only waited, in seconds."""
+        """The time for which it has only waited, in seconds."""
         with self._lock:
             return self._seconds + (0.0 if self._since is None else time.monotonic() - self._since)
 
 
 thread_wait: ContextVar[ThreadWait | None] = ContextVar("thread_wait", default=None)
-"""Return the counter of the running code's waits for threads; None if it has no deadline."""
+"""The counter of the running code's waits for threads; None if it has no deadline."""
 
 
 class _Call(Future[Any]):
@@ -148,6 +148,7 @@ class LoopThreads(ThreadPoolExecutor):
                 return
             if call not in self._running or call in self._abandoned:
                 return
+            # Its thread does not count from now on, so another one may start.
             self._abandoned.add(call)
             count = len(self._abandoned)
             self._add_threads()
@@ -165,6 +166,7 @@ class LoopThreads(ThreadPoolExecutor):
             waiting = list(self._queue)
             self._changed.notify_all()
         for call in waiting:
+            # Outside of the lock: `cancel` runs callbacks of the caller.
             call.cancel()
         super().shutdown(wait=False)
 
@@ -201,6 +203,7 @@ class LoopThreads(ThreadPoolExecutor):
                 if replaced and self._count - len(self._abandoned) > self._size:
                     self._count -= 1
                     return
+            # An idle thread must not keep the arguments of the last call alive.
             del call
 
     def _next(self) -> _Call | None:

@@ -81,6 +81,7 @@ async def within(
     begun, left = time.monotonic(), whole
     try:
         while True:
+            # Not `wait_for`, which would wait without a limit for a task that ignores its cancellation.
             await asyncio.wait({task}, timeout=left)
             if task.done() or whole is None:
                 return task.result().result()

@@ -176,6 +176,7 @@ class CallAttempts(WaitPhase):
         Raises:
             CallFailed: It failed for good.
         """
+        # A tool that must not be repeated: its outcome stays unknown.
         if self.step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
         reconciler = self._callable.reconciler if self._call.begun else None
@@ -195,6 +196,7 @@ class CallAttempts(WaitPhase):
                 return await self._result_of(arguments.of(self._callable, clients), self._callable.is_async)
             except BaseException as error:
                 if is_close(error) or cancelled_from_outside(error):
+                    # Before the cancellation continues: the next attempt of the action has to know.
                     self._note_cut_off()
                     raise
                 failure = redacted(thrown(error))

@@ -90,13 +90,16 @@ class DurableCall:
             BaseException: The recorded error of the call.
         """
         delivery = self._delivery
+        # The coroutine is awaited now, so the check for a forgotten `await` ignores it.
         delivery.unawaited.pop(self._call.number, None)
         self._notify()
         if self._recording.bridge.over:
             # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
+        # The action has several tasks or runs in a thread, so the outcome needs its turn.
         if delivery.counted or delivery.main is None:
             return await self._beside_others()
+        # The short path: the record is the next one in order.
         if delivery.replaying:
             recorded = delivery.take(self._call.number)
             return await self._beside_others() if recorded is None else self._result(recorded, None)
@@ -197,6 +200,7 @@ class DurableCall:
             # The turn is taken when the function ends, not when its record is stored: stores acknowledge in
             # any order.
             place = attempts.number, delivery.calls.end(), delivery.elapsed()
+            # From here on, later outcomes wait until this one is recorded.
             turn = None if pending is None else delivery.end(pending)
             record = await self._recorded(value, place)
             if turn is None:
@@ -229,6 +233,7 @@ class DurableCall:
         place = attempts, delivery.calls.end(), delivery.elapsed()
         outcome = self._record(None, self._described(raised), place)
         if pending is None:
+            # Not recorded yet: it is stored with the action's next call or its end.
             delivery.calls.seen(self._call.number, outcome)
             return outcome, raised
         pending.ended, pending.raised = True, raised

@@ -105,6 +105,7 @@ class DurableCalls:
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Awaitable[Any]:
         """Make a call of an action on the loop. Its number is assigned here, before anything is awaited."""
+        # A `def` action must not get a coroutine that it cannot await.
         if threading.get_ident() != self._loop_thread:
             raise ContextMisuseError(
                 f"action {step.action.name!r} makes an asynchronous durable call, but is no async def",
@@ -204,6 +205,7 @@ class DurableCalls:
         forgotten = next((one for one in called if inspect.getcoroutinestate(one) == made), None)
         if forgotten is None:
             return
+        # Calls in flight may finish and be recorded, but no retry may start.
         delivery.failing = True
         raise MissingAwaitError(
             f"action {step.action.name!r} ended without awaiting {awaitable_text(forgotten)}: "
@@ -238,6 +240,7 @@ class DurableCalls:
     async def _finish(self, step: ActionRun, delivery: Delivery) -> None:
         """Stop calls that still run. A result that is being recorded is completed."""
         performing, delivery.performing = delivery.performing, []
+        # First stop all, then wait for all: they end concurrently.
         for pending in performing:
             pending.stop()
         going_on = {one.performing: one for one in performing if one.performing is not None}
@@ -284,6 +287,7 @@ class DurableCalls:
         calls = step.calls
         assert calls is not None
         try:
+            # First: an execution that skipped recorded calls must not be recorded as ended.
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
@@ -381,6 +385,7 @@ def _suspend(step: ActionRun, waits: RunWaits) -> None:
     if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
         return
     step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
+    # Outputs from here on come from code that handles the cancellation, and are dropped.
     step.put = len(step.sent), len(step.side or ())
     journal, calls = step.run.journal, delivery.calls
     assert isinstance(journal, BufferedJournal)

@@ -85,6 +85,7 @@ class Recording:
             RecordTooLargeError: A record is larger than the store accepts.
         """
         try:
+            # A later record must not be stored if an earlier one may be missing.
             if self.broken or self.bridge.over:
                 await self._refuse(append, late)
             try:
@@ -92,6 +93,7 @@ class Recording:
             except RecordTooLargeError:
                 raise
             except StoreError as error:
+                # First, so that no other call starts an append.
                 self.broken = True
                 self.fail(error)
             else:
@@ -152,6 +154,7 @@ class Recording:
 
         After that, none is recorded.
         """
+        # Without a store, results cannot be recorded, so waiting has no use.
         seconds = 0.0 if self.broken else grace
         loop, awaited = asyncio.get_running_loop(), list[asyncio.Future[None]]()
         for call in list(self._in_flight):
@@ -170,6 +173,7 @@ class Recording:
                     len(late),
                     seconds,
                 )
+        # From here on, late results are dropped: the next attempt repeats these calls.
         self.over = True
         for call in list(self._in_flight):
             # A call in the action's own task is cancelled with that task.

@@ -229,6 +229,8 @@ class Delivery:
         if not self._replay:
             pending.begin()
         elif self.calls.recorded(pending.number) is None:
+            # It is new, so it starts after the last recorded outcome: a replay must not run ahead of its
+            # records.
             self._deferred.append(pending)
         if self.main is None:
             # The thread of the action waits.
@@ -249,6 +251,7 @@ class Delivery:
         """Note that the action no longer waits for an outcome: it cancelled the wait."""
         if not pending.gone and self._pending.pop(pending.number, None) is not None:
             pending.gone = True
+            # A record of it may come later in a replay. Then it is skipped.
             self._gone.add(pending.number)
 
     def end(self, pending: PendingOutcome, outcome: Outcome | None = None) -> QueuedOutcome:
@@ -273,6 +276,7 @@ class Delivery:
     def forget(self, pending: PendingOutcome) -> None:
         """Remove an outcome that will never be recorded, so that later ones do not wait for it."""
         before, self._ended = self._ended, deque[QueuedOutcome]()
+        # Outcomes that are in the queue keep their order.
         self._ended.extend(one for one in before if one.pending is not pending or one.outcome is not None)
         if not self.ready:
             self.rest()
@@ -292,6 +296,7 @@ class Delivery:
                 if not self._deliver_recorded():
                     return
                 continue
+            # Emptied first: what starts below may end at once and call this method again.
             deferred, self._deferred = self._deferred, []
             for pending in deferred:
                 if not pending.gone:
@@ -299,6 +304,7 @@ class Delivery:
             if self.ready:
                 # What began may have ended at once, and was delivered.
                 return
+            # The first outcome is still being recorded. Later ones must not pass it.
             if not self._ended or self._ended[0].outcome is None:
                 if self.at_rest is not None and self.outlasts:
                     self.at_rest()
@@ -339,12 +345,14 @@ class Delivery:
         if pending.gone:
             return
         assert ended.outcome is not None
+        # It is not in the store yet, so it goes with the action's next record.
         if not ended.recorded:
             self.calls.seen(pending.number, ended.outcome)
         self._give(pending, ended.outcome)
 
     def _give(self, pending: PendingOutcome, outcome: Outcome) -> None:
         self._pending.pop(pending.number, None)
+        # Before the delivery: code that resumes must see the time of this outcome.
         self.now = max(self.now, outcome.elapsed / 1e6, pending.not_before)
         if self.main is None:
             # The thread of the action goes on, until it waits again.
@@ -381,6 +389,7 @@ class Delivery:
 
     def close(self) -> None:
         """End the delivery with the execution. No outcome is delivered from here on."""
+        # First, so that nothing that is cancelled below can start a call.
         self.over = True
         if self._expects:
             waiting, self._pending = list(self._pending.values()), {}
@@ -392,11 +401,13 @@ class Delivery:
         self.at_rest = None
         if self.main is not None:
             for _ in range(self.interrupted):
+                # The cancellations came from `interrupt`. They must not end the task of the run.
                 self.main.uncancel()
             self.main = None
         if self.tasks:
             self.tasks = []
         for coroutine in self.unawaited.values():
+            # A call that was never awaited was not made.
             coroutine.close()
         self.unawaited.clear()
 

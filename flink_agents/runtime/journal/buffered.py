@@ -64,6 +64,7 @@ class BufferedJournal(RunJournal):
         self.all_records = before + [one for one in stored if one not in known]
         found = set(stored)
         unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
+        # A crash may have come between the append and the checkpoint: then the store has some of them.
         self._unstored = {one: None for one in unstored if one not in found}
         # A journal without a store never appends, and so has no use for these two.
         headers = [one for one in records if one.kind is RecordKind.RUN and one.index == 0]
@@ -71,6 +72,7 @@ class BufferedJournal(RunJournal):
         super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
         self.replayed = bool(self.all_records)
         self.begun = bool(records) or (suspension is not None and suspension.recorded)
+        # If the store has records, only those decide. State may be older.
         self.bound = bool(headers) or (suspension is not None and suspension.bound and not records)
 
     @staticmethod
@@ -106,6 +108,7 @@ class BufferedJournal(RunJournal):
         self, step: str, record: ActionRecord, outcomes: Mapping[Number, Outcome]
     ) -> Coroutine[Any, Any, None]:
         """Record the end of an execution; in memory only if it made no durable call."""
+        # It made durable calls, so its end must be stored, too.
         if record.calls:
             return super().add_action(step, record, outcomes)
         kept = self._outcomes(step, outcomes) if outcomes else []
@@ -152,6 +155,7 @@ class BufferedJournal(RunJournal):
             await self._store.append(self._journal, part)
             # The first portion has the header. It is stored now, even if a later portion fails.
             self.bound = True
+        # Only now, because the reads are recorded only if the append succeeded.
         self._logged = max(self._logged, logged)
         self.all_records += [*reads, *filter(_is_kept, own)]
         for one in before:

@@ -105,6 +105,7 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
             continue
         name, task = task_of(record.step)
         if record.kind is RecordKind.RERUN:
+            # All earlier records of that execution are void.
             steps.pop(name, None)
             continue
         step = steps.get(name)
@@ -233,15 +234,19 @@ class CallReplay:
         index = self._made.get((RecordKind.CALL, task), 0)
         self._made[RecordKind.CALL, task] = index + 1
         number = Number(RecordKind.CALL, task, index)
+        # Also for recorded calls: the count is the index of the action's own record.
         self.made += 1
         records = self._records
+        # Flat numbers do not show which task made a call, so a branch cannot be matched.
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
             raise self.note_mismatch(Mismatch(number, None, identity, flat=True))
         recorded, intent = records.outcomes.get(number), records.intents.get(number)
         assert not isinstance(recorded, WaitRecord)
+        # An intent without an outcome: the call may have taken effect before a crash.
         known = recorded.call if recorded is not None else intent
         if known is not None and not known.same(identity):
             raise self.note_mismatch(Mismatch(number, known, identity))
+        # A copy, because outcomes that come later do not belong to this call's history.
         after = dict(self.unrecorded) if self.unrecorded else _NOTHING
         return Call(number, identity, recorded, intent is not None, after)
 
@@ -271,6 +276,7 @@ class CallReplay:
 
     def note_mismatch(self, mismatch: Mismatch) -> Mismatch:
         """Note a mismatch; returns the first one."""
+        # The first one: later ones are its consequences.
         self.mismatch = self.mismatch or mismatch
         return self.mismatch
 

@@ -95,6 +95,7 @@ class Journals:
 
     async def open(self) -> None:
         """Open the store. From then on no other attempt of the subtask can append."""
+        # First: from here on, an older attempt can no longer append.
         await self.store.open(self._owner)
         self.store_id = self.store.store_id
         plans = await self.store.plans()
@@ -183,19 +184,24 @@ class Journals:
             for seq in skipped.overtaken - set(overtaken):
                 skipped.give_up(seq)
             return skipped
+        # Before reading: the former owner must not append after we have read.
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
+        # `may_have` below is exact only after the store has read the records from the marker on.
         await self.store.rebuild(journal, marker, pending)
         records: list[Record] = []
         if self.store.may_have(journal, marker, pending):
+            # Skipped runs are before `from_seq`, so the scan would miss them.
             for seq in sorted(overtaken):
                 records += await self.store.read(journal, seq)
             records += await self.store.scan(journal, from_seq)
         elif not origins:
             return RecordedRuns(self.codec, ())
+        # Only an empty journal inherits. Otherwise this fork has started already.
         if not records:
             records = await self._inherit(journal, from_seq, origins)
         runs = RecordedRuns(self.codec, records, overtaken)
+        # Before any run is replayed with the wrong plan.
         for fingerprint in runs.plans:
             await self._plans.check(fingerprint)
         self.left(journal_id, key_text, runs)
@@ -244,6 +250,7 @@ class Journals:
             self._skipped[journal] = runs
         elif not runs:
             self._skipped.pop(journal, None)
+        # All awaited runs were taken. Skipped ones stay in memory.
         if runs.first is None:
             self.mark_replayed(journal_id, key_text)
 

@@ -38,6 +38,7 @@ class RecordedRuns:
             self._records.setdefault(record.seq, []).append(record)
             if record.kind is RecordKind.RUN and record.index == 0:
                 header = RunHeader.unpack(codec, record.data)
+                # A later header of the same run replaces an earlier one.
                 self._digests[record.seq], self._plans[record.seq] = header.digest, header.plan
                 self._begins[record.seq] = header.begin
         self._overtaken = {seq for seq in overtaken if seq in self._records}
@@ -95,6 +96,7 @@ class RecordedRuns:
     def overtake(self, seqs: Iterable[int]) -> None:
         """Note that the first awaited runs are skipped: all of ``seqs``, in order."""
         for seq in seqs:
+            # Runs are skipped in order, or a later one could wait for one that was given up.
             assert self._awaited.popleft() == seq
             self._overtaken.add(seq)
 
@@ -199,9 +201,11 @@ class InputOrder:
             next_seq: The next number that was not used.
             waiting: True if a recorded run may still wait for its input.
         """
+        # A skipped run whose input has come goes first: it is older than all others.
         if self._late:
             return NextRun(self._came[self._late[0]], self._late[0])
         first, unknown = self.recorded.first, self._unknown()
+        # No recorded run waits, so unknown inputs run in the order of arrival.
         if first is None:
             return None if unknown is None else NextRun(unknown, next_seq)
         if next_seq < first:
@@ -217,6 +221,7 @@ class InputOrder:
 
     def take(self, choice: NextRun) -> list[Record]:
         """Let an input run; returns the records of its run."""
+        # Before `take`: a skipped run must not count as awaited any longer.
         self.recorded.overtake(choice.overtakes)
         if self._came.pop(choice.seq, None) is None:
             self._cursor = choice.number + 1
@@ -236,6 +241,7 @@ class InputOrder:
         for seq in self.recorded.awaited:
             if seq in self._came:
                 return NextRun(self._came[seq], seq, tuple(overtakes))
+            # This run's input has not come either, so it is skipped as well.
             overtakes.append(seq)
         if unknown is None:
             return None

@@ -140,6 +140,7 @@ class RunJournal:
         return records
 
     def _append(self, records: list[Record]) -> Coroutine[Any, Any, None]:
+        # The short path: no header, no reads, one record.
         if self.bound and self._log is None and len(records) == 1:
             return self._store.append(self._journal, records)
         return self._append_with_header(records)
@@ -163,6 +164,7 @@ class RunJournal:
         ):
             await self._store.append(self._journal, part)
             self.bound = True
+        # Concurrent appends may have logged more already.
         self._logged = max(self._logged, logged)
 
     def _read(self, reads: list[Read]) -> Iterable[Record]:

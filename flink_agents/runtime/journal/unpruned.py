@@ -64,6 +64,7 @@ class UnprunedKeys:
 
     def open(self) -> Any:
         """Find the restored keys with unpruned records. Return the first, or None."""
+        # Flink lists these keys without reading any other key.
         self._found.extend(self._keys.unpruned())
         return self._found[0] if self._found else None
 
@@ -124,9 +125,11 @@ class UnprunedKeys:
     def _report(self, key: Any, key_text: str) -> None:
         """Report the current restored key to the pruner. It may have had inputs since the restore."""
         packed, data = self._state.unpruned.value(), self._state.head.value()
+        # No mark, or one of a later version, which must stay.
         if packed is None or packed[:1] != _VERSION:
             return
         marker = packed[1:] or None
+        # The head is gone, so the key has no records left.
         if data is None:
             self._state.unpruned.clear()
             return

@@ -319,6 +319,7 @@ class KeyActor:
     @property
     def is_done(self) -> bool:
         """True if all of its inputs have run and wait for their commit. For Flink's task thread."""
+        # The loop appends to `finished` before it clears `running`, so nothing is missed here.
         if self.running or self.queue or self.order is not None or self.suspended or self.resumes:
             return False
         return bool(self.finished) and not self.parked
@@ -339,6 +340,7 @@ class KeyActor:
         else:
             waiting.state.enter(Phase.QUEUED, now)
         if self.mail is not None and (waiting.records or waiting.suspension is not None):
+            # A recorded run may have taken signals, so none of them expires before it starts.
             self.mail.expect(1)
         self.queue.append(waiting)
 
@@ -366,6 +368,7 @@ class KeyActor:
         if run.journal is not None and run.journal.begun and waiting.settled:
             # Later runs of the key have their records after those of this run.
             run.journal.mark_end()
+        # Before the memory is updated, or there would be no difference.
         changes = run.short_term.changes()
         self.memory.update(changes)
         self.unrecorded = self.unrecorded or not run.recorded
@@ -374,6 +377,7 @@ class KeyActor:
         waiting.run = waiting.step = waiting.state = None
         waiting.records = ()
         if self.mail is not None:
+            # Signals that were meant for this run are free for others now.
             self.mail.release(run.sequence_number)
         now = clock()
         run.state.finish(now)
@@ -391,6 +395,7 @@ class KeyActor:
         """Hand a suspended run over to Flink's task thread, which puts it into state. Called by the loop."""
         run.state.suspend(clock(), suspension.waits)
         self.overtakes, self.part = overtakes, part
+        # Last, because Flink's task thread may store the run as soon as this is set.
         self.suspended = run, suspension
 
     def abandon(self) -> None:
@@ -415,6 +420,7 @@ def restore_begin(
         The log of the run's reads; None if they are not recorded.
     """
     if started_at is not None:
+        # `ctx.now()` must return the recorded time.
         run.started_at = started_at
     elif records and records[0].kind is RecordKind.RUN:
         run.started_at = RunHeader.unpack(codec, records[0].data).started_at

@@ -179,6 +179,7 @@ class AgentLoop:
         return self._bridge.ask(question)
 
     def _wake_for(self, actor: KeyActor) -> None:
+        # Before the flag is read: the loop resets the flag, then empties the inbox. So no actor is missed.
         self._inbox.append(actor)
         if not self._woken:
             self._woken = True
@@ -228,7 +229,9 @@ class AgentLoop:
             wait: True to return when it has ended, or after a bounded time.
         """
         if not self._bridge.over:
+            # First: threads and calls check it before they start anything.
             self._bridge.over = True
+            # No further `def` action may start.
             self._pool.close()
             # The garbage collector may call this inside of an action, whose handles are counted.
             self._bridge.hand(self._begin_stop, context=Context())
@@ -246,6 +249,7 @@ class AgentLoop:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(make_task)
+        # Before any run: limits, clients and durable calls belong to this thread.
         self._shared.limits.open(self._bridge, threading.get_ident())
         self._shared.clients.open(self._loop)
         self._watch.open()
@@ -268,9 +272,11 @@ class AgentLoop:
 
     async def _stop(self) -> None:
         """End the runs, then the clients that they use, then everything else."""
+        # Before tasks are cancelled, which removes them.
         actors = [*self._tasks.values(), *self._inbox]
         if self._durable is not None:
             await self._drain_calls(self._durable)
+        # Runs end before the clients that they use.
         await cancel_tasks(self._tasks)
         for actor in actors:
             actor.abandon()
@@ -278,6 +284,7 @@ class AgentLoop:
             await self._shared.asking.close()
         await self._shared.clients.close()
         await self._shared.close_resources()
+        # After the runs: results of calls in flight were recorded until here.
         await self._close_store()
         await cancel_tasks(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
         self._stopped = True
@@ -342,10 +349,12 @@ class AgentLoop:
                 self._read += 1
             while self.failure is None and (actor.queue or (actor.order is not None and self._pull(actor))):
                 waiting = actor.queue.popleft()
+                # Before the run starts: the watchdog names it.
                 actor.seq = waiting.seq
                 self._begun += 1
                 begun = clock()
                 actor.state = waiting.begin(begun)
+                # A run that started on Flink's task thread continues here.
                 run = waiting.run or self._new_run(actor, waiting)
                 try:
                     await self._execute(actor, run, waiting)
@@ -354,6 +363,7 @@ class AgentLoop:
                     self.ended += 1
                     told = False
                     break
+                # Before the next run starts, which runs on the memory of this one.
                 actor.finish(run, waiting)
                 self._ended(actor, clock() - begun)
                 told = True
@@ -365,6 +375,7 @@ class AgentLoop:
         except BaseException as error:
             self._fail(error)
         finally:
+            # First: a new task for the actor may start as soon as it is not running.
             self._tasks.pop(task, None)
             actor.running = False
             if actor.state is not None:
@@ -388,15 +399,18 @@ class AgentLoop:
                 self.suspensions.attach(actor, run, waiting)
             elif (journals := self._shared.journals) is not None:
                 actor.attach_journal(run, waiting, journals.plan, journals.codec)
+            # Before the actions start: a user wants to end this run.
             if actor.ends:
                 check_not_ended(actor, run, waiting)
             if waiting.run is None:
                 self._steps.begin(run, waiting.record)
             if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
                 check_run(run, waiting.suspension, self._shared)
+            # From here on, a request to end the run cancels this task.
             state.executing = True
             await self._steps.execute(run, self._attempts, waiting.step)
             state.executing = False
+            # Its code caught the cancellation and ended normally. It must not count as success.
             if state.ended_by is not None:
                 raise state.ended_by
         except CHANGES as error:
@@ -404,6 +418,7 @@ class AgentLoop:
         except (RunEndedError, asyncio.CancelledError) as error:
             if self._bridge.over or state.ended_by is None:
                 raise
+            # The cancellation was handled. The task continues with the next run.
             ended_here()
             self._steps.end_run(run, waiting.record, state.ended_by, error)
         finally:

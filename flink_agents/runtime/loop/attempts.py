@@ -86,6 +86,7 @@ class Attempts:
         if (ended_by := step.run.state.ended_by) is not None:
             # Its code caught the cancellation and continued.
             raise ended_by
+        # The watchdog and requests find the execution here.
         step.run.state.action_run = step
         step.adopt()
         if step.run.waits is not None:
@@ -115,6 +116,7 @@ class Attempts:
         durable, state = self._durable, step.run.state
         limiter = self._limits.of_action(step.action)
         if limiter is not None:
+            # The limit first, then the slot. An execution with a slot never waits for a limit.
             await limiter.acquire(state)
         slot = Slot(self._slots, state)
         try:
@@ -131,10 +133,12 @@ class Attempts:
             notify_sent(self._observers, step)
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
+            # In the reverse order of taking them.
             slot.end()
             if limiter is not None:
                 limiter.release()
         if durable is not None:
+            # Before the end is recorded: a forgotten call must fail the action.
             durable.check_awaited(step)
             if (going_on := durable.finish(step)) is not None:
                 await going_on
@@ -191,6 +195,7 @@ class Attempts:
         return within(Deadline.of(step.action), self._wait(step), rest)
 
     async def _wait(self, step: ActionRun) -> None:
+        # Tasks that the code starts inherit it, so that they can be cancelled at the end.
         current_step.set(step)
         step.task = asyncio.current_task()
         if self._durable is not None:
@@ -223,6 +228,7 @@ class Attempts:
         state = step.run.state
 
         def call() -> None:
+            # In the pool's thread: the wait for a thread is over.
             state.end_wait(wait)
             step.adopt()
             self._steps.call(step)
@@ -243,6 +249,7 @@ class Attempts:
         step.run = run.fork()
         try:
             await self._in_pool(step, Deadline.of(step.action))
+            # Only if the thread ended in time. Otherwise it may still write to its copy.
             run.adopt(step.run)
         except BaseException:
             step.end()

@@ -64,6 +64,7 @@ class Replays:
         """
         journals = self._shared.journals
         assert journals is not None
+        # A fresh head does not know the numbers of an earlier attempt.
         from_seq = None if actor.fresh else actor.next_seq
         recorded = await journals.recorded(
             actor.journal_id,
@@ -78,12 +79,15 @@ class Replays:
             if actor.fresh and recorded.first is not None:
                 actor.go_on_from(recorded.begin_of(recorded.first))
             order = InputOrder(recorded, actor.head.first_pending)
+            # Flink's task thread has loaded these inputs already, and will not examine them again.
             for number in range(order.looked, actor.loaded):
                 packed = actor.cached.get(number)
                 order.look(None if packed is None else input_digest(packed))
             actor.order = order
+            # The suspended run goes first, before any other input is chosen.
             if actor.resumes is not None:
                 self._resume(actor, actor.resumes, order)
+            # Before any run starts: it could take a signal that a later recorded run has taken.
             if actor.mail is not None:
                 self._reserve(actor.mail, recorded)
             self.let_drained_go(actor, order)
@@ -122,6 +126,7 @@ class Replays:
     def _overdue(self, actor: KeyActor, since: float) -> None:
         """Stop to wait for the input of a recorded run, because it did not come in time."""
         with actor.lock:
+            # The input has come meanwhile, or another run waits now.
             if actor.held != since:
                 return
             actor.overdue = True
@@ -155,6 +160,7 @@ class Replays:
         journals.left(actor.journal_id, actor.key_text, order.recorded)
         actor.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
+        # The wait for this input is over, so its timer has no effect.
         held = self._let_go(actor)
         # For a wake-up, Flink's task thread replaces both.
         record, timestamp = read_input(self._shared.codec, packed)
@@ -178,6 +184,7 @@ class Replays:
         order = actor.order
         if actor.held is not None or actor.overdue or not isinstance(order, InputOrder):
             return
+        # Not all inputs were examined, so the right one may be among them.
         if actor.parked <= 0 or order.looked < actor.head.next_pending:
             return
         if order.next(actor.next_seq, True) is not None:

@@ -67,7 +67,9 @@ class Suspensions:
         self._live[actor.mail] = None
         if self._ended and not actor.mail.ended:
             actor.mail.end_input(self._skips)
+        # From here on, the run takes signals from this mailbox, not from state.
         actor.mail.runs.add(run.sequence_number)
+        # Before the waits, which read recorded signals from it.
         run.journal = journal = self._journal(actor, run, waiting)
         suspension = waiting.suspension
         run.waits = RunWaits(
@@ -95,6 +97,7 @@ class Suspensions:
         step.sent, step.side = step.sent[:sent], (step.side or [])[:side]
         # Outputs from before the wait leave now, with the suspension.
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
+        # Before the stored form is built, which contains all records.
         journal.keep_reads()
         release = actor.release
         part = None if release is None else await release.end_part(run, waiting)
@@ -118,6 +121,7 @@ class Suspensions:
             # From here on, state has the earlier records. New ones come after this position.
             journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
         waiting.run = waiting.step = None
+        # Last, because Flink's task thread may store the run from here on.
         actor.suspend(run, suspension, waiting.overtakes, part)
 
     def forget(self, actor: KeyActor) -> None:

@@ -140,6 +140,7 @@ class Watchdog:
     def _turn(self) -> None:
         """Note that the loop is responsive, and check the runs if it is time."""
         if self._asked is not None:
+            # Before the open callback is cleared: the other thread reads both.
             self._answered = time.monotonic() - self._asked
             self._asked = None
         now = self._loop.time()
@@ -160,6 +161,7 @@ class Watchdog:
                 continue
             if state.started > now - self.stuck_after or self._reported.get(actor) is state:
                 continue
+            # Once per run: the key of the table is the run's state.
             self._reported[actor] = state
             self._stuck.inc()
             if told + len(others) < MANY_LINES:
@@ -251,6 +253,7 @@ class Watchdog:
         """Schedule a callback on the loop, and check the loop if it does not run."""
         if self._asked is None:
             self._asked = time.monotonic()
+            # The loop is closed.
             if not hand_to(self._loop, self._turn):
                 self._end.set()
         self._end.wait(self._interval)
@@ -272,6 +275,7 @@ class Watchdog:
         if handle is None:
             return
         episode = self._episode
+        # Compared with the checks before: the same handle blocks, different ones are just busy.
         episode.add(handle)
         # Checks count, not time: the whole process may have been stopped meanwhile.
         if episode.told or (episode.looks - 1) * self._interval < self._blocked_after:

@@ -148,7 +148,7 @@ class LocalMetricGroup(MetricGroup):
         before_read: Called before all values are read, to update them; or None.
 
     Attributes:
-        before_read: See above.
+        before_read: Called before all values are read, to update them; or None.
     """
 
     def __init__(self, name: str = "", before_read: Callable[[], None] | None = None) -> None:

@@ -28,7 +28,7 @@ class Observers:
         failed: Counts an error of a third-party observer. Thread-safe.
 
     Attributes:
-        others: See above.
+        others: Third-party observers, whose errors are logged and counted.
         phase_changed: None if it has no observer, since phases change more often than anything else.
         call_content: None if it has no observer, so that the content is not built.
         events_sent: None if it has no observer, so that the types are not asked for.
@@ -48,54 +48,54 @@ class Observers:
         self.others = tuple(others)
 
         def dispatch(name: str) -> Callable[..., None] | None:
-            told = [getattr(own, name)] if _overrides(own, name) else []
-            told += [_harmless(getattr(one, name), failed) for one in others if _overrides(one, name)]
-            return told[0] if len(told) == 1 else _all(told) if told else None
+            methods = [getattr(own, name)] if _overrides(own, name) else []
+            methods += [_harmless(getattr(one, name), failed) for one in others if _overrides(one, name)]
+            return methods[0] if len(methods) == 1 else _all(methods) if methods else None
 
         self.phase_changed = dispatch("phase_changed")
-        self.action_ended = dispatch("action_ended") or _nobody
-        self.action_failed = dispatch("action_failed") or _nobody
-        self.action_retried = dispatch("action_retried") or _nobody
-        self.action_replayed = dispatch("action_replayed") or _nobody
-        self.action_mismatched = dispatch("action_mismatched") or _nobody
+        self.action_ended = dispatch("action_ended") or _ignore
+        self.action_failed = dispatch("action_failed") or _ignore
+        self.action_retried = dispatch("action_retried") or _ignore
+        self.action_replayed = dispatch("action_replayed") or _ignore
+        self.action_mismatched = dispatch("action_mismatched") or _ignore
         self.events_sent = dispatch("events_sent")
-        self.event_given_up = dispatch("event_given_up") or _nobody
-        self.call_begun = dispatch("call_begun") or _nobody
-        self.call_attempt_failed = dispatch("call_attempt_failed") or _nobody
-        self.call_retried = dispatch("call_retried") or _nobody
-        self.call_recorded = dispatch("call_recorded") or _nobody
+        self.event_given_up = dispatch("event_given_up") or _ignore
+        self.call_begun = dispatch("call_begun") or _ignore
+        self.call_attempt_failed = dispatch("call_attempt_failed") or _ignore
+        self.call_retried = dispatch("call_retried") or _ignore
+        self.call_recorded = dispatch("call_recorded") or _ignore
         self.call_content = dispatch("call_content")
-        self.call_failed = dispatch("call_failed") or _nobody
-        self.call_replayed = dispatch("call_replayed") or _nobody
+        self.call_failed = dispatch("call_failed") or _ignore
+        self.call_replayed = dispatch("call_replayed") or _ignore
         self.agent_called = dispatch("agent_called")
         self.agent_answered = dispatch("agent_answered")
         self.request_answered = dispatch("request_answered")
         self.recorded = dispatch("recorded")
         self.memory_written = dispatch("memory_written")
-        self.committed = dispatch("committed") or _nobody
-        self.closed = dispatch("closed") or _nobody
+        self.committed = dispatch("committed") or _ignore
+        self.closed = dispatch("closed") or _ignore
 
 
 def _overrides(observer: RunObserver, name: str) -> bool:
     return getattr(type(observer), name) is not getattr(RunObserver, name)
 
 
-def _nobody(*arguments: Any) -> None:
+def _ignore(*arguments: Any) -> None:
     """Do nothing."""
 
 
-def _all(told: Sequence[Callable[..., None]]) -> Callable[..., None]:
-    def tell(*arguments: Any) -> None:
-        for one in told:
+def _all(methods: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def notify(*arguments: Any) -> None:
+        for one in methods:
             one(*arguments)
 
-    return tell
+    return notify
 
 
 def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callable[..., None]:
     logged = False
 
-    def tell(*arguments: Any) -> None:
+    def notify(*arguments: Any) -> None:
         nonlocal logged
         try:
             method(*arguments)
@@ -112,7 +112,7 @@ def _harmless(method: Callable[..., None], failed: Callable[[], None]) -> Callab
                     getattr(method, "__qualname__", method),
                 )
 
-    return tell
+    return notify
 
 
 def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> list[RunObserver]:

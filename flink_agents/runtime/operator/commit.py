@@ -88,6 +88,7 @@ class RunCommitter:
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
         hooks, emission = self._hooks, Emission()
+        # No step 2: the input of an inline run never was in state.
         self._memory(run, changes := run.short_term.changes())
         self._outputs(run, None, head, emission, timers)
         if self._journals is not None:
@@ -96,6 +97,7 @@ class RunCommitter:
         self._head(head, timers)
         for hook in hooks.committed:
             hook(head, run.key_text, 0, None)
+        # Last, when no step can raise any more: the cache of the key holds this dictionary.
         run.short_term.committed(changes)
         run.state.commit()
         return emission
@@ -115,6 +117,7 @@ class RunCommitter:
         suspended = actor.suspended
         runs: list[EndedRun] = []
         while actor.finished:
+            # Flink's task thread alone takes from this end of the queue, so no lock is needed.
             run, waiting, changes, _ = actor.finished.popleft()
             resumed, overtakes = waiting.suspension is not None, waiting.overtakes
             number, seq = waiting.number, waiting.seq
@@ -189,6 +192,7 @@ class RunCommitter:
         The head looks into ``pending`` for later inputs that were committed before. One call of Flink writes
         both: the next restore rejects a head that counts an input which is not there.
         """
+        # Before the head counts it, in the same call of Flink.
         self._state.pending.remove(number)
         actor.committed += 1
         actor.head.finish(number, self._is_gone)

@@ -77,9 +77,11 @@ class Heads:
         head = Head.unpack(packed)
         journals = self._journals
         if journals is not None:
+            # The store may be a copy of the one that the state names.
             if head.marker is not None and head.store != journals.store_id:
                 journals.adopt(head)
             self._other_jobs.admit(head, key_text, journals.store_id)
+        # Without this check, runs would make their calls again in an empty store.
         if head.store is not None:
             check_store(journals, head.store)
         if not self._may_wait and (head.suspended is not None or head.released):
@@ -120,6 +122,7 @@ class Heads:
             unread: True if an earlier attempt may have recorded something of the key.
         """
         journals = self._journals
+        # A marker stays until the runs after it are committed.
         if journals is None or head.marker is not None or head.has_pending:
             return
         if not (unread and self.may_have_records(head, key_text, False)):
@@ -180,12 +183,15 @@ class KeyCache:
         if not self._most:
             return
         if len(memory) > MOST_NODES:
+            # Only the head is cached then.
             memory, whole = {}, False
         self._latest[key_text] = CachedKey(head, memory, whole, searched)
         self._bytes += KEY_BYTES
         for data in memory.values():
             self._bytes += NODE_BYTES + (len(data) if data is not None else 0)
         if self._bytes > self._most:
+            # Two generations: entries that are used move to the newer one, and the older one is dropped
+            # whole.
             self._before, self._latest, self._bytes = self._latest, {}, 0
 
     def drop(self, key_text: str) -> None:

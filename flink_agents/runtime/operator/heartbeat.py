@@ -98,6 +98,7 @@ class Heartbeat(Schedule):
     def open(self, timers: Timers | None) -> None:
         """Find the keys with inputs in state, and the keys that services know of."""
         waiting = self._keys.waiting()
+        # There may be millions of keys. Each heartbeat wakes some of them.
         self._restored.extend(waiting)
         if waiting and timers is not None:
             self._keys.switch(waiting[0][1])
@@ -121,6 +122,7 @@ class Heartbeat(Schedule):
 
     def beat(self, timestamp: int, timers: Timers) -> None:
         """Commit all runs that have finished, of all keys."""
+        # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
             return
         hooks = self._hooks
@@ -130,10 +132,12 @@ class Heartbeat(Schedule):
                 self._fired = max(self._fired, timestamp)
                 if self._at is not None and self._at <= timestamp:
                     self._at = None
+        # Before commits: an expired signal or a due wait may resume a run of this key.
         if hooks.fired:
             self._tell_fired(timestamp, timers)
         if timestamp >= START:
             self._end_input(timestamp, timers)
+        # After the key's own work, because these hooks may change the current key.
         for hook in hooks.beat:
             hook()
         if timestamp == self._end.drain:
@@ -172,8 +176,10 @@ class Heartbeat(Schedule):
     def _look_at_all(self, timers: Timers) -> None:
         """Commit the runs that have finished, and do the other work of a heartbeat."""
         made = self._operator.waits.made
+        # After a failure, nothing may be committed: the attempt ends.
         if made is not None and made.failure is not None:
             raise made.failure
+        # Restored keys come first: their inputs are the oldest.
         if self._restored:
             self._wake_restored(MOST_WOKEN, timers)
         if self._done:
@@ -272,13 +278,16 @@ class Heartbeat(Schedule):
         """Wait for all runs of all keys. Each is committed and emitted when it ends."""
         waits = self._operator.waits
         self._wake_restored(len(self._restored), timers)
+        # Flink's task thread may not wait longer in one call, or downstream streams count as idle.
         until = waits.next_sign()
         while self._actors or self._awaits_keys():
+            # Read before the commits: progress from now on ends the wait below.
             seen = waits.loop.progress
             self._commit_finished(timers)
             for hook in self._hooks.look:
                 hook(timers)
             goes_on = bool(self._actors or self._awaits_keys())
+            # Continue in another call of Flink, so that checkpoints have their turn.
             if goes_on and seconds() >= until:
                 timers.register_event_time_timer(self._end.drain)
                 return
@@ -321,6 +330,7 @@ class Heartbeat(Schedule):
         if not (self._actors or self._has_work()):
             return
         now = self._clock()
+        # Each timer costs Flink a call. The next one comes soon enough.
         if self._at is not None and self._at - now <= SOON_MS:
             return
         if self._restored or self._done or self._unchecked or not (self._actors or self._awaits_keys()):

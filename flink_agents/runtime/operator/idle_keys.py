@@ -77,8 +77,10 @@ class IdleKeyExpiry(KeyService):
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Remove the head of the current key if it has no actor, and the head is no longer needed."""
+        # A key with an actor has work.
         if at >= START or key_text in self.operator.actors:
             return
+        # The head may be removed below.
         self.operator.cache.drop(key_text)
         head = self.operator.heads.read(key_text)
         if head is not None:
@@ -96,6 +98,7 @@ class IdleKeyExpiry(KeyService):
         if head.mail_expires is not None:
             self._look_at(max(now, head.mail_expires) + 1, timers)
             return
+        # A key with memory keeps its head, so that the numbers of its runs continue.
         if any(True for _ in self._state.memory.items()):
             if self._memory_expires:
                 self._look_at(now + self._after, timers)

@@ -71,6 +71,7 @@ class InputDispatcher:
                 return
             with actor.lock:
                 if not self._choose(actor, loop):
+                    # Nothing of the key runs, so only an input that has not come can be the reason.
                     if actor.idle:
                         loop.replays.hold(actor)
                     break
@@ -84,11 +85,13 @@ class InputDispatcher:
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
         """Read an input from state; None if it was committed before older ones, or runs already."""
+        # The input of a resumed run was taken already.
         if number == actor.resumed or number in actor.woken:
             return None
         packed = self._state.pending.get(number)
         if packed is None:
             actor.gone += 1
+            # More inputs are missing than were committed early, so state is damaged.
             if actor.gone > actor.ahead:
                 raise StateFormatError(
                     "state lacks an input that waits for its turn",
@@ -164,6 +167,7 @@ class InputDispatcher:
                 )
             loop.submit(actor, chosen)
             if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
+                # The queue counts against the same limit. The input is still in state.
                 actor.cached.popitem()
                 self._cached -= 1
             return True

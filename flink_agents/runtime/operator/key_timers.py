@@ -71,10 +71,12 @@ class KeyTimers(Schedule):
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Commit the finished runs of the current key's actor, and hand it more inputs."""
         end, operator = self._end_times, self._operator
+        # A savepoint may have timers of another agent of the job.
         if end.is_foreign(timestamp):
             self.see_the_end(timers)
             return NOTHING
         emission = Emission()
+        # Before the commit: an expired signal or a due wait may resume a run.
         for hook in self._hooks.fired:
             hook(key_text, timestamp, timers, emission)
         if timestamp >= START:
@@ -161,6 +163,7 @@ class KeyTimers(Schedule):
         operator = self._operator
         until = operator.waits.next_sign()
         while True:
+            # Read before the commit: progress from now on ends the wait below.
             seen = operator.waits.loop.progress
             if (actor := operator.actors.get(key_text)) is not None:
                 operator.commit(actor, emission, timers)

@@ -56,12 +56,14 @@ class LateReplays(KeyService):
         """
         head, now = actor.head, self._clock() // 1000
         overtaken = {**head.overtaken, **dict.fromkeys(overtakes, now)}
+        # This run was skipped before, and its input has come.
         overtaken.pop(seq, None)
         head.overtaken = overtaken
         self._metrics.group.get_counter("runs_replayed_late").inc(len(overtakes))
         oldest = next(iter(overtaken), None)
         if oldest is None or not (len(overtaken) > MAX_OVERTAKEN or self._is_late(overtaken, oldest)):
             return
+        # The oldest ones go first.
         surplus = len(overtaken) - MAX_OVERTAKEN
         given_up = [
             one

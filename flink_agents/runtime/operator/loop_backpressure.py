@@ -98,6 +98,7 @@ class LoopBackpressure:
     def wait(self, seen: int) -> None:
         """Wait for at most a slice until ``progress`` is greater than ``seen``."""
         self.loop.wait_for_progress(seen, FLINK_SLICE_SECONDS)
+        # After each slice: Flink must be able to cancel the task while its thread waits here.
         self._check_cancelled()
         self.check_failure()
 

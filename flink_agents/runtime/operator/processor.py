@@ -119,6 +119,7 @@ class AgentProcessor:
 
     def process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         """Handle an input of the current key."""
+        # Signals and requests come in the same stream as inputs.
         receiver = self.hooks.receivers.get(type(record))
         if receiver is not None:
             return receiver(key_text, record, timers)
@@ -128,6 +129,7 @@ class AgentProcessor:
             timestamp = None
         for hook in self.hooks.arriving:
             hook(timestamp, timers)
+        # Before the input: it can run inline only if its key has no actor.
         before = self._come_back(key_text, timers) if self._comes_back and self.actors else None
         try:
             emission = self._process(key_text, record, timestamp, timers)
@@ -152,6 +154,7 @@ class AgentProcessor:
 
     def _process(self, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> Emission:
         actor = self.actors.get(key_text)
+        # Inputs of a key run in order, so this one queues after those of the actor.
         if actor is not None:
             self.waits.check_failure()
             self._intake.store(actor.head, key_text, self._intake.packed(record, timestamp), timestamp)
@@ -159,6 +162,7 @@ class AgentProcessor:
             return NOTHING
         heads, kept = self.heads, self.cache.get(key_text)
         head = kept.head if kept is not None else heads.of(key_text)
+        # An input of a key with a suspended run stays in state until the run ends.
         for hook in self.hooks.blocks:
             if hook(head):
                 self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
@@ -175,6 +179,7 @@ class AgentProcessor:
             return NOTHING
         memory = kept.memory if kept is not None else {}
         whole = head.next_seq == 0 if kept is None else kept.whole
+        # Before the action runs, which may change the input.
         packed = self._intake.packed_early(record, timestamp) if self._shared.may_record else None
         run = Run(
             self._shared,
@@ -347,12 +352,15 @@ class AgentProcessor:
             known = kept.memory
         else:
             known = {unescape(path): data for path, data in self._state.memory.items()}
+        # Before the actor exists: it takes over the head as these hooks leave it.
         for hook in hooks.waking:
             hook(head, key_text, pending)
         actor = self._new_actor(head, key_text, known, pending or bool(head.released), timers)
+        # The low watermark must know restored inputs before any of them is committed.
         if pending:
             for hook in hooks.found:
                 hook(head, key_text)
+        # Suspended runs go before inputs, so they are submitted first.
         for hook in hooks.resuming:
             hook(actor)
         self.feeder.feed(actor, self.waits.loop)
@@ -370,6 +378,7 @@ class AgentProcessor:
         unread: bool = True,
     ) -> KeyActor:
         hooks = self.hooks
+        # Late replays that have waited for too long must not be waited for again.
         if head.overtaken:
             for hook in hooks.overtaken:
                 hook(head, key_text)
@@ -384,12 +393,14 @@ class AgentProcessor:
         for hook in hooks.acting:
             hook(actor)
         self.actors[key_text] = actor
+        # The actor owns head and memory from here on. A cached copy would become stale.
         self.cache.drop(key_text)
         self.schedule.made(actor, timers)
         return actor
 
     def release(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
+        # First, so that no hook finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
         for hook in self.hooks.idle:
@@ -482,6 +493,7 @@ class InputQueueWriter:
 
     def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
         """Put the bytes of an input into state; they stay there until its run is committed."""
+        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
         self._state.pending.put(head.next_pending, packed)
         for hook in self._hooks.stored:
             hook(key_text, head.next_pending, timestamp)

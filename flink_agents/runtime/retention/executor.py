@@ -69,6 +69,7 @@ class PruneExecutor:
         """Schedule journals to be pruned after some seconds. For any thread."""
         self._given += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
+            # All state of the executor belongs to the loop's thread.
             self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._add, journals)
 
     def wait(self, seconds: float) -> None:
@@ -90,6 +91,7 @@ class PruneExecutor:
         self._added += 1
         if self._closed:
             return
+        # Retry with the next batch. The store may have recovered.
         failed, self._failed = self._failed, {}
         for notes in (journals, failed):
             for journal, (through, runs) in notes.items():

@@ -190,6 +190,7 @@ class Pruner(Listener):
             through: The last of them.
             runs: The number of them that have records and were not noted before.
         """
+        # Without Flink's answers, only restored commits may be pruned, and these are newer.
         if runs and not self._ever_reached:
             self._known.add(journal)
         if self._poller is not None and not self._off:
@@ -203,6 +204,7 @@ class Pruner(Listener):
 
         The first time, the runs are in the checkpoint, or savepoint, that the job was restored from.
         """
+        # The key has no committed run.
         if through < 0:
             return
         self.committed(journal, through, 0)
@@ -277,11 +279,13 @@ class Pruner(Listener):
             return
         self._reach()
         self._disabled = -1
+        # Without discarded checkpoints in the history, no commit ever becomes prunable.
         if view.hides:
             self._warn(
                 "Flink retains more checkpoints than its history shows, so nothing shows when one is "
                 "discarded, and nothing is pruned: raise web.checkpoints.history above the number retained"
             )
+        # Answers may be older than others, so the maximum counts.
         self._highest = max(self._highest, view.highest)
         self._discarded = max(self._discarded, view.discarded)
         is_older = self._last is not None and view.is_older(self._last)
@@ -293,6 +297,7 @@ class Pruner(Listener):
             )
         self._last = view
         for notes in self._notes:
+            # The bound of a commit is final. Later answers only show what was discarded.
             if notes.bound is None:
                 notes.answered(view, self._highest, is_older)
         self._notes = _merged(self._notes)
@@ -320,6 +325,7 @@ class Pruner(Listener):
             covered = notes.bound is not None and notes.bound <= self._discarded
             (due if covered and now - notes.at >= self._retention else waiting).append(notes)
         self._notes = waiting
+        # One hand-over for all, because each costs a call of the loop.
         if due and self.take is not None:
             for notes in due[1:]:
                 due[0].merge(notes)

@@ -7,8 +7,7 @@ Five keyed states, whose names and formats are part of every savepoint:
              ``codec`` bytes of ``[record, timestamp]``; below 0 suspended runs and signals
 ``memory``   escaped path -> short-term memory (``codec`` bytes; one zero byte for an object)
 ``unpruned`` a mark of keys whose records must be pruned; ``journal.unpruned`` writes and removes it
-``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``,
-because an
+``delayed``  events that are delivered later, stored by ``state.delayed``. They are not in ``pending``: an
              operator that opens wakes all keys with entries there
 """
 

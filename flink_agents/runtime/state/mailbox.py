@@ -86,6 +86,7 @@ class Mailbox:
         """Return True if a run took this signal before it came. Each owed signal counts once."""
         for place, (owed, _) in enumerate(self.owed):
             if owed == identity:
+                # Once for each time: equal signals count one by one.
                 del self.owed[place]
                 return True
         return False
@@ -121,10 +122,12 @@ class Mailbox:
         for identity in identities:
             found = self.find(identity)
             if found is None:
+                # The source will send it again after a restore. Then it must be dropped.
                 self.owed.append((identity, until))
                 continue
             self.mail.remove(found)
             if found.id is not None:
+                # A signal with the same id is a duplicate until then.
                 self.seen[found.id] = until
 
     def expire(self, now: int, untaken: Iterable[StoredSignal] | None = None) -> list[StoredSignal]:

@@ -99,6 +99,7 @@ class ActiveMailbox:
         While recorded runs are still to be replayed, none expires: their records may say that they took it.
         """
         with self._lock:
+            # Recorded runs are still to be replayed, and may have taken expired signals.
             if self._recorded:
                 return []
             expired = [one for one in self._free(self._mail) if one.until <= now]
@@ -158,6 +159,7 @@ class ActiveMailbox:
             self._owed.remove(mail.identity)
             return
         with self._lock:
+            # Its run may have ended while the signal was on its way.
             self._mail.append(mail._replace(run=None) if mail.run in self._over else mail)
         self._let_take()
 
@@ -178,6 +180,7 @@ class ActiveMailbox:
                 meant = mail.name == name and mail.run in (None, run)
                 wanted = mail.wait == wait if mail.wait is not None else meant
                 if wanted and mail.until > now:
+                    # Reserved, not removed: the action may cancel the wait before it learns of the signal.
                     self._picked.append(mail)
                     return mail
         return None
@@ -224,6 +227,7 @@ class ActiveMailbox:
             if place is not None:
                 del self._mail[place]
             else:
+                # The signal has not come again yet. When it does, it must be dropped.
                 self._owed.append(identity)
 
     def put_back(self, taken: Iterable[WaitRecord]) -> Sequence[StoredSignal]:
@@ -234,6 +238,7 @@ class ActiveMailbox:
         until = self.clock() + self._ttl
         back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
         with self._lock:
+            # Before all others, as when they were taken first.
             self._mail[:0] = back
         return back
 
@@ -248,6 +253,7 @@ class ActiveMailbox:
 
     def _let_take(self) -> None:
         for wait in list(self.open):
+            # At most one wait takes it. The others stay open.
             if wait.take():
                 return
 

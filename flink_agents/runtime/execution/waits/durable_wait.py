@@ -149,6 +149,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Wait until the end of the wait is delivered."""
         delivery = self._delivery
         if not delivery.counted:
+            # The wait needs to know when the action is at rest, so its handles are counted from here on.
             delivery.count(asyncio.get_running_loop())
         self._compare()
         delivery.expect(self)
@@ -207,6 +208,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Open the wait, or end it at once if its signal is there or its time has passed."""
         self.plan()
         mail = self._waits.mail
+        # Before `take`: a signal that comes now must find the wait.
         mail.open[self] = None
         if mail.resuming:
             # All waits that were open when the run was suspended begin in one go.
@@ -224,6 +226,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         if self._is_closed:
             return
         mail = self._waits.mail
+        # No signal follows, so the wait would never end.
         if mail.ended and (end := self.at_end_of_input(mail.skips)) is not None:
             return self._end_by(end)
         now, deadline, over = mail.clock(), self._deadline, self._waits.over
@@ -243,9 +246,11 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     def deliver(self, outcome: Outcome) -> None:
         """End the wait."""
+        # First: outputs up to here stay, even if the action raises when it resumes.
         self._waits.waited(self._step)
         if self.future.done():
             return self._give_back()
+        # A wait that ends from a record has nothing to use up, and is recorded already.
         if self.ended:
             self._learned()
             self._keep(outcome)

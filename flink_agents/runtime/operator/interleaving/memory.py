@@ -47,6 +47,7 @@ class PartTree(MemoryTree):
         for of_part in reversed(reads):
             known = overlaid(known, of_part)
             parts.append(OldPartTree(self.scope, present.codec, None, undo, present.expires, known))
+        # In order, so that the index is the number of the part.
         self._parts = [*reversed(parts), present]
         self._at = 0
 

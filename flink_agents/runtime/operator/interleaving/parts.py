@@ -36,6 +36,7 @@ class InterleavedParts:
         for part, (waiting, count) in enumerate(ends):
             for record in records[done:count]:
                 self._note(record, part)
+            # The execution that waited started in this part, or in an earlier one.
             self._begun.setdefault(waiting, part)
             done = count
 

@@ -55,6 +55,7 @@ class Interleaving:
         counts = not waiting.is_later_part or bool(
             waiting.records or changes or len(journal.all_records) > known
         )
+        # Before the part is committed: a replay must know where it ended.
         await journal.end_part(counts)
         return CommittedSegment(waiting.number, waiting.seq, changes, counts, run.waits.ends_part)
 

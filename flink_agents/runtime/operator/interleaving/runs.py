@@ -97,11 +97,13 @@ class InterleavedRuns:
             if one.woken is not None or not wanted(one):
                 continue
             number = head.next_pending
+            # In `pending`, so that the run has its turn among inputs, also after a restart.
             self._state.pending.put_wake_up(number, wake_up(self._codec, one))
             head.next_pending += 1
             released[place] = one._replace(woken=number)
             some = True
             if self._low is not None:
+                # Outputs of the run may be late. The low watermark has to know it.
                 self._low.woken(key_text, number)
         if some:
             head.released = released

@@ -94,6 +94,7 @@ class InterleavingService(KeyService):
         else:
             may_have = self.operator.heads.may_have_records
             some = self._runs.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
+        # The new wake-ups are in the head, so both are written in one call of Flink.
         if some:
             self._state.head.update(head.pack())
 
@@ -148,6 +149,7 @@ class InterleavingService(KeyService):
         """Put what is left of a run into state. Return True if a signal resumes it at once."""
         key_text, suspended = run.key_text, self._suspension.suspended
         self._runs.keep(suspension, key_text, head, timers)
+        # A run must be listed once, or its end would leave an entry behind.
         if head.suspended is not None and head.suspended[1] == suspension.seq:
             # It was suspended under another policy.
             head.suspended = None

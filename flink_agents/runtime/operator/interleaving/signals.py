@@ -98,6 +98,7 @@ def reserve(
 
     A signal for a wait that has one already stays as it is: another wait may take it.
     """
+    # It names a wait or is reserved already.
     if mail.wait is not None or mail.run is not None:
         return mail
     free = any(one.name == mail.name for one in unanswered(suspension, key_text, others))

@@ -81,6 +81,7 @@ class SuspendedRuns:
         """
         suspension, head = ended.suspension, actor.head
         assert suspension is not None
+        # Entry, mailbox and head change in one call of Flink, so a crash leaves all or none.
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
         box = self.remove_taken(ended.run, head, out, timers, suspension)
@@ -89,6 +90,7 @@ class SuspendedRuns:
         ready = any(one.until > self._clock() and is_for(one, actor.key_text, suspension) for one in mail)
         head.suspended = suspension.number, suspension.seq, 0 if ready else due
         if due is not None:
+            # Never in the past: Flink would fire it in the same loop.
             timers.register_processing_time_timer(max(due, self._clock() + 1))
         return ready or (due is not None and due <= self._clock())
 
@@ -307,12 +309,15 @@ class SuspendedRuns:
             return None
         if not (waits.taken or waits.rejected or waits.returned or head.mail_expires is not None):
             return None
+        # These signals are no longer reserved: the run is in state now.
         waits.mail.confirm(identity for identity, _ in waits.recorded)
         now = self._clock()
         box = self._mailbox()
         # First, because the run may have taken them again.
         box.mail[:0] = waits.returned
+        # Before `take` removes signals: their positions decide.
         undecided = box.undecided(waits.taken, waits.recorded)
+        # In the same update as the run. So a crash repeats both or neither.
         box.take(waits.taken, now + self._ttl)
         for mail, wrong in waits.rejected:
             if (found := box.find(mail.identity)) is not None:

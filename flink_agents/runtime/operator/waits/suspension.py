@@ -122,6 +122,7 @@ class SuspensionService(KeyService):
             # It was suspended at the moment when a user wanted it to end.
             self._state.head.update(head.pack())
             resumes = True
+        # Later inputs stay in state. The next actor reads them again.
         operator.waits.loop.withdraw(actor)
         operator.feeder.drop(actor)
         operator.waits.loop.suspensions.forget(actor)
@@ -140,6 +141,7 @@ class SuspensionService(KeyService):
         """Hand a signal to the run that waits for it, or store it."""
         emission, operator = Emission(), self.operator
         actor, name = operator.actors.get(key_text), record.signal.name
+        # Requests are signals with a reserved prefix.
         if type(name) is str and name.startswith(PREFIX):
             self._take_request(key_text, record.signal, actor, timers)
             return emission
@@ -152,6 +154,7 @@ class SuspensionService(KeyService):
         mail = self.suspended.receive(record.signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission
+        # At the end of the input, signals that no run took leave as unmatched.
         operator.schedule.see_the_end(timers)
         if actor is not None:
             operator.waits.loop.suspensions.offer(actor, mail)
@@ -206,6 +209,7 @@ class SuspensionService(KeyService):
         if actor is None and released is not None and self.suspended.expires(head):
             # A run may have taken a signal that expires now. Resume it, so that its records are read.
             released.wake_unread(head, key_text)
+        # Before waits end: a signal that has expired must not resume a run.
         self.suspended.expire(key_text, head, actor, at, out, timers)
         waits = head.mail_expires or head.delayed_due or head.has_pending or head.released
         if had_signals and not waits:
