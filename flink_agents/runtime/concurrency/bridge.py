@@ -117,11 +117,11 @@ class Bridge:
 
     def answer(self, question: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
         """Wait on Flink's thread for the answer to ``question``; ``check`` may end the wait by raising."""
-        asked = self.ask(question)
+        future = self.ask(question)
         # Not with the timeout of result(): the question may raise such an error itself.
-        while not futures.wait([asked], FLINK_SLICE_SECONDS).done:
+        while not futures.wait([future], FLINK_SLICE_SECONDS).done:
             check()
-        return asked.result()
+        return future.result()
 
     def wait_for(self, make: Callable[[], Awaitable[Any]], errands: Errands | None = None) -> Any:
         """Await the result of ``make`` on the loop; the action's thread waits, and runs ``errands``.

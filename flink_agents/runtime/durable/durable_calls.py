@@ -402,11 +402,11 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     """End an execution whose code can never ask for the recorded outcome that is next."""
     delivery = step.delivery
     assert delivery is not None
-    asked = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
-    identity = asked.call.identity if asked is not None else "a wait that no outcome ends"
+    deferred_call = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
+    identity = deferred_call.call.identity if deferred_call is not None else "a wait that no outcome ends"
     mismatch = delivery.calls.note_mismatch(Mismatch(number, as_shown(outcome), identity))
     step.calls = delivery.calls
-    if asked is not None:
-        asked.fail(mismatch_error(step, mismatch))
+    if deferred_call is not None:
+        deferred_call.fail(mismatch_error(step, mismatch))
     else:
         delivery.interrupt()

@@ -111,9 +111,9 @@ class BufferedJournal(RunJournal):
         # It made durable calls, so its end must be stored, too.
         if record.calls:
             return super().add_action(step, record, outcomes)
-        kept = self._outcomes(step, outcomes) if outcomes else []
+        ends = self._outcomes(step, outcomes) if outcomes else []
         self._keep(
-            [*kept, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
+            [*ends, Record(RecordKind.ACTION, self._seq, step, record.calls, record.pack(self._codec))]
         )
         return _nothing()
 

@@ -130,7 +130,7 @@ class KeyRelease(Protocol):
     """
 
     def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
-        """Make the journal of a part, given its sequence number and the arguments of ``BufferedJournal``."""
+        """Return the journal of a part, given its number and the arguments of ``BufferedJournal``."""
         ...
 
     def parts(self, run: Run, suspension: Suspension) -> RunParts | None:

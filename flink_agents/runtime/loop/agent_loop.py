@@ -212,15 +212,15 @@ class AgentLoop:
         """Return the runs that have not ended and the reasons, as text; empty if there are none."""
         now = clock()
         states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
-        told = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
-        if len(told) > MAX_TOLD:
-            told[MAX_TOLD:] = [f"and so do {len(told) - MAX_TOLD} more runs"]
-        runs = f"runs go on: {'; '.join(told)}" if told else ""
+        shown = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
+        if len(shown) > MAX_TOLD:
+            shown[MAX_TOLD:] = [f"and so do {len(shown) - MAX_TOLD} more runs"]
+        runs = f"runs are in flight: {'; '.join(shown)}" if shown else ""
         return ". ".join(filter(None, (runs, self.replays.held_back())))
 
-    def told(self) -> str:
+    def describe_runs(self) -> str:
         """Return action, key and stack of the runs in flight, as text."""
-        return "\n".join(self._watch.told())
+        return "\n".join(self._watch.describe_runs())
 
     def close(self, wait: bool = True) -> None:
         """Cancel everything that runs. No step starts any longer.
@@ -339,7 +339,7 @@ class AgentLoop:
         self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
 
     async def _work(self, actor: KeyActor) -> None:
-        told, task = False, asyncio.current_task()
+        notified, task = False, asyncio.current_task()
         assert task is not None
         try:
             if actor.order is ReplayStatus.UNREAD:
@@ -361,12 +361,12 @@ class AgentLoop:
                 except RunSuspended as suspended:
                     await self.suspensions.suspend(actor, waiting, suspended)
                     self.ended += 1
-                    told = False
+                    notified = False
                     break
                 # Before the next run starts, which runs on the memory of this one.
                 actor.finish(run, waiting)
                 self._ended(actor, clock() - begun)
-                told = True
+                notified = True
                 self._notify(actor)
         except asyncio.CancelledError:
             if self._bridge.over:
@@ -383,7 +383,7 @@ class AgentLoop:
                 actor.state.fail()
             if self.failure is not None:
                 actor.abandon()
-            if not told or actor.order is not None or self.failure is not None:
+            if not notified or actor.order is not None or self.failure is not None:
                 # Flink's task thread was not notified, or it was before `running` was cleared.
                 self._notify(actor)
 

@@ -124,7 +124,7 @@ class Replays:
             return bool(actor.queue)
 
     def _overdue(self, actor: KeyActor, since: float) -> None:
-        """Stop to wait for the input of a recorded run, because it did not come in time."""
+        """Stop waiting for the input of a recorded run, because it did not come in time."""
         with actor.lock:
             # The input has come meanwhile, or another run waits now.
             if actor.held != since:
@@ -197,7 +197,7 @@ class Replays:
         bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, held.since)
 
     def _let_go(self, actor: KeyActor) -> RunState | None:
-        """Stop to hold inputs back. Returns the state of the run that waited for its input, if one did."""
+        """Stop holding inputs back. Returns the state of the run that waited for its input, if one did."""
         self._held.pop(actor, None)
         if actor.held is None:
             return None
@@ -232,18 +232,18 @@ class Replays:
 
         For any thread.
         """
-        told = [
+        shown = [
             f"key {decode_key(actor.key_text)!r} holds {actor.parked} back, "
             f"for the input of {_awaited(actor.next_seq, actor.order.recorded.first)}"
             for actor in list(self._held)
             if isinstance(actor.order, InputOrder)
         ]
-        if not told:
+        if not shown:
             return ""
-        if len(told) > MAX_TOLD:
-            told[MAX_TOLD:] = [f"and so do {len(told) - MAX_TOLD} more keys"]
+        if len(shown) > MAX_TOLD:
+            shown[MAX_TOLD:] = [f"and so do {len(shown) - MAX_TOLD} more keys"]
         return (
-            f"inputs wait for those of recorded runs: {'; '.join(told)}. Give those as well, or end the "
+            f"inputs wait for those of recorded runs: {'; '.join(shown)}. Give those as well, or end the "
             f"input; {AgentOptions.REORDER_TIMEOUT.key}, {self._seconds:g} s, bounds the wait"
         )
 

@@ -118,7 +118,7 @@ class Watchdog:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop to watch. Called on the loop's thread when that ends."""
+        """Stop watching. Called on the loop's thread when that ends."""
         self._end.set()
         self._busy.set()
         if self._thread is not None:
@@ -154,7 +154,7 @@ class Watchdog:
 
     def _look(self, now: float) -> None:
         """Report the runs that have become too old."""
-        told, others = 0, list[KeyActor]()
+        reported, others = 0, list[KeyActor]()
         for task, actor in self._runs.items():
             state = actor.state
             if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
@@ -169,7 +169,7 @@ class Watchdog:
             if state.action_run is None or told >= MANY:
                 others.append(actor)
             else:
-                told += 1
+                reported += 1
                 self._report(task, state, state.action_run, now - state.started)
         if others:
             keys = ", ".join(repr(_key(actor)) for actor in others[:MANY])
@@ -177,20 +177,20 @@ class Watchdog:
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
 
-    def told(self) -> list[str]:
+    def describe_runs(self) -> list[str]:
         """Return activity and stack of each run in flight, for the first of many. For any thread."""
         now, texts = self._loop.time(), list[str]()
         for task, actor in list(self._runs.items())[:MAX_TASKS]:
             state = actor.state
             if state is not None and state.action_run is not None:
-                told = self._told(task, state, state.action_run, now - state.started)
-                texts.append(_REPORT % told)
+                fields = self._report_fields(task, state, state.action_run, now - state.started)
+                texts.append(_REPORT % fields)
         return texts
 
     def _report(self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float) -> None:
-        self._note(logging.WARNING, _REPORT, *self._told(task, state, step, seconds))
+        self._note(logging.WARNING, _REPORT, *self._report_fields(task, state, step, seconds))
 
-    def _told(
+    def _report_fields(
         self, task: asyncio.Task[Any], state: RunState, step: ActionRun, seconds: float
     ) -> tuple[Any, ...]:
         """Return the fields of a report about a run: place, action, seconds, wait, stack."""
@@ -258,14 +258,14 @@ class Watchdog:
                 self._end.set()
         self._end.wait(self._interval)
         self._log_notes()
-        asked = self._asked
-        if asked is None:
+        since = self._asked
+        if since is None:
             self._lag.add(self._answered)
-            if self._episode.told:
+            if self._episode.reported:
                 _log.info("agent %s: the agent loop turns again, after %.3g s", self._agent, self._answered)
             self._episode = _Episode()
         else:
-            late = time.monotonic() - asked
+            late = time.monotonic() - since
             self._lag.add(late)
             self._look_at_loop(late)
 
@@ -278,9 +278,9 @@ class Watchdog:
         # Compared with the checks before: the same handle blocks, different ones are just busy.
         episode.add(handle)
         # Checks count, not time: the whole process may have been stopped meanwhile.
-        if episode.told or (episode.looks - 1) * self._interval < self._blocked_after:
+        if episode.reported or (episode.looks - 1) * self._interval < self._blocked_after:
             return
-        episode.told = True
+        episode.reported = True
         self._blocked.inc()
         # A handle that was there in all checks blocks the loop. Otherwise, it is one of many.
         alone = (episode.same - 1) * self._interval >= self._blocked_after
@@ -310,13 +310,13 @@ class _Episode:
     Attributes:
         looks: The number of checks in this period.
         same: The number of checks in a row that found the same handle.
-        told: True if it has been reported.
+        reported: True if it has been reported.
     """
 
     def __init__(self) -> None:
         self.looks = 0
         self.same = 0
-        self.told = False
+        self.reported = False
         self._handle: object = None
 
     def add(self, handle: object) -> None:

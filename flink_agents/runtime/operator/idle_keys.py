@@ -103,10 +103,10 @@ class IdleKeyExpiry(KeyService):
             if self._memory_expires:
                 self._look_at(now + self._after, timers)
             return
-        kept = head.store is not None and self._keeps_records(head, key_text)
-        if kept is None:
+        has_records = head.store is not None and self._keeps_records(head, key_text)
+        if has_records is None:
             self._look_at(now + ANSWER_MS, timers)
-        elif kept:
+        elif has_records:
             self._look_at(now + self._after, timers)
         else:
             self._state.head.clear()
@@ -116,17 +116,17 @@ class IdleKeyExpiry(KeyService):
         """Return True if the store has records of the key; None if it has not answered yet."""
         if self._journals is None:
             return True
-        asked = self._asked.get(key_text)
-        if asked is None:
+        answer = self._asked.get(key_text)
+        if answer is None:
             self._asked[key_text] = self.operator.waits.ask(
                 self._journals.keeps_records(head.journal_id, key_text)
             )
             return None
-        if not asked.done():
+        if not answer.done():
             return None
         del self._asked[key_text]
         # A store that fails now is asked again with the next timer.
-        return asked.cancelled() or asked.exception() is not None or asked.result()
+        return answer.cancelled() or answer.exception() is not None or answer.result()
 
     def _look_at(self, at: int, timers: Timers) -> None:
         timers.register_processing_time_timer(at)

@@ -129,9 +129,9 @@ class LoopBackpressure:
         until = clock() + seconds
         while not self.loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
             if clock() >= until:
-                held, told = self.loop.held_back(), self.loop.told()
+                held, runs = self.loop.held_back(), self.loop.describe_runs()
                 text = f"no run ended within {seconds:g} s" + (held and f": {held}")
-                raise TimeoutError("\n".join(filter(None, (text, told))))
+                raise TimeoutError("\n".join(filter(None, (text, runs))))
 
     def _wait_while_full(self, until: float) -> None:
         began = clock()

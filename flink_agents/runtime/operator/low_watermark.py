@@ -119,8 +119,8 @@ class LowWatermark:
         # The times at which watermarks of the input were seen, and the last one whose max_hold has passed.
         self._seen: deque[tuple[int, int]] = deque()
         self._watermark = self._expired = NO_TIMESTAMP
-        self._told: dict[str, int] = dict.fromkeys(("", *tags), NO_TIMESTAMP)
-        self._told_at: dict[str, int | None] = dict.fromkeys(self._told)
+        self._emitted: dict[str, int] = dict.fromkeys(("", *tags), NO_TIMESTAMP)
+        self._emitted_at: dict[str, int | None] = dict.fromkeys(self._emitted)
         self._raised = False
         self._at: int | None = None
         self._looked: int | None = None
@@ -216,7 +216,7 @@ class LowWatermark:
             self._apply_late_policy(run)
 
     def park(self, key_text: str) -> None:
-        """Stop to hold the low watermark for the inputs of a key: its run is suspended, maybe for days."""
+        """Stop holding the low watermark for the inputs of a key: its run is suspended, maybe for days."""
         waiting = self._keys.get(key_text)
         if waiting is not None:
             self._holding -= len(waiting.holding)
@@ -240,12 +240,12 @@ class LowWatermark:
                 if run.timestamp is not None and run.timestamp <= self.low:
                     self._late_outputs.inc()
                     if not isinstance(run.lineage, DelayedLineage):
-                        self._tell(run)
+                        self._log_late(run)
                     self._apply_late_policy(run)
             if waiting.is_over:
                 del self._keys[run.key_text]
 
-    def _tell(self, run: Run) -> None:
+    def _log_late(self, run: Run) -> None:
         """Log once what late outputs are and what helps; later ones are counted."""
         if self._warned:
             return
@@ -350,18 +350,18 @@ class LowWatermark:
 
     def take(self, tag: str = "") -> int | None:
         """Return the low watermark for a row that leaves to ``tag``; None if the stream knows it already."""
-        self._told_at[tag] = self._clock()
-        if self._told[tag] == self.low:
+        self._emitted_at[tag] = self._clock()
+        if self._emitted[tag] == self.low:
             return None
-        self._told[tag] = self.low
+        self._emitted[tag] = self.low
         return min(self.low, LAST_MS) if self.low >= FIRST_MS else None
 
     def due(self) -> Sequence[str]:
         """Return the tags of the streams that need a carrier now."""
         if self._raised:
             self._raised = False
-            return [tag for tag, told in self._told.items() if told < self.low or self._is_silent(tag)]
-        return [tag for tag in self._told if self._is_silent(tag)]
+            return [tag for tag, last in self._emitted.items() if last < self.low or self._is_silent(tag)]
+        return [tag for tag in self._emitted if self._is_silent(tag)]
 
     @property
     def alive_seconds(self) -> float:
@@ -369,5 +369,5 @@ class LowWatermark:
         return self._alive / 1000
 
     def _is_silent(self, tag: str) -> bool:
-        at = self._told_at[tag]
+        at = self._emitted_at[tag]
         return at is None or self._clock() - at >= self._alive

@@ -160,8 +160,8 @@ class AgentProcessor:
             self._intake.store(actor.head, key_text, self._intake.packed(record, timestamp), timestamp)
             self.feed(actor, timers)
             return NOTHING
-        heads, kept = self.heads, self.cache.get(key_text)
-        head = kept.head if kept is not None else heads.of(key_text)
+        heads, cached = self.heads, self.cache.get(key_text)
+        head = cached.head if cached is not None else heads.of(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
         for hook in self.hooks.blocks:
             if hook(head):
@@ -171,14 +171,14 @@ class AgentProcessor:
         # Most keys have no store that could have records of them.
         unread = (
             self._records_runs
-            and (kept is None or not kept.searched)
+            and (cached is None or not cached.searched)
             and heads.may_have_records(head, key_text, False)
         )
         if head.first_pending != head.next_pending or not self._inline or unread:
             self._enqueue(head, key_text, record, timestamp, timers)
             return NOTHING
-        memory = kept.memory if kept is not None else {}
-        whole = head.next_seq == 0 if kept is None else kept.whole
+        memory = cached.memory if cached is not None else {}
+        whole = head.next_seq == 0 if cached is None else cached.whole
         # Before the action runs, which may change the input.
         packed = self._intake.packed_early(record, timestamp) if self._shared.may_record else None
         run = Run(
@@ -346,10 +346,10 @@ class AgentProcessor:
 
     def wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
-        hooks, kept = self.hooks, self.cache.get(key_text)
+        hooks, cached = self.hooks, self.cache.get(key_text)
         known: dict[str, bytes | None]
-        if kept is not None and kept.whole:
-            known = kept.memory
+        if cached is not None and cached.whole:
+            known = cached.memory
         else:
             known = {unescape(path): data for path, data in self._state.memory.items()}
         # Before the actor exists: it takes over the head as these hooks leave it.

@@ -43,7 +43,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def released(self, actor: KeyActor, timers: Timers) -> None:
-        """Stop to check an actor whose key has no waiting inputs."""
+        """Stop checking an actor whose key has no waiting inputs."""
 
     @abstractmethod
     def see_the_end(self, timers: Timers) -> None:

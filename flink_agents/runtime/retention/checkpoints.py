@@ -99,8 +99,9 @@ class CheckpointView:
                 raise TypeError(f"invalid numbers: {numbers}"[:200])
             content = tuple(sorted(counts.items())), tuple((one["id"], one["status"]) for one in history)
             completed = [one for one in history if one["status"] == "COMPLETED" and not one["is_savepoint"]]
-            kept = [one["id"] for one in completed if not one["discarded"]]
-            gone = [one["id"] for one in completed if one["discarded"] and one["id"] < max(kept, default=0)]
+            retained = [one["id"] for one in completed if not one["discarded"]]
+            newest = max(retained, default=0)
+            gone = [one["id"] for one in completed if one["discarded"] and one["id"] < newest]
             ended = [one for one in history if one["status"] != "IN_PROGRESS"]
             highest = max((one["id"] for one in [*history, *latest]), default=0)
             return cls(
@@ -108,7 +109,7 @@ class CheckpointView:
                 content,
                 highest=highest,
                 discarded=max(gone, default=0),
-                hides=1 < len(ended) == len(kept) < counts["completed"],
+                hides=1 < len(ended) == len(retained) < counts["completed"],
                 progress=(highest, *(counts.get(name, 0) for name in GROWING)),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -258,7 +259,7 @@ class CheckpointPoller:
                 self._stop = stop
 
     def forget(self, listener: Listener) -> None:
-        """Stop to notify a listener. A call in flight may still end."""
+        """Stop notifying a listener. A call in flight may still end."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)

@@ -71,15 +71,15 @@ class SharedValues:
         if not isinstance(held, dict) or _DIGEST not in held:
             return data
         digest = str(cast("dict[str, Any]", held)[_DIGEST])
-        kept = self._known.get(digest)
-        if kept is None:
+        compressed = self._known.get(digest)
+        if compressed is None:
             raise RecordsPrunedError(
                 "a record names a result that it shares with other runs, and the store does not have it",
                 expected="the whole store, with the plans and shared results that all runs have in common",
                 found=f"no shared result {digest}",
                 fix="restore the store as a whole; 'flink-agents journal copy' copies them, too",
             )
-        return zlib.decompress(kept)
+        return zlib.decompress(compressed)
 
     async def _keep(self, digest: str, data: bytes) -> bool:
         """Store a result; returns False if that is impossible, so that the record has to contain it."""

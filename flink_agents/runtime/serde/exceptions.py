@@ -126,8 +126,8 @@ def _members_fitted(codec: ValueCodec, members: list[_Weighed], limit: int) -> b
     if sum(member.total for member in members) > limit:
         members = members[: limit // LEAST_BYTES]
     given = shares([member.total for member in members], limit)
-    told = [_fitted(codec, member, share) for member, share in zip(members, given, strict=True)]
-    return codec.encode(told) if told else None
+    described = [_fitted(codec, member, share) for member, share in zip(members, given, strict=True)]
+    return codec.encode(described) if described else None
 
 
 def _encoded(codec: ValueCodec, value: Any, limit: int) -> bytes | None:

@@ -108,11 +108,11 @@ def _by_position(error: TypeError) -> Explanation | None:
         return None
     models = {model.__name__: model for model in _models_at(error)}
     fields = [(name, list(model.model_fields)) for name, model in models.items()]
-    said = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
+    calls = " or ".join(f"{name}({', '.join(f'{one}=...' for one in names)})" for name, names in fields)
     return "a value was passed without the name of its field", {
         "expected": "fields of events and models by name",
         "found": text_of(error),
-        "fix": f"write {said or 'OutputEvent(output=...)'}",
+        "fix": f"write {calls or 'OutputEvent(output=...)'}",
     }
 
 

@@ -154,7 +154,7 @@ patch(
 patch(
     "forget-records",
     "idle_keys:IdleKeyExpiry.look_at",
-    "elif kept:",
+    "elif has_records:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
 )
@@ -231,8 +231,8 @@ patch(
 patch(
     "aside-twice",
     "interleaving.runs:InterleavedRuns.keep",
-    "head.released = released if places else [*released, kept]",
-    "head.released = [*released, kept]",
+    "head.released = released if places else [*released, stored]",
+    "head.released = [*released, stored]",
     "A run that is set aside again stands in the head twice.",
 )
 patch(

@@ -84,7 +84,7 @@ patch(
 patch(
     "discarded-latest",
     "checkpoints:CheckpointView.of",
-    'if one["discarded"] and one["id"] < max(kept, default=0)]',
+    'if one["discarded"] and one["id"] < newest]',
     'if one["discarded"]]',
     "A checkpoint counts as discarded although none behind it is kept.",
 )

@@ -269,7 +269,7 @@ def test_whoever_waits_for_a_run_learns_what_it_does() -> None:
 
     with harness_of(never, {"run.max-in-flight": 1}) as harness:
         harness.push_all(["first", "second"])
-        with pytest.raises(TimeoutError, match="no run ended within 0.1 s: runs go on: ") as caught:
+        with pytest.raises(TimeoutError, match="no run ended within 0.1 s: runs are in flight: ") as caught:
             harness.run_until_idle(0.1)
     text = str(caught.value)
     assert "key 'first', sequence 0, running, for " in text

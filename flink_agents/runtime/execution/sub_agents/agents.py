@@ -81,21 +81,21 @@ class SubAgents:
                 found="a def action",
                 fix="write async def, and answer = await ctx.call_agent(...)",
             )
-        asked = self._of(agent)
-        self._check(asker, asked, event)
+        called = self._of(agent)
+        self._check(asker, called, event)
         delivery = current_delivery.get()
         task = delivery.task_path() if delivery is not None else ""
         asker.asks = asker.asks or {}
         number = asker.asks.get(task, 0)
         asker.asks[task] = number + 1
-        run = SubAgentRun(asked.shared, asker, traced)
-        return _answer(asked, run, run.take(event, task, number))
+        run = SubAgentRun(called.shared, asker, traced)
+        return _answer(called, run, run.take(event, task, number))
 
     async def close(self) -> None:
         """Close the clients and resources of all sub-agents, the latest first."""
-        for asked in reversed(self._made):
-            await asked.shared.clients.close()
-            await asked.shared.close_resources()
+        for called in reversed(self._made):
+            await called.shared.clients.close()
+            await called.shared.close_resources()
 
     def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
         known = self._known.get(id(agent))
@@ -104,14 +104,14 @@ class SubAgents:
         instance = instance_of(agent)
         plan, code = compile_with_code(instance)
         functions = tuple(one.function for one in code.actions)
-        for asked in self._made:
-            if asked.plan == plan and asked.functions == functions:
+        for called in self._made:
+            if called.plan == plan and called.functions == functions:
                 # If the user creates a new object for each call, the compiled agent is still reused.
-                return asked
-        asked = self._make(plan, code, functions)
-        self._made.append(asked)
-        self._known[id(agent)] = agent, asked
-        return asked
+                return called
+        called = self._make(plan, code, functions)
+        self._made.append(called)
+        self._known[id(agent)] = agent, called
+        return called
 
     def _make(
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
@@ -120,8 +120,8 @@ class SubAgents:
         shared.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
-    def _check(self, asker: ActionRun, asked: CompiledSubAgent, event: Any) -> None:
-        waiting, name = agents_of(asker), asked.plan.name
+    def _check(self, asker: ActionRun, called: CompiledSubAgent, event: Any) -> None:
+        waiting, name = agents_of(asker), called.plan.name
         if name in waiting:
             raise AgentCycleError(
                 f"agent {name!r} is asked while it waits for this answer: {' asks '.join((*waiting, name))}",
@@ -130,16 +130,16 @@ class SubAgents:
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
         kind = event if isinstance(event, Event) else InputEvent(input=event)
-        route = asked.shared.routes.of(kind)
+        route = called.shared.routes.of(kind)
         if route is None or not route.actions:
             raise UnknownEventError(
                 f"agent {name!r} is asked with {kind.event_type!r}, which none of its actions takes",
-                expected="one of " + ", ".join(sorted(asked.shared.routes.known_types())),
+                expected="one of " + ", ".join(sorted(called.shared.routes.known_types())),
                 found=kind.event_type,
                 fix=f"give {name} an action for {kind.event_type}, or ask with an event that it takes; any "
                 "other value is the input of an InputEvent",
             )
-        missing = sorted(asked.shared.side_outputs.keys() - asker.shared.side_outputs.keys())
+        missing = sorted(called.shared.side_outputs.keys() - asker.shared.side_outputs.keys())
         if missing:
             raise UnknownSideOutputError(
                 f"agent {name!r} has side outputs that {asker.shared.agent_name!r} has not declared",
@@ -150,17 +150,17 @@ class SubAgents:
             )
 
 
-async def _answer(asked: CompiledSubAgent, run: SubAgentRun, event: Event) -> Answer:
+async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> Answer:
     root = run.root
     observers = root.shared.observers
     if observers.agent_called is None or observers.agent_answered is None:
-        outputs = await asked.executor.answer(run, event)
+        outputs = await called.executor.answer(run, event)
     else:
-        what = root.run.state, root.action.name, asked.plan.name
+        what = root.run.state, root.action.name, called.plan.name
         observers.agent_called(*what)
         begun, error = time.monotonic(), None
         try:
-            outputs = await asked.executor.answer(run, event)
+            outputs = await called.executor.answer(run, event)
         except BaseException as raised:
             error = raised
             raise
@@ -168,7 +168,7 @@ async def _answer(asked: CompiledSubAgent, run: SubAgentRun, event: Event) -> An
             observers.agent_answered(*what, time.monotonic() - begun, error)
     run.hand_over()
     outputs = [run.asker.shared.as_received(one) for one in outputs]
-    return Answer(asked.plan.name, outputs, run.transcript or [])
+    return Answer(called.plan.name, outputs, run.transcript or [])
 
 
 class _OfRoot(Durable):

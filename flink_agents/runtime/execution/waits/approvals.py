@@ -73,29 +73,29 @@ class _Answers:
 
 
 async def approval_of(
-    step: ActionRun, delivery: Delivery | None, asked: ApprovalArguments
+    step: ActionRun, delivery: Delivery | None, wanted: ApprovalArguments
 ) -> ApprovalOutcome:
     """Request an approval, and return its outcome.
 
     Args:
         step: The execution of the action.
         delivery: The delivery of the code that runs; None if the code belongs to no action.
-        asked: The arguments of the request.
+        wanted: The arguments of the request.
 
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    answers = _Answers(asked.check)
-    wait = signal_wait_of(step, delivery, APPROVAL_SIGNAL, answers, asked.seconds)
-    answers.request = request = _request(step, wait.id, wait.deadline, asked)
+    answers = _Answers(wanted.check)
+    wait = signal_wait_of(step, delivery, APPROVAL_SIGNAL, answers, wanted.seconds)
+    answers.request = request = _request(step, wait.id, wait.deadline, wanted)
     _put_aside(step, request)
     # A replay that finds the answer in a record no longer knows when the request would have expired.
     request = replace(request, expires_at=None)
     try:
         outcome = outcome_of(request, await wait)
     except SignalTimeoutError:
-        assert asked.seconds is not None
-        reason = f"no answer came within {duration_text(asked.seconds)}"
+        assert wanted.seconds is not None
+        reason = f"no answer came within {duration_text(wanted.seconds)}"
         outcome = ApprovalOutcome(request, Decision.EXPIRED, request.arguments, reason=reason)
     except NoMoreSignalsError:
         reason = "the input has ended, so that no answer will come"
@@ -116,11 +116,11 @@ def _end(step: ActionRun, request: ApprovalRequest, decision: Decision, reason: 
     _put_aside(step, ApprovalOutcome(request, decision, request.arguments, reason=reason), ends=True)
 
 
-def _request(step: ActionRun, wait: str, deadline: int | None, asked: ApprovalArguments) -> ApprovalRequest:
+def _request(step: ActionRun, wait: str, deadline: int | None, wanted: ApprovalArguments) -> ApprovalRequest:
     run = step.run
     # The id covers the request, not only the number of the run. A new job starts to number its runs at 0, and
     # after a restart another input may get the number of a lost run. An answer to its request must not fit.
-    asks = json.dumps([asked.what, asked.arguments], sort_keys=True)
+    asks = json.dumps([wanted.what, wanted.arguments], sort_keys=True)
     path = f"{step.event.id}\x00{wait}\x00approval\x00{asks}"
     mark = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
     return ApprovalRequest(
@@ -128,8 +128,8 @@ def _request(step: ActionRun, wait: str, deadline: int | None, asked: ApprovalAr
         agent=step.shared.agent_name,
         action=step.action.name,
         key=run.key,
-        what=asked.what,
-        arguments=asked.arguments,
+        what=wanted.what,
+        arguments=wanted.arguments,
         # Not the clock: a replay must find the same value.
         began_at=run.started_at,
         expires_at=deadline,

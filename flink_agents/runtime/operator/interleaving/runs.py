@@ -55,12 +55,12 @@ class InterleavedRuns:
         self._state.pending.suspend(suspension.number, suspension.pack())
         due = suspension.due
         names = [one.name for one in suspension.waits if isinstance(one, StoredSignalWait)]
-        kept = ReleasedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
+        stored = ReleasedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
         released = list(head.released)
         places = [place for place, one in enumerate(released) if one.seq == suspension.seq]
         for place in places:
-            released[place] = kept
-        head.released = released if places else [*released, kept]
+            released[place] = stored
+        head.released = released if places else [*released, stored]
         if due is not None:
             timers.register_processing_time_timer(max(due, self._clock() + 1))
 

@@ -166,7 +166,7 @@ class SuspendedRuns:
         mail = StoredSignal(
             identity_of(signal, value), signal.name, value, signal.id, signal.wait, now + self._ttl
         )
-        kept: StoredSignal | None = None
+        stored: StoredSignal | None = None
         if box.absorb(mail.identity):
             if signal.id is not None:
                 box.seen[signal.id] = mail.until
@@ -174,22 +174,22 @@ class SuspendedRuns:
             unread = self._has_unread_records(head, actor, key_text)
             reason = self._rejections.reason(mail, box, key_text, head, actor, unread)
             if reason is UnmatchedReason.AMBIGUOUS and unread:
-                kept = mail._replace(run=UNDECIDED)
-                box.mail.append(kept)
+                stored = mail._replace(run=UNDECIDED)
+                box.mail.append(stored)
                 if actor is None:
                     self._let_all_go_on(head, key_text)
             elif reason is not None:
                 self._unmatched.leave(signal, reason, key_text, out)
             else:
-                kept = self._given(mail, key_text, head, box, actor)
-                box.mail.append(kept)
-        if kept is not None and actor is None and head.suspended is not None:
+                stored = self._given(mail, key_text, head, box, actor)
+                box.mail.append(stored)
+        if stored is not None and actor is None and head.suspended is not None:
             number, seq, _ = head.suspended
-            if is_for(kept, key_text, self._suspension(number)):
+            if is_for(stored, key_text, self._suspension(number)):
                 head.suspended = number, seq, 0
         self.keep_signals(box, head, timers)
         self._state.head.update(head.pack())
-        return kept
+        return stored
 
     def _let_all_go_on(self, head: Head, key_text: str) -> None:
         """Resume the runs of a key without an actor, so that its records are read.
@@ -210,7 +210,7 @@ class SuspendedRuns:
         out: Emission,
         own: Suspension | None,
     ) -> None:
-        """Decide about undecided signals that no record mentions.
+        """Keep or reject the undecided signals that no record mentions.
 
         Args:
             undecided: Each with the number of waits for its name that later signals have ended: these were

@@ -149,8 +149,8 @@ class SuspensionService(KeyService):
             operator.waits.check_failure()
             head = actor.head
         else:
-            kept = operator.cache.get(key_text)
-            head = kept.head if kept is not None else operator.heads.of(key_text)
+            cached = operator.cache.get(key_text)
+            head = cached.head if cached is not None else operator.heads.of(key_text)
         mail = self.suspended.receive(record.signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission
