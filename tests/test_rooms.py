@@ -300,3 +300,13 @@ def test_each_question_about_the_core_has_a_place_that_exists() -> None:
             part for one in quoted if not one.endswith(".py") for part in one.split(".") if part not in code
         ]
     assert missing == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A search for a class finds one; classes of a single module, with an underscore, may repeat a name."""
+    places: dict[str, list[str]] = {}
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -39,8 +39,6 @@ class BufferedJournal(RunJournal):
         records: The records of the run in the store.
         suspension: The form in which state stored the run; None if it was not suspended.
         log: The reads of memory of the run; None if they are not recorded.
-        turn: The sequence number of the records in the store. It differs from ``seq`` in the later parts of a
-            run that was interleaved.
 
     Attributes:
         all_records: All records of the run, in order.
@@ -163,7 +161,7 @@ class BufferedJournal(RunJournal):
 
 
 def ends_part(record: Record) -> bool:
-    """Return True if a record says that the run was interleaved after the records before it."""
+    """Return True if a record says that a part of the run ends after the records before it."""
     return record.kind is RecordKind.RUN and record.index == END_OF_PART
 
 

@@ -56,7 +56,7 @@ class QueuedInput:
         timestamp: Its event time in milliseconds, or None.
         number: Its number among the inputs of the key that wait.
         packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
-        seq: Sequence number of its run; for an interleaved run, of its next part.
+        seq: Sequence number of its run; for a run of several parts, of the next part.
         run: The run, if it has started.
         step: The step of that run that must be awaited.
         records: Records of the run by earlier attempts.
@@ -106,7 +106,7 @@ class QueuedInput:
 
 
 class CommittedSegment(NamedTuple):
-    """A part of an interleaved run that has ended.
+    """A part of a run that has ended, while the run is suspended.
 
     Attributes:
         number: Number of the input, or of the wake-up, that it started with.
@@ -204,7 +204,7 @@ class KeyActor:
         unpruned: The number of runs with records that were committed since then.
         unrecorded: True if there was a run of which nothing is recorded; see ``Head``. Only for the loop.
         overtakes: Recorded runs that are skipped from the suspended run on.
-        part: The ended part of that run if it is interleaved; else None.
+        part: The ended part of that run if its key is released; else None.
         woken: Numbers of the wake-ups that were chosen.
         mail: The signals of the key; None if no action of the agent can wait.
         resumed: Number of the input of a suspended run that resumes, or None.

@@ -62,6 +62,7 @@ class AgentProcessor:
         hooks: The hooks of key services; resolved before the first input.
         new_head: Creates the head of a key that has none.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
+        to_look_at: Receives the actors with news for Flink's task thread; None if the schedule checks all.
 
     Attributes:
         actors: The keys with uncommitted work, each with its actor.

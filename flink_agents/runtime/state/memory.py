@@ -62,7 +62,7 @@ class MemoryTree:
         known: Nodes that were read already, by path.
 
     Attributes:
-        applied: True if state already has the writes to this tree: an interleaved run made them before.
+        applied: True if state already has the writes to this tree: a released run made them before.
     """
 
     applied = False

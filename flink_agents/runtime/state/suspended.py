@@ -18,7 +18,7 @@ from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
 _ASIDE_VERSION = b"\x02"
-"""Version of the entry of an interleaved run: it has three more fields."""
+"""Version of the entry of a released run: it has three more fields."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
 """A sequence number in the id of a wait, which may come from outside."""
@@ -128,11 +128,11 @@ class Suspension:
         waits: Its open waits.
         left: The number of outputs and side outputs of each execution that have left, by its path.
         failed: Failed attempts of the execution that waits, by its path.
-        parts: The ends of the parts of an interleaved run: the execution that waited there, and the number of
+        parts: The ends of the parts of a released run: the execution that waited there, and the number of
             records by then.
-        input: The bytes of the input of an interleaved run, which no longer waits among the others; else
+        input: The bytes of the input of a released run, which no longer waits among the others; else
             None.
-        identity: The job that an interleaved run started in, from which its ids derive; else None.
+        identity: The job that a released run started in, from which its ids derive; else None.
         over: The deadline of all its waits, in milliseconds; None for never. It is not part of the bytes.
     """
 

@@ -64,15 +64,15 @@ class RunWaits:
         left: The number of outputs and side outputs of each execution that have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
         over: The deadline of all its waits, in milliseconds since the epoch; None for never.
-        parts: The parts of the run if it was interleaved before; else None.
-        ends_part: True if records say that the run was interleaved after them, so it must be again.
+        parts: The parts of the run if it is committed part by part; else None.
+        ends_part: True if records say that a part of the run ended after them, so it must end again.
 
     Attributes:
         mail: The signals of its key.
         over: The deadline of all its waits, in milliseconds since the epoch; None for never.
         failed: Failed attempts of the execution that waited, by its path.
-        parts: The parts of the run if it was interleaved before; else None.
-        ends_part: True if records say that the run was interleaved after them, so it must be again.
+        parts: The parts of the run if it is committed part by part; else None.
+        ends_part: True if records say that a part of the run ended after them, so it must end again.
         put: The number of outputs and side outputs of each execution, with those that had left.
         taken: Identities of the signals that it took since it started or resumed.
         returned: Signals that it took before it was suspended, and that are free again. State lacks them.
