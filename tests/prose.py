@@ -174,8 +174,8 @@ def main(arguments: list[str]) -> int:
             waiting += (*banned(page, prose(texts[page])), *long_sentences(page, prose(texts[page])))
         print("not fatal yet:", *waiting, sep="\n")
     print(
-        f"prose: {len(found)} findings in {len(checked)} pages and the package; {len(OLD_PAGES)} pages are not "
-        "rewritten yet"
+        f"prose: {len(found)} findings in {len(checked)} pages and the package; "
+        f"{len(OLD_PAGES)} pages are not rewritten yet"
     )
     return 1 if found else 0
 

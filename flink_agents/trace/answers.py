@@ -83,7 +83,7 @@ def _waits(one: Mapping[str, Any]) -> Iterator[str]:
 
 
 def inputs_behind(answer: Mapping[str, Any]) -> int:
-    """Return how many inputs of the key wait behind its first unfinished run."""
+    """Return the number of inputs of the key that wait behind its first unfinished run."""
     inputs = answer.get("inputs")
     first = 1 if answer.get("run") or answer.get("suspended") else 0
     return max(0, inputs - first) if isinstance(inputs, int) else 0

@@ -11,7 +11,7 @@ from flink_agents.trace.records import FINAL, QUEUED_FOR, RUNNING, STARTED, WAIT
 
 
 class Timed(Protocol):
-    """What is known of the times of a run, from its records in the order of time.
+    """The times of a run, from its records in the order of time.
 
     Attributes:
         status: Its status.

@@ -34,7 +34,7 @@ FINAL = STATUSES[4:]
 """The outcomes that end a run, whatever comes later."""
 
 QUEUED_FOR = "earlier runs of its key"
-"""What a run waits for in the queue of its key."""
+"""The reason why a run waits in the queue of its key."""
 
 
 # Not frozen: that takes three times as long to make, and each step of each run makes one.

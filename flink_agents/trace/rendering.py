@@ -72,7 +72,7 @@ def times_row(spent: Spent) -> dict[str, str]:
 
 
 def doing(run: RunTrace) -> str:
-    """Return what an unfinished run waits for or does, and since when; empty if nothing is known of it."""
+    """Return the wait or the activity of an unfinished run, and its start; empty if unknown."""
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
@@ -88,7 +88,7 @@ def doing(run: RunTrace) -> str:
 
 
 def waits_for(attributes: Mapping[str, Any]) -> str:
-    """Return what a run waits for."""
+    """Return the reason why a run waits."""
     return short(str(attributes.get("for") or ""))
 
 

@@ -85,7 +85,7 @@ class DeadLetterRow:
 
 @dataclass(frozen=True)
 class KeyAnswer:
-    """What a job has answered about a key.
+    """The answer of a job to a request about a key.
 
     Attributes:
         lines: Its answers in words.
@@ -202,7 +202,7 @@ class Outside:
         self._desk.send([signal])
 
     def answer_about(self, key: str) -> KeyAnswer | None:
-        """Return the last answer about a key, by its canonical text; None if nobody has asked."""
+        """Return the last answer about a key, by its canonical text; None if no request was sent."""
         return self._answers.get(key)
 
     def inspect(self, key: Any, seconds: float = INSPECT_SECONDS) -> KeyAnswer:

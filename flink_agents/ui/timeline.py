@@ -141,7 +141,7 @@ def timeline(run: RunTrace, now: float) -> Timeline:
 
 
 def _open(run: RunTrace) -> tuple[str, float] | None:
-    """Return what an unfinished run does at present, and since when; None if that is not known."""
+    """Return the activity of an unfinished run, and its start; None if unknown."""
     last = run.last
     if run.status == "suspended":
         return "suspended", last.time
