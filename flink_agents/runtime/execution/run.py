@@ -138,7 +138,7 @@ class Run:
         return self.journal is not None and self.journal.begun
 
     def identify(self) -> None:
-        """Note that an action has seen what follows from the run's number, and may tell others.
+        """Note that an action has read a value that derives from the run's number, and may have passed it on.
 
         Such values are the number itself, ids of events, UUIDs and random numbers. Outside, another run with
         the same number would look like this one.

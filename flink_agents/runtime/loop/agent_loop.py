@@ -99,7 +99,7 @@ class AgentLoop:
         self.expected = 0.0
         self.deviation = 0.0
         _collect_garbage_less_often()
-        # Where nothing can be recorded, no order of outcomes has to be kept.
+        # If nothing can be recorded, outcomes need no order.
         ordered = shared.journals is not None or shared.may_wait
         self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
         self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
@@ -474,7 +474,7 @@ class AgentLoop:
 
 
 def _collect_garbage_less_often() -> None:
-    """Raise the thresholds of Python's collector of cycles, if nobody has set them.
+    """Raise the thresholds of Python's garbage collector, unless they were changed already.
 
     It visits everything that waits again and again: with 20,000 calls in flight and its defaults, that took
     half of the loop's time (measured). A call that waits for its record is some eighty objects, so calls
