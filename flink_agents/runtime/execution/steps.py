@@ -1,9 +1,9 @@
 """Executes the actions of a run one after the other, in the same way on every thread.
 
-A *step* is one attempt of an action on an event. ``StepExecutor`` knows what a step may do and what follows
-from its end; what follows from its failure is in ``execution.failures``. Flink's task thread must not wait.
-There, ``advance`` stops at a step that has to. The agent loop continues with it, and a :class:`StepStrategy`
-decides how it waits.
+A *step* is one attempt of an action on an event, an ``ActionRun``. ``StepExecutor`` decides which steps
+follow each other; ``execution.failures`` decides what follows from a failure. Flink's task thread must not
+wait. So there, ``advance`` stops at a step that has to wait. The event loop continues with it, and a
+:class:`StepStrategy` decides how it waits.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class StepExecutor(FailurePolicies):
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
         self._context_type = context_type(shared.agent.context_class)
-        self._tells_sent = self.observers.events_sent is not None
+        self._notifies_sent = self.observers.events_sent is not None
         self._action_ended = self.observers.action_ended
-        # Whether an action makes durable calls may show only when it does, in each process anew.
+        # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
             for action in shared.agent.actions
@@ -117,10 +117,10 @@ class StepExecutor(FailurePolicies):
         return None
 
     def _execute_here(self, step: ActionRun) -> ActionRun | None:
-        """Execute a step on Flink's thread.
+        """Execute a step on Flink's task thread.
 
         Returns:
-            The step that the loop has to continue with; None if it has ended.
+            The step that the event loop has to continue with; None if it has ended.
         """
         if step.action.off_thread:
             return step
@@ -137,16 +137,16 @@ class StepExecutor(FailurePolicies):
         if step.awaited is not None:
             return step
         if step.trial is not None:
-            # The author's code caught the exception that should have led away from here.
+            # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
-        if self._tells_sent:
-            tell_sent(self.observers, step)
+        if self._notifies_sent:
+            notify_sent(self.observers, step)
         self._action_ended(step.run.state, step.action.name, clock() - began, True)
         self.succeed(step)
         return None
 
     async def execute(self, run: Run, strategy: StepStrategy, first: ActionRun | None = None) -> None:
-        """Execute what is left of a run on a loop, step by step and attempt by attempt.
+        """Execute the rest of a run on a loop, step by step and attempt by attempt.
 
         Args:
             run: The run.
@@ -313,8 +313,8 @@ class StepExecutor(FailurePolicies):
                 step.emit(event)
 
 
-def tell_sent(observers: Observers, step: ActionRun) -> None:
-    """Tell observers which events a step has sent, right before they are told that it has ended."""
-    if (sent := step.sent) and (tell := observers.events_sent) is not None:
+def notify_sent(observers: Observers, step: ActionRun) -> None:
+    """Notify observers of the events that a step sent. Call it right before they learn of its end."""
+    if (sent := step.sent) and (notify := observers.events_sent) is not None:
         types = (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])
-        tell(step.run.state, step.action.name, types)
+        notify(step.run.state, step.action.name, types)

@@ -431,7 +431,7 @@ class AgentProcessor:
             self._clock(),
             self._state.memory,
         )
-        self._steps.refuse_input(run, record, error)
+        self._steps.reject_input(run, record, error)
         emission = Emission()
         emission.take_timed(run)
         return emission

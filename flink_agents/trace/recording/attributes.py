@@ -12,7 +12,7 @@ from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.common.logs import bounded
 
 WRITTEN = "memory"
-"""The attribute of a run's record that says which memory it wrote."""
+"""The attribute of a run's record that shows which memory it wrote."""
 
 _PACKAGE = str(Path(__file__).parents[2])
 _MOST_ERROR = 500
