@@ -164,9 +164,9 @@ class Watchdog:
             # Once per run: the key of the table is the run's state.
             self._reported[actor] = state
             self._stuck.inc()
-            if told + len(others) < MANY_LINES:
+            if reported + len(others) < MANY_LINES:
                 self._note_state(task, actor, state, now - state.started)
-            if state.action_run is None or told >= MANY:
+            if state.action_run is None or reported >= MANY:
                 others.append(actor)
             else:
                 reported += 1

@@ -122,16 +122,18 @@ class RunCommitter:
             resumed, overtakes = waiting.suspension is not None, waiting.overtakes
             number, seq = waiting.number, waiting.seq
             runs.append(EndedRun(run, number, seq, changes, resumed=resumed, overtakes=overtakes))
+        # A suspended run comes last. All runs of the actor before it are committed first.
         last = None if suspended is None else _suspended(actor, *suspended)
         if last is not None:
             runs.append(last)
         if not runs:
             return None
         head, now = actor.head, clock()
+        # The marker from before the commit. Step 4 replaces it in the head.
         marker = head.marker
         for ended in runs:
             self._commit(ended, actor, timers, emission)
-        # A fork takes over what its origin recorded before its first run begins: that is in its own journal.
+        # A fork has copied the records of its origin before its first run, so it needs the origin no longer.
         head.origins = ()
         self._head(head, timers)
         if self._hooks.committed:
@@ -139,12 +141,13 @@ class RunCommitter:
         for ended in runs:
             if ended.suspension is None:
                 ended.run.state.commit(now)
+        # Last, because pruning cannot be undone by a restore.
         if self._prunes:
             self._prunable(actor)
         return last
 
     def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
-        """Take steps 1 to 5 with a run of an actor that has ended, whichever way it has."""
+        """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""
         run, head, hooks, left = ended.run, actor.head, self._hooks, ended.suspension
         assert ended.number is not None
         if ended.released:
@@ -154,7 +157,7 @@ class RunCommitter:
         if ended.released:
             self._records(run, head, actor, run.recorded)
         elif left is not None and left.recorded:
-            # Its records are needed until it is committed, so that none of them is to be pruned.
+            # Its records are needed until it is committed, so they do not count as prunable.
             self._records(run, head, None, True)
         if ended.counts:
             # The input of a suspended run still waits, so the run keeps its number.
