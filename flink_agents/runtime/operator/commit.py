@@ -42,13 +42,13 @@ class EndedRun:
     Attributes:
         run: The run.
         number: Number of its input in ``pending``; None if it never was there.
-        seq: Sequence number of the run; of a released run, that of the part that has ended.
-        changes: What it changed in short-term memory.
-        suspension: What is left of it; None if it has finished.
-        released: True if its input waits no more, so that others run: it finished or was released.
-        counts: True if its number is used up.
-        replayed: True if records say that a part of it ended here: there may be some of the next part.
-        overtakes: Recorded runs that it was the first to overtake.
+        seq: Sequence number of the run; for a released run, of the part that has ended.
+        changes: Its changes of short-term memory.
+        suspension: Its stored form; None if it has finished.
+        released: True if its input no longer waits, so that others run: it finished or was released.
+        counts: True if its sequence number is used up.
+        replayed: True if records say that a part of it ended here, so that the next part may have records.
+        overtakes: Recorded runs that are skipped from this run on.
         resumed: True if it was suspended before.
         resumes: True if it can be resumed at once; set by the service that suspends it.
     """
