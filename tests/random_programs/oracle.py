@@ -35,6 +35,14 @@ class Outcome:
     order: dict[str, list[str]]
     effects: Counter[str] = field(default_factory=Counter)
 
+    def of(self, keys: Container[str]) -> Outcome:
+        """Return the part of some keys."""
+        parts = (self.outputs, self.memory, self.audit, self.letters, self.order)
+        outputs, memory, audit, letters, order = (
+            {key: one for key, one in part.items() if key in keys} for part in parts
+        )
+        return Outcome(outputs, memory, audit, letters, order)
+
 
 def observed(harness: OperatorHarness) -> Outcome:
     """What a harness shows of a program."""
@@ -105,13 +113,20 @@ def check_replay(
     before: dict[str, list[Entry]], expected: Outcome, found: Outcome, replayed: dict[str, list[Entry]]
 ) -> None:
     """See that a replay of the whole journal is the execution that wrote it."""
+    loose: set[str] = set()
     for label, entries in before.items():
         again = replayed.get(label, [])
-        if entries != again and not _is_unrecorded(entries):
+        if entries == again:
+            continue
+        if not _is_unrecorded(entries):
             raise AssertionError(
                 f"{label}: a replay of the whole journal sees something else\n{beside(entries, again)}"
             )
-    check_same(expected, found, ("outputs", "memory", "audit", "letters"), "a replay of the whole journal")
+        loose.add(label.partition(".")[0])
+    # What such an execution sent, and left in memory, depends on the order of its waits, too.
+    keys = {key for key in KEYS if loose.isdisjoint(expected.order[key])}
+    names = ("outputs", "memory", "audit", "letters")
+    check_same(expected.of(keys), found.of(keys), names, "a replay of the whole journal")
 
 
 def _is_unrecorded(entries: list[Entry]) -> bool:

@@ -8,13 +8,21 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from flink_agents.api.action_state import Record, RecordKind
 
 ENDED = re.compile(rb"(?:did|failed) <([\w./#-]+)>")
 """What a record of a call that ended says of it; a value or an error that a call gave holds its place."""
+
+_process: ContextVar[int] = ContextVar("process")
+"""Number of the process in which an action runs, for all that it calls."""
+
+_gone_threads: WeakSet[threading.Thread] = WeakSet()
+"""Threads of processes that are gone. On a loaded machine, they outlive their process for a while."""
 
 Entry = tuple[Any, ...]
 """Something that an action did or saw: what, where, and details."""
@@ -57,7 +65,7 @@ class Service:
 
     def charge(self, request: str, key: str) -> None:
         """Take a request that has a key."""
-        if World.dead:
+        if World.is_gone():
             return
         known = self.requests.setdefault(key, request)
         if known != request:
@@ -68,7 +76,7 @@ class Service:
 
     def learn(self, place: str, token: str) -> None:
         """Learn a token that the action made up."""
-        if World.dead:
+        if World.is_gone():
             return
         before = self.learned.setdefault(place, token)
         if before != token:
@@ -91,6 +99,7 @@ class World:
         dead: Whether nothing that happens counts any more: the process is gone.
         chance: Decides how long calls and the store take; not what they answer.
         phase: Number of the present phase: a new one begins with each operator.
+        process: The same, counted over all programs.
     """
 
     effects: Counter[str] = Counter()
@@ -107,10 +116,17 @@ class World:
     buried = threading.Event()
     chance = random.Random(0)
     phase = 0
+    process = 0
+
+    @classmethod
+    def is_gone(cls) -> bool:
+        """Return True if the process of the calling action is gone."""
+        return cls.dead or _process.get(cls.process) != cls.process
 
     @classmethod
     def forget(cls, seed: int) -> None:
         """Begin a program."""
+        _let_threads_go()
         cls.effects.clear()
         cls.tried.clear()
         cls.acknowledged.clear()
@@ -122,6 +138,7 @@ class World:
         cls.buried.clear()
         cls.chance = random.Random(seed)
         cls.phase = 0
+        cls.process += 1
 
     @classmethod
     def next_phase(cls, stored: Iterable[str]) -> None:
@@ -133,6 +150,7 @@ class World:
             last.entries = list(last.entries)
             last.stored = last.stored if last.stored is not None else frozenset(cls.acknowledged)
         cls.phase += 1
+        cls.process += 1
         cls.hangs_at, cls.dead = None, False
         cls.hanging.clear()
         cls.buried.clear()
@@ -140,7 +158,8 @@ class World:
     @classmethod
     def begin(cls, label: str) -> list[Entry]:
         """An execution of an action begins; returns where it notes what it sees."""
-        if cls.dead:
+        _process.set(-1 if threading.current_thread() in _gone_threads else cls.process)
+        if cls.is_gone():
             return []
         attempts = cls.attempts.setdefault(label, [])
         if attempts and attempts[-1].stored is None:
@@ -151,7 +170,7 @@ class World:
     @classmethod
     def effect(cls, place: str) -> None:
         """Take effect."""
-        if cls.dead:
+        if cls.is_gone():
             return
         if place in cls.acknowledged:
             cls.complaints.append(f"{place} was recorded, and took effect again")
@@ -161,9 +180,14 @@ class World:
 def freeze() -> None:
     """The process is gone: cut the transcripts of its attempts off from what is left of them here."""
     World.dead = True
+    _let_threads_go()
     for attempts in World.attempts.values():
         attempts[-1].entries = list(attempts[-1].entries)
     World.buried.set()
+
+
+def _let_threads_go() -> None:
+    _gone_threads.update(one for one in threading.enumerate() if one is not threading.main_thread())
 
 
 def places_in(records: Iterable[Record]) -> set[str]:
