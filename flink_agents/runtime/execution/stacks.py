@@ -169,13 +169,20 @@ def name_of(frame: FrameType) -> str:
 
 
 def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
-    """Return the frame of ``awaitable``, if it has one, and the object that it awaits."""
+    """Return the frame of ``awaitable``, if it has one, and the object that it awaits.
+
+    What is running awaits nothing. It must not be asked either: if an exception has just been thrown into it,
+    Python 3.11 reads its answer from memory that is no object, and the process crashes. No other thread can
+    run between the two attributes, since no function is called.
+    """
     if inspect.iscoroutine(awaitable):
-        return awaitable.cr_frame, awaitable.cr_await
+        return awaitable.cr_frame, None if awaitable.cr_running else awaitable.cr_await
     if inspect.isgenerator(awaitable):
-        return awaitable.gi_frame, awaitable.gi_yieldfrom
+        return awaitable.gi_frame, None if awaitable.gi_running else awaitable.gi_yieldfrom
     if inspect.isasyncgen(awaitable):
-        return awaitable.ag_frame, awaitable.ag_await
+        # It counts as running until its step ends, also while that awaits something.
+        frame = awaitable.ag_frame
+        return frame, None if frame is None or frame.f_back is not None else awaitable.ag_await
     if isinstance(awaitable, asyncio.Task):
         return None, awaitable.get_coro()
     if asyncio.isfuture(awaitable) or type(awaitable).__name__ not in _WRAPPERS:
