@@ -150,15 +150,15 @@ def _pattern_of_character(one: str) -> str:
 def forms_of(secret: str) -> set[str]:
     """Return the strings that a secret can appear as: itself, and its encodings.
 
-    In base64, it depends on the characters before it: ``user:secret`` encodes it differently.
+    It has several forms in base64, since the text before it shifts its bits, as in ``user:secret``.
     """
     data = secret.encode("utf-8", "surrogatepass")
     found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     found |= {repr(secret)[1:-1], repr(data)[2:-1], quote(data), quote(data, safe=""), quote_plus(data)}
     found |= {html.escape(secret), json.dumps(json.dumps(secret)[1:-1])[1:-1]}
     found |= {quote(data, safe="").lower() if "%" in quote(data, safe="") else secret}
-    spelled = [data.hex(), *map(data.hex, (" ", ":", "-"))]
-    found |= {*spelled, *map(str.upper, spelled), *_base64_of(data)}
+    in_hex = [data.hex(), *map(data.hex, (" ", ":", "-"))]
+    found |= {*in_hex, *map(str.upper, in_hex), *_base64_of(data)}
     return {one for one in found if len(one) >= SHORTEST}
 
 

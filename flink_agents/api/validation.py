@@ -216,7 +216,10 @@ class ValidatedAgent(Agent):
 
     @action(InputEvent)
     async def validate(self, event: InputEvent, ctx: RunnerContext) -> Any:
-        """Let the worker try up to ``attempts`` times; or emit a person's review."""
+        """Let the worker try up to ``attempts`` times. Emit an accepted output, or else a ``Rejected``.
+
+        An input that is a ``HumanReview`` becomes a ``HumanReviewEvent``.
+        """
         if isinstance(event.input, HumanReview):
             return HumanReviewEvent(verdict=event.input)
         sampled = self.sample > 0 and is_sampled(ctx, self.sample)

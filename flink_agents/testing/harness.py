@@ -301,10 +301,10 @@ class OperatorHarness(Restarts):
 
         ``reorder`` decides their order. The result is the new outputs. Arguments as for :meth:`restore`.
         """
-        behind = list((self._inputs or ())[snapshot.inputs :])
+        later = list((self._inputs or ())[snapshot.inputs :])
         self.restore(snapshot, parallelism)
-        # Together: in another order, the first one may wait for later ones.
-        return self._push_together(reordered(behind, self.reorder, itemgetter(0)))
+        # Together: if they are reordered, the first one may wait for one that follows.
+        return self._push_together(reordered(later, self.reorder, itemgetter(0)))
 
     # -- inspecting -------------------------------------------------------------------
 

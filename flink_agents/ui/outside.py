@@ -319,7 +319,7 @@ def json_of(text: str, what: str) -> Any:
 
     try:
         value = json.loads(text, parse_constant=reject)
-        # 1e999 is JSON, and becomes a number that is none.
+        # 1e999 is JSON, but Python reads it as infinity, which JSON does not have.
         json.dumps(value, allow_nan=False)
         return value
     except (ValueError, RecursionError) as error:

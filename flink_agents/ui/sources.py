@@ -79,9 +79,11 @@ class TraceFiles:
                 continue
 
     def _file(self, file: Path) -> Iterator[Lines | Removed]:
+        """Yield the complete lines of a file after the position up to which it was read."""
         with file.open("rb") as opened:
             status = file.stat()
             position = self._positions.get(file)
+            # Another file has its name now, or it was truncated.
             if position is not None and (position.inode != status.st_ino or status.st_size < position.offset):
                 position = None
                 yield Removed(str(file))

@@ -135,7 +135,7 @@ class Conversation:
 
     @property
     def usage(self) -> ChatUsage:
-        """Usage so far."""
+        """Requests, tool calls, tokens and cost of the conversation so far."""
         return self._counter.usage
 
     def _request_parameters(self) -> ModelRequestParameters:

@@ -273,8 +273,9 @@ class ModelRequests:
                 fix="correct the request, the model's name or its key; it is not sent again",
             )
         asked, limit = getattr(error, "retry_after", None), self._spec.retry_after_limit
-        again = failed_attempt(f"the chat model {self.name!r}", text, asked, limit)
-        return again or ModelRequestError(
+        # None if the provider asks to wait for longer than the limit.
+        retryable = failed_attempt(f"the chat model {self.name!r}", text, asked, limit)
+        return retryable or ModelRequestError(
             f"the chat model {self.name!r} asks to wait too long",
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
             found=f"{asked:g} seconds; {text}",

@@ -196,7 +196,11 @@ class StoreCollection(Collection):
 
 
 def _all_of(kind: type[T], given: Any) -> list[T]:
-    """Return the values as a list, if all of them have the type."""
+    """Return one value, or several, as a list.
+
+    Raises:
+        DocumentError: One of them has another type.
+    """
     many = isinstance(given, Iterable) and not isinstance(given, str)
     several: list[Any] = list(given) if many else [given]
     for one in several:

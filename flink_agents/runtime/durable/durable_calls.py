@@ -130,7 +130,6 @@ class DurableCalls:
                 fix="write await ctx.durable_execute_async(...)",
             )
         # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
-        # Raises on Flink's task thread, where nothing may block: the step moves to the pool.
         step.slot()
         thread = CallingThread()
         return self._bridge.wait_for(lambda: self._call(step, what, args, kwargs, thread), thread.errands)
@@ -179,10 +178,7 @@ class DurableCalls:
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
-        """Mark the running task as the main task of an execution.
-
-        Tasks that it starts belong to it as well.
-        """
+        """Make the running task the main task of ``step``. Tasks that it starts belong to it as well."""
         delivery = step.delivery or self._delivery_of(step)
         delivery.main, delivery.ready = step.task, 0
         current_delivery.set(delivery)

@@ -224,7 +224,6 @@ class Delivery:
         if not self._expects:
             self._open()
         # The wait must be known before it starts: it may end at once.
-        # The wait must be known before it starts: it may end at once.
         self._pending[pending.number] = pending
         if not self._replay:
             pending.begin()

@@ -189,18 +189,18 @@ class Run:
 
     def fork(self) -> Run:
         """Return a copy of the run with a memory of its own, for a step that may be cut off."""
-        twin = copy.copy(self)
-        twin.undo = list(self.undo)
-        twin.short_term = self.short_term.fork(twin.undo)
+        fork = copy.copy(self)
+        fork.undo = list(self.undo)
+        fork.short_term = self.short_term.fork(fork.undo)
         if self._sensory is not None:
-            twin._sensory = self._sensory.fork(twin.undo)
-        return twin
+            fork._sensory = self._sensory.fork(fork.undo)
+        return fork
 
-    def adopt(self, twin: Run) -> None:
+    def adopt(self, fork: Run) -> None:
         """Take over the memory of a fork, because its step has succeeded."""
-        self.undo = twin.undo
-        self.short_term = twin.short_term
-        self._sensory = twin._sensory
+        self.undo = fork.undo
+        self.short_term = fork.short_term
+        self._sensory = fork._sensory
 
     def written_since(self, mark: int) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
         """Return the nodes of short-term and of sensory memory that were written since ``mark``."""

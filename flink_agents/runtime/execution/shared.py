@@ -122,7 +122,7 @@ class RunEnvironment:
         received: Converts a value that came from outside before an action gets it; None if nothing is
             converted.
         may_record: True if there is a store, and an action of the agent may make a durable call.
-        overtakes: True if inputs interleave with suspended runs of their key.
+        interleaves: True if inputs interleave with suspended runs of their key.
         traces_memory: True if runs log their reads of memory: a replay may find it expired, or changed.
         may_wait: True if actions may use durable waits, so that runs can be suspended.
     """

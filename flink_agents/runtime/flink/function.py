@@ -200,10 +200,11 @@ class ActionExecutionOperator(KeyedProcessFunction):
         fast_path, collector, timers = self._access.fast_path, self._access.collector, self._access.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
-        beat, report, holds = heartbeat.beat, self._metrics.report_if_due, low is not None
+        beat, report, holds_watermarks = heartbeat.beat, self._metrics.report_if_due, low is not None
 
         def on_record(key: str, record: Any) -> Any:
-            if holds and processor.is_crowded(key):
+            # Flink iterates over the generator, so watermarks leave while the record waits.
+            if holds_watermarks and processor.is_crowded(key):
                 return wait_for_room(key, record)
             timestamp: int | None = get_timestamp()
             if timestamp == NO_TIMESTAMP:
@@ -233,7 +234,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
                 _announce(error)
                 raise
             report()
-            if holds:
+            if holds_watermarks:
                 leave(NOTHING)
 
         fast_path.install(on_record, on_timer)

@@ -138,7 +138,6 @@ class BufferedJournal(RunJournal):
             self.all_records += own
             return
         # Records from now on may depend on the unstored ones, so those go first.
-        # Records from now on may depend on the unstored ones, so those go first.
         before = list(self._unstored)
         self.begun = True
         logged, reads = 0, list[Record]()

@@ -72,12 +72,12 @@ class RunHeader(NamedTuple):
 
 
 class CallIdentity(NamedTuple):
-    """The identity of a call: two calls with the same function and arguments are equal.
+    """The function and the arguments of a call. Compare with :meth:`same`, which ignores ``request``.
 
     Attributes:
-        function: ``module:qualname``, or the name that you gave it.
+        function: ``module:qualname``, or the name that its author gave it.
         arguments: Digest of the canonical arguments.
-        request: The arguments as text for people, bounded; None if it was not stored.
+        request: The arguments as readable text, shortened; None if it was not stored.
     """
 
     function: str
@@ -104,7 +104,7 @@ class CallRecord(NamedTuple):
     Attributes:
         call: The identity of the call.
         value: Encoded value that it returned; None if it raised.
-        error: Description of its exception, by ``failures.describe``; None if it returned.
+        error: Description of its exception, by ``exceptions.describe``; None if it returned.
         attempts: The number of attempts.
         ended_at: Wall-clock time at its end, in milliseconds.
         order: The number of outcomes of the execution before it.

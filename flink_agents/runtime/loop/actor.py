@@ -382,7 +382,6 @@ class KeyActor:
         now = clock()
         run.state.finish(now)
         # Last, because Flink's task thread may commit the run as soon as it is in this queue.
-        # Last, because Flink's task thread may commit the run as soon as it is in this queue.
         self.finished.append((run, waiting, changes, now))
 
     def suspend(

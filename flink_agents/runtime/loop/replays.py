@@ -23,8 +23,7 @@ _log = bounded_logger("flink_agents.replays")
 MAX_TOLD = 5
 """The most keys with waiting inputs that an error lists."""
 
-
-TOLD_SECONDS = 10.0
+LOG_INTERVAL_SECONDS = 10.0
 """The interval between log lines about inputs that did not come."""
 
 
@@ -50,7 +49,7 @@ class Replays:
         self._begin = begin
         self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
         self._held: dict[KeyActor, None] = {}
-        self._told = -TOLD_SECONDS
+        self._logged_at = -LOG_INTERVAL_SECONDS
         self.no_more_input = False
         self.uncached = 0
 
@@ -124,7 +123,7 @@ class Replays:
             return bool(actor.queue)
 
     def _overdue(self, actor: KeyActor, since: float) -> None:
-        """Stop waiting for the input of a recorded run, because it did not come in time."""
+        """Let other inputs run: the recorded one, awaited since ``since``, did not come in time."""
         with actor.lock:
             # The input has come meanwhile, or another run waits now.
             if actor.held != since:
@@ -132,8 +131,8 @@ class Replays:
             actor.overdue = True
             self._let_go(actor)
         self._shared.run_metrics.count("runs_reordered")
-        if clock() - self._told >= TOLD_SECONDS:
-            self._told = clock()
+        if clock() - self._logged_at >= LOG_INTERVAL_SECONDS:
+            self._logged_at = clock()
             _log.warning(
                 "key %r, and maybe others: the input of a recorded run did not come within %g s "
                 "(%s); others run first, and it gets its records when it comes",

@@ -60,7 +60,7 @@ class RunMetrics(RunObserver):
         backpressure: Seconds for which Flink's thread took no input. Only for Flink's thread.
         commit_delay: Time from the end of a run to its commit. Only for Flink's thread.
         open_waits: The suspended runs. Only for Flink's thread.
-        here: Executions on Flink's thread, by action.
+        on_task_thread: Executions on Flink's thread, by action.
         on_loop: Executions on the agent loop, by action.
     """
 
@@ -71,7 +71,7 @@ class RunMetrics(RunObserver):
         self.commit_delay = Durations()
         self.open_waits = OpenWaitGauge()
         names = list(actions)
-        self.here = {name: Durations() for name in names}
+        self.on_task_thread = {name: Durations() for name in names}
         self.on_loop = {name: Durations() for name in names}
         self._gauges: list[tuple[str, Callable[[], Mapping[str, int]]]] = []
         self._seen: dict[Durations, int] = {}
@@ -103,7 +103,7 @@ class RunMetrics(RunObserver):
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
         """Add to the latencies of the action; each thread has separate numbers."""
-        (self.here if inline else self.on_loop)[action].add(seconds)
+        (self.on_task_thread if inline else self.on_loop)[action].add(seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
         """Count a failure, and a timeout if it was one."""
@@ -166,9 +166,9 @@ class RunMetrics(RunObserver):
         self._total("backpressure_ms", int(self.backpressure * 1000))
         self._spread(self.group, "commit_delay_us", self.commit_delay)
         executed = 0
-        for name in self.here:
+        for name in self.on_task_thread:
             action = self._action(name)
-            for durations in (self.here[name], self.on_loop[name]):
+            for durations in (self.on_task_thread[name], self.on_loop[name]):
                 self._spread(action, "latency_us", durations)
             executed += action.get_histogram("latency_us").get_count()
         self._total("actions", executed)

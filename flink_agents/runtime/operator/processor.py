@@ -312,6 +312,7 @@ class AgentProcessor:
         self.waits.check_failure()
         self.waits.wait_for_room()
         self.heads.mark(head, key_text)
+        # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
         self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
         self.wake(head, key_text, pending, timers)

@@ -17,7 +17,7 @@ class Schedule(ABC):
 
     @property
     def is_behind(self) -> bool:
-        """True if runs have ended that the next timer will commit."""
+        """True if ended runs wait for the next timer, which commits them."""
         return False
 
     @property

@@ -190,7 +190,7 @@ class Pruner(Listener):
             through: The last of them.
             runs: The number of them that have records and were not noted before.
         """
-        # Without Flink's answers, only restored commits may be pruned, and these are newer.
+        # Until Flink answers, only commits that the restored checkpoint has may be pruned. This one is later.
         if runs and not self._ever_reached:
             self._known.add(journal)
         if self._poller is not None and not self._off:

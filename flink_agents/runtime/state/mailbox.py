@@ -83,10 +83,10 @@ class Mailbox:
         return id in self.seen or any(one.id == id for one in self.mail)
 
     def absorb(self, identity: str) -> bool:
-        """Return True if a run took this signal before it came. Each owed signal counts once."""
+        """Return True if a run took this signal before it came. The next equal signal is a new one."""
         for place, (owed, _) in enumerate(self.owed):
             if owed == identity:
-                # Once for each time: equal signals count one by one.
+                # Each entry drops one signal.
                 del self.owed[place]
                 return True
         return False

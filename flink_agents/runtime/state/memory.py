@@ -178,8 +178,8 @@ class MemoryTree:
         return self.set(path, [*items, value])
 
     def delete(self, path: str) -> bool:
-        """Remove the node at ``path`` and all below it."""
-        parents_of(path)
+        """Remove the node at ``path`` and all below it. Return True if there was any."""
+        parents_of(path)  # Raises if the path is malformed.
         data = self.raw(path)
         nodes = self.below(path) if data == OBJECT else []
         if data is not None:

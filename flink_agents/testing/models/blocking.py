@@ -40,6 +40,7 @@ class _Blocker(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _MODULE:
             return None
+        # First: the call below asks all finders, and would come here again.
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:

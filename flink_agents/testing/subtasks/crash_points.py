@@ -36,10 +36,11 @@ class Crash:
     """The point at which the operator crashes.
 
     Attributes:
-        append: Number of the append that it does not survive; None if it is a commit.
-        stored: True if that append, or commit, is stored.
-        commit: Number of the commit.
+        append: Number of the append during which it crashes; None if it crashes at a commit.
+        stored: True if it crashes after that append, or commit, is stored; False for before.
+        commit: Number of the commit at which it crashes; None if it crashes during an append.
         checkpoint: The checkpoint after the commit, once it was taken.
+        died: True if it has crashed.
     """
 
     append: int | None = None

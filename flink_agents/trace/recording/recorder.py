@@ -1,4 +1,4 @@
-"""Creates execution records from the events of runs. Each subtask with a trace has one recorder."""
+"""Observes runs, and has their records created by the writer thread; one recorder per traced subtask."""
 
 from __future__ import annotations
 

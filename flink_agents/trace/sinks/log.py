@@ -24,7 +24,7 @@ class LogSink:
         return cls()
 
     def write(self, records: Sequence[TraceRecord]) -> None:
-        """Log records."""
+        """Log each record as one line."""
         for record in records:
             line = record.to_json()
             if len(line) > MAX_CHARACTERS:

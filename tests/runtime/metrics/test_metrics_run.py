@@ -140,7 +140,7 @@ def test_timeouts_and_retries_by_action() -> None:
 def test_latencies_are_those_of_the_latest_executions() -> None:
     metrics = RunMetrics(["act"])
     for number in range(WINDOW + 5):
-        metrics.here["act"].add(number / 1e6)
+        metrics.on_task_thread["act"].add(number / 1e6)
     metrics.on_loop["act"].add(1.0)
     assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 6
     histogram = metrics.group.get_sub_group("action").get_sub_group("act").get_histogram("latency_us")
@@ -148,7 +148,7 @@ def test_latencies_are_those_of_the_latest_executions() -> None:
     assert histogram.quantile(1) == 1e6
     # What was read is not read again.
     assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 6
-    metrics.here["act"].add(2.0)
+    metrics.on_task_thread["act"].add(2.0)
     assert dict(metrics.group.values())["action.act.latency_us"] == WINDOW + 7
     assert histogram.quantile(1) == 2e6
 

@@ -373,7 +373,9 @@ class SQLiteVectorStore(VectorStore):
 
     def _matrix(self, connection: sqlite3.Connection, known: _Collection) -> search.Matrix:
         """Return the current vectors of a collection; drop those of others if memory is short."""
+        # It is put back at the end, so the first one is the least recently used.
         matrix = self._matrices.pop(known.id, None)
+        # ``read`` does not see removals, so everything is read again after one.
         if matrix is None or matrix.changes < known.removed or matrix.changes > known.changes:
             matrix = search.Matrix(known.dimension)
         if matrix.changes < known.changes:

@@ -77,7 +77,7 @@ class RunWaits:
         taken: Identities of the signals that it took since it started or resumed.
         returned: Signals that it took before it was suspended, and that are free again. State lacks them.
         recorded: Identities and names of the signals among those that only the store knows of.
-        refused: Signals whose values do not fit, each with the reason.
+        rejected: Signals whose values do not fit, each with the reason.
         unawaited: Waits that were neither awaited nor read for their id, with their executions.
     """
 

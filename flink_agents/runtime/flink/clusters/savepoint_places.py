@@ -21,7 +21,7 @@ def check_savepoint(place: str, cluster: str) -> None:
         cluster: Address of the cluster. Paths on other machines are not checked.
 
     Raises:
-        SubmissionError: There is none.
+        SubmissionError: The path has neither.
     """
     url = urlsplit(place)
     if url.scheme not in ("", "file") or not _is_here(cluster):
@@ -33,13 +33,13 @@ def check_savepoint(place: str, cluster: str) -> None:
     names = sorted(one.name for one in parent.iterdir()) if parent.is_dir() else []
     savepoints = [name for name in names if (parent / name / METADATA).is_file()]
     shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
-    wrong = path.relative_to(parent).parts
-    otherwise = _deeper(savepoints)
+    missing = path.relative_to(parent).parts
+    hint = _deeper(savepoints)
     raise SubmissionError(
         f"no savepoint was found at {path}",
         expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
         found=f"{parent} has {shown}",
-        fix=suggest(wrong[0], savepoints, otherwise) if wrong else otherwise,
+        fix=suggest(missing[0], savepoints, hint) if missing else hint,
     )
 
 

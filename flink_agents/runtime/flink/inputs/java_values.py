@@ -45,6 +45,7 @@ def read_row(row: Row) -> None:
 
 
 def _read(value: Any) -> Any:
+    """Return a value with Python values in place of Java values. A row is changed in place."""
     if isinstance(value, Row):
         read_row(value)
     elif isinstance(value, list):

@@ -72,7 +72,7 @@ class LocalStart:
 
     @property
     def skips(self) -> bool:
-        """True if the job has finished in the unfinished start of the script, and is skipped."""
+        """True if the job is skipped: it has finished in a start of the script that ended in the middle."""
         return self.beginning.skipped
 
     # -- before the job runs ----------------------------------------------------------

@@ -113,7 +113,7 @@ class StartDecision:
         lock: Held until the job has ended.
         script: The start of the script.
         chosen: The checkpoint to resume from; None if it starts without state.
-        skipped: True if the job has finished in an unfinished start of the script.
+        skipped: True if the job has finished in a start of the script that ended in the middle.
         damaged: Newer checkpoints that are damaged.
         warnings: Further warnings for the console.
     """
@@ -396,8 +396,10 @@ def _check_newest(
     """Check that the newest checkpoint exists: Flink removes it only if the job finishes."""
     seen = _seen(run, progress)
     newest = found[0]
+    # Only the savepoint of another job is left, although the job had checkpoints of its own.
     if newest.start == 0 and run.checkpointed:
         raise _gone(folder, run)
+    # A savepoint is the newest of its start.
     if newest.savepoint or run.last_start is None:
         return
     if seen is not None and (newest.start < run.last_start.number or newest.number < seen):

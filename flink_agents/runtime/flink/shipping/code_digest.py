@@ -197,6 +197,7 @@ def _compare(claimed: ModuleCode, remember: bool) -> None:
 def _stale(
     claimed: ModuleCode, module: ModuleType, differing: list[str], users: Sequence[Use] = ()
 ) -> StaleCodeError:
+    """Return the error of a module in memory that differs from the job's, and that ``users`` still need."""
     if differing:
         shown = ", ".join(differing[:_SHOWN])
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""

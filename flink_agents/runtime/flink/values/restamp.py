@@ -43,7 +43,10 @@ class Envelopes:
         self._low = low
 
     def of(self, emission: Emission) -> Emission:
-        """Return the rows with values, followed by due rows without one."""
+        """Put each output with a timestamp into an envelope; others use the tag of :func:`untimed`.
+
+        Empty envelopes follow, which carry the watermarks that are due.
+        """
         rows = Emission()
         for (tag, value), at in zip(emission.side_outputs, emission.side_timestamps, strict=True):
             self._add(rows, tag, value, at)

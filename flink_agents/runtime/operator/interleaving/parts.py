@@ -53,7 +53,7 @@ class InterleavedParts:
         self._memory.enter(self._of.get((path, number), self._last))
 
     def void(self, path: str) -> None:
-        """Note that the records of an execution are void. It runs again, in the last part."""
+        """Drop the records of an execution: it runs again, in the last part."""
         self._begun.pop(path, None)
         self._ended.pop(path, None)
         for one in [one for one in self._of if one[0] == path]:

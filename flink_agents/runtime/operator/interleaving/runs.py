@@ -130,11 +130,18 @@ class InterleavedRuns:
             timers.register_processing_time_timer(max(now, fired) + 1)
 
     def resumed(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
-        """Return the run that wake-up ``number`` resumes; None if that is an input."""
-        found = next((one for one in head.released if one.woken == number), None)
-        if found is None:
+        """Return the run that wake-up ``number`` resumes; None if ``number`` is that of an input.
+
+        Args:
+            head: The head of the current key.
+            number: Number of an entry that waits in ``pending``.
+            packed: The bytes of that entry. The run's own input is in its stored form.
+            seq: Sequence number of the next part of the run.
+        """
+        run = next((one for one in head.released if one.woken == number), None)
+        if run is None:
             return None
-        suspension = self.suspension(found)
+        suspension = self.suspension(run)
         assert suspension.input is not None
         record, timestamp = read_input(self._codec, suspension.input)
         return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)

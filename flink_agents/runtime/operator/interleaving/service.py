@@ -46,7 +46,6 @@ class InterleavingService(KeyService):
         self._runs = InterleavedRuns(shared, state, clock, low)
         self._signals = InterleavedSignals(self._runs)
         self._release = Interleaving(shared)
-        """Store a run. Return True if a signal resumes it at once."""
 
     def attach(self, operator: AgentProcessor) -> None:
         """Store the operator, and register with it."""

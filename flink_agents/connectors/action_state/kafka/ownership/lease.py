@@ -86,26 +86,26 @@ class Lease:
         self._token = token
         self._seconds = seconds
         self._clock = clock
-        self._standing: OwnerStatus | None = None
+        self._last_status: OwnerStatus | None = None
         self._until = -math.inf
         self._look_again_at = -math.inf
         # Claims are not thread-safe.
         self._looking = threading.Lock()
-        self._wanted = threading.Event()
+        self._look_wanted = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start looking in the background."""
         if self._seconds > 0:
-            self._wanted.set()
+            self._look_wanted.set()
             self._thread = threading.Thread(target=self._keep, name="store-lease", daemon=True)
             self._thread.start()
 
     def appending(self) -> None:
         """Record that an append is sent: the background thread renews the lease meanwhile, if it is time."""
         if self._thread is not None and self._clock() >= self._look_again_at:
-            self._wanted.set()
+            self._look_wanted.set()
 
     def covers(self) -> bool:
         """Return True if everything acknowledged before this call is done."""
@@ -126,13 +126,13 @@ class Lease:
             self._look_again_at = began + self._seconds / LOOKS_PER_LEASE
             self._claims.refresh(seconds)
             void = dict(self._claims.void_from(self._token))
-            standing = OwnerStatus(void, self._claims.undecided(self._token), self._claims.lost(self._token))
-            if standing.is_free:
+            status = OwnerStatus(void, self._claims.undecided(self._token), self._claims.lost(self._token))
+            if status.is_free:
                 self._until = began + self._seconds
-            elif not standing.undecided:
+            elif not status.undecided:
                 self._until = -math.inf  # A version without leases decided, and did not wait for this one.
-            self._standing = standing
-            return standing
+            self._last_status = status
+            return status
 
     def last_look(self, seconds: float) -> OwnerStatus:
         """Return the last look that is not older than the lease; a new one if there is none.
@@ -143,8 +143,8 @@ class Lease:
         Raises:
             StoreUnavailableError: The claims cannot be read.
         """
-        standing = self._standing
-        return standing if standing is not None and self.covers() else self.look(seconds)
+        status = self._last_status
+        return status if status is not None and self.covers() else self.look(seconds)
 
     def close(self, seconds: float) -> None:
         """End, and close the connection; waits at most ``seconds`` for a look that is in flight."""
@@ -152,14 +152,14 @@ class Lease:
         if self._thread is None:
             self._claims.close()
             return
-        self._wanted.set()
+        self._look_wanted.set()
         self._thread.join(seconds)
 
     def _keep(self) -> None:
         try:
             while True:
-                self._wanted.wait()
-                self._wanted.clear()
+                self._look_wanted.wait()
+                self._look_wanted.clear()
                 if self._stopping:
                     return
                 try:
