@@ -27,15 +27,29 @@ patch(
 )
 patch(
     "missing-newest-unnoticed",
-    "start_decision:_check_newest",
-    "newest.number < seen",
-    "False",
+    "start_decision:_resume",
+    "if (found[0].start, found[0].number) < _newest_known(run, progress):",
+    "if False:",
     "A start resumes from an older checkpoint after the newest one was deleted.",
+)
+patch(
+    "missing-parent-unnoticed",
+    "start_decision:_newest_known",
+    "return (last.parent, last.resumed) if last.parent else (int(run.checkpointed), 0)",
+    "return (int(run.checkpointed), 0)",
+    "A start resumes from an older checkpoint than the last start did, because that one was deleted.",
+)
+patch(
+    "missing-stop-unnoticed",
+    "start_decision:_newest_known",
+    "if last.stopped:",
+    "if False:",
+    "A stopped job resumes from an older checkpoint, because its savepoint was deleted.",
 )
 patch(
     "gone-is-fresh",
     "start_decision:_resume",
-    "if run.checkpointed or _seen(run, progress) is not None:",
+    "if run.checkpointed or _newest_known(run, progress) > _NONE:",
     "if False:",
     "A start begins anew although there were checkpoints.",
 )

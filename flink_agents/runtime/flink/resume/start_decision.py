@@ -21,7 +21,6 @@ from flink_agents.api.errors import (
 from flink_agents.api.settings.local_jobs import Accept
 from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.resume.records.checkpoints import (
-    Candidate,
     Chosen,
     candidates,
     choose,
@@ -48,6 +47,7 @@ RESTORE_SECONDS = 30.0
 """Maximum time from here until the job commits the contents of its checkpoint."""
 
 _OUTPUTS = "finished.pickle"
+_NONE = (0, 0.0)
 
 
 class Lock(Protocol):
@@ -351,10 +351,11 @@ def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) ->
     if chosen is None:
         if found:
             raise _damaged(folder, beginning.damaged)
-        if run.checkpointed or _seen(run, progress) is not None:
+        if run.checkpointed or _newest_known(run, progress) > _NONE:
             raise _gone(folder, run)
     else:
-        _check_newest(folder, run, progress, found)
+        if (found[0].start, found[0].number) < _newest_known(run, progress):
+            raise _gone(folder, run)
         _check_agents(run, request)
         _check_transactions(beginning, chosen, request, progress)
         warning = restarting_sources(run, request.inputs, chosen.content.has_finished)
@@ -383,30 +384,32 @@ def _resume(beginning: StartDecision, request: Request, read: ReadCheckpoint) ->
     beginning.chosen = chosen
 
 
-def _seen(run: JobRun, progress: JobProgress | None) -> int | None:
+def _newest_known(run: JobRun, progress: JobProgress | None) -> tuple[int, float]:
+    """Return the start and the number of the newest checkpoint that must exist.
+
+    Flink removes it only if the job finishes. A savepoint counts as the newest of its start.
+    """
     last = run.last_start
-    if progress is None or last is None or progress.start != last.number:
-        return None
-    return progress.checkpoint
-
-
-def _check_newest(
-    folder: JobFolder, run: JobRun, progress: JobProgress | None, found: list[Candidate]
-) -> None:
-    """Check that the newest checkpoint exists: Flink removes it only if the job finishes."""
-    seen = _seen(run, progress)
-    newest = found[0]
-    # Only the savepoint of another job is left, although the job had checkpoints of its own.
-    if newest.start == 0 and run.checkpointed:
-        raise _gone(folder, run)
-    # A savepoint is the newest of its start.
-    if newest.savepoint or run.last_start is None:
-        return
-    if seen is not None and (newest.start < run.last_start.number or newest.number < seen):
-        raise _gone(folder, run)
+    if last is None:
+        return _NONE
+    if last.stopped:
+        return last.number, float("inf")
+    if progress is not None and progress.start == last.number and progress.checkpoint is not None:
+        return last.number, progress.checkpoint
+    # No checkpoint of the last start is known, so the one from which it resumed is the newest. If it
+    # resumed from none of its own job run, the job run may still have checkpoints whose progress is lost.
+    return (last.parent, last.resumed) if last.parent else (int(run.checkpointed), 0)
 
 
 def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
+    last = run.last_start
+    if last is not None and last.stopped:
+        return CheckpointsGoneError(
+            f"the job {run.name!r} was stopped with a savepoint, which is gone",
+            expected=f"a savepoint in {folder.savepoints / str(last.number)}",
+            found="it was deleted or moved, and older checkpoints would repeat outputs",
+            fix="restore the folder from a backup, or start over with --fresh",
+        )
     return CheckpointsGoneError(
         f"the job {run.name!r} had checkpoints, but the newest ones are gone",
         expected=f"a checkpoint in {folder.checkpoints}",

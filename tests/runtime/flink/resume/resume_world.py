@@ -64,6 +64,12 @@ class World:
             self._checkpoint(self.folder.savepoints / str(start.number) / "savepoint-x", savepoint)
         self.progress(checkpoint=max(numbers, default=None))
 
+    def resumed(self, number: int, parent: int, checkpoint: int) -> None:
+        """Record that a start resumed from a checkpoint of an earlier one."""
+        starts = list(self.run.starts)
+        starts[number - 1] = replace(starts[number - 1], parent=parent, resumed=checkpoint)
+        self.run = self.record.write(replace(self.run, starts=tuple(starts)))
+
     def checkpoint(self, number: int, start: int | None = None) -> Path:
         """Where a checkpoint is."""
         return self.folder.checkpoints / f"{start or len(self.run.starts):032x}" / f"chk-{number}"

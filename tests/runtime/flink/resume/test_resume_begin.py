@@ -120,6 +120,42 @@ def test_checkpoints_that_are_gone_are_an_error(world: World) -> None:
         world.begin()
 
 
+Lost = tuple[str, list[tuple[list[int], int | None]], list[tuple[int, int]], bool, list[str]]
+LOST: list[Lost] = [
+    ("a later start's, a savepoint is left", [([4], 5), ([6], None)], [], False, ["chk-6"]),
+    ("and a checkpoint", [([4], None), ([6], None)], [], False, ["chk-6"]),
+    ("the one it resumed from", [([4], 5), ([6], None), ([], None)], [(3, 2)], False, ["chk-6"]),
+    ("the savepoint it resumed from", [([4], 5), ([], None)], [(2, 1)], False, ["savepoint-x"]),
+    ("and everything else", [([], 5), ([], None)], [(2, 1)], False, ["savepoint-x"]),
+    ("the savepoint of a stop", [([4], None), ([], 5)], [(2, 1)], True, ["savepoint-x"]),
+    ("and there was nothing else", [([], 5)], [], True, ["savepoint-x"]),
+]
+
+
+@each(("starts", "resumed", "stopped", "lost"), [row[1:] for row in LOST], ids=[row[0] for row in LOST])
+def test_an_older_checkpoint_does_not_replace_one_that_is_gone(
+    starts: list[tuple[list[int], int | None]],
+    resumed: list[tuple[int, int]],
+    stopped: bool,
+    lost: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    world = World(tmp_path_factory.mktemp("jobs"))
+    for checkpoints, savepoint in starts:
+        world.start(*checkpoints, savepoint=savepoint)
+    for start, parent in resumed:
+        numbers, savepoint = starts[parent - 1]
+        world.resumed(start, parent, savepoint or max(numbers))
+    if stopped:
+        world.run = world.record.stopped()
+    assert chosen(world.begin()) is not None
+    for path in list(world.folder.path.rglob("_metadata")):
+        if path.parent.name in lost:
+            os.rename(path.parent, world.folder.path / f"moved-{path.parent.name}")
+    with pytest.raises(CheckpointsGoneError, match="--fresh"):
+        world.begin()
+
+
 def test_a_job_run_that_finished_is_followed_by_another_one(world: World) -> None:
     world.start(1)
     world.folder.journal.touch()
