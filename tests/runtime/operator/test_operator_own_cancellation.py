@@ -67,10 +67,10 @@ def side_by_side(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @each("function", [raises, raises_awaited, raises_later, awaits_what_it_cancels])
-@each("make", [in_thread, awaited, side_by_side])
-def test_the_function_is_called_once(make: Callable[..., Any], function: Callable[..., Any]) -> None:
+@each("wrap", [in_thread, awaited, side_by_side])
+def test_the_function_is_called_once(wrap: Callable[..., Any], function: Callable[..., Any]) -> None:
     CALLS.clear()
-    agent = Agent(name="cancels").add_action("act", [InputEvent], make(function), on_error="dead-letter")
+    agent = Agent(name="cancels").add_action("act", [InputEvent], wrap(function), on_error="dead-letter")
     with OperatorHarness(agent, crash="everywhere") as job:
         job.push("a")
         assert len(job.outputs) + len(job.dead_letters) == 1
@@ -129,15 +129,15 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 @factors(
     kind=FEW,
     function=[raises_kind, raises_kind_awaited, raises_kind_later, raises_kind_in_a_thread],
-    make=[in_thread, awaited, side_by_side, caught],
+    wrap=[in_thread, awaited, side_by_side, caught],
     condition=list(CONDITIONS),
 )
 def test_whatever_a_function_raises_is_its_failure_once(
-    kind: str, function: Callable[..., Any], make: Callable[..., Any], condition: str
+    kind: str, function: Callable[..., Any], wrap: Callable[..., Any], condition: str
 ) -> None:
     if kind == "GeneratorExit" and function is raises_kind_in_a_thread:
         return  # Python closes what awaits a thread that raised GeneratorExit.
-    agent = Agent(name="raises").add_action("act", [InputEvent], make(function), on_error="dead-letter")
+    agent = Agent(name="raises").add_action("act", [InputEvent], wrap(function), on_error="dead-letter")
     found: list[Any] = []
     for given in (PLAIN, CONDITIONS[condition]):
         CALLS.clear()
