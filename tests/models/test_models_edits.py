@@ -229,7 +229,7 @@ def test_safe_change(change: str) -> None:
 
 FALLBACK: dict[str, Any] = {"fallback": ["spare"], "retry": {"max_attempts": 1}}
 MISMATCH: dict[str, tuple[Agent, Agent]] = {
-    "change the text of a message or of a `prompt` (unlike `instructions`)": (shop(), shop(said="rice?")),
+    "change the text of a message or of a `prompt`": (shop(), shop(said="rice?")),
     "rename a chat model that was asked": (shop(), shop(chat_model="judge")),
     "rename or remove a tool that was called": (shop(), shop(tools={"price": price_of})),
     "change the parameters of a tool so that a recorded call does not fit": (
