@@ -18,13 +18,13 @@ import pytest
 from flink_agents.api.action_state import Owner
 from flink_agents.api.errors import FencedOwnerError
 from flink_agents.connectors.action_state.group_writer import StoreMetrics
-from flink_agents.connectors.action_state.kafka import (
-    claims as claims_module,
-    takeover as takeover_module,
-    writer as writer_module,
-)
+from flink_agents.connectors.action_state.kafka import writer as writer_module
 from flink_agents.connectors.action_state.kafka.garbage import Garbage
 from flink_agents.connectors.action_state.kafka.layout import Entry, unpack_claim_key
+from flink_agents.connectors.action_state.kafka.ownership import (
+    claims as claims_module,
+    takeover as takeover_module,
+)
 from flink_agents.connectors.action_state.kafka.ownership.claims import Claims, ClaimsWriter
 from flink_agents.connectors.action_state.kafka.ownership.lease import Lease, OwnerStatus
 from flink_agents.connectors.action_state.kafka.ownership.takeover import TakeOver

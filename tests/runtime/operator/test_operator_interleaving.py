@@ -28,5 +28,5 @@ def test_a_later_part_of_a_run_may_repeat_what_an_earlier_one_recorded() -> None
     equal = Record(RecordKind.CALL, 0, "act", 0, call.pack(CODEC))
     released = Suspension(0, 0, 1, records=[equal], input=b"input")
     keeps_its_key = Suspension(0, 0, 1, records=[equal])
-    assert journal_of([equal], released).kept == [equal, equal]
-    assert journal_of([equal], keeps_its_key).kept == [equal]
+    assert journal_of([equal], released).all_records == [equal, equal]
+    assert journal_of([equal], keeps_its_key).all_records == [equal]

@@ -13,6 +13,7 @@ import pytest
 
 from flink_agents import Agent, EventTime, InputEvent, OutputEvent, RetryPolicy, action
 from flink_agents.api.errors import SignalTimeoutError
+from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.testing import OperatorHarness
 
 Make = Callable[..., OperatorHarness]
@@ -199,6 +200,46 @@ def test_ids_of_a_suspended_run_are_the_same_in_a_job_that_is_submitted_again(ag
     second = agent_harness(Names, job_id="2" * 32, **AS_IT_COMES)
     second.restore(savepoint)
     assert second.advance_time(1_000) == asked
+
+
+class NeverWaits(Agent):
+    """Has no wait for signals, and passes a gate."""
+
+    @action(InputEvent)
+    async def act(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        await ctx.durable_execute_async(pass_gate)
+        return OutputEvent(output=event.input)
+
+
+@pytest.mark.parametrize("store", [MemoryStore, None])
+def test_a_signal_to_an_agent_that_never_waits_is_unmatched_also_if_the_key_is_busy(
+    agent_harness: Make, store: type[MemoryStore] | None
+) -> None:
+    harness = agent_harness(NeverWaits, lambda key: key, auto_run=False, store=store, **AS_IT_COMES)
+    harness.signal("a", "idle", 1)
+    harness.push("a")
+    while not begun:
+        time.sleep(0.005)
+    harness.signal("a", "busy", 2)
+    gate.set()
+    harness.run_until_idle()
+    assert harness.outputs == ["a"]
+    harness.end_input()
+    assert sorted(reasons(harness)) == [("end-of-input", 1), ("end-of-input", 2)]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_signals_to_an_agent_that_never_waits_outlive_a_restart(agent_harness: Make, ends: bool) -> None:
+    gate.set()
+    harness = agent_harness(NeverWaits, lambda key: key, config={"signals.ttl": "10 s"}, **AS_IT_COMES)
+    harness.signal("a", "early", 1)
+    harness.push("a")
+    harness.restore(harness.snapshot())
+    if ends:
+        harness.end_input()
+    else:
+        harness.advance_time(20_000)
+    assert reasons(harness) == [("end-of-input" if ends else "expired", 1)]
 
 
 def test_the_end_of_the_input_gives_signals_to_runs_first(agent_harness: Make) -> None:

@@ -71,7 +71,7 @@ async def pay(event: Any, ctx: Any) -> Any:
 def test_a_key_that_was_forgotten_to_be_settled_is_looked_at_again(
     bound: int, store: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals_module, "MAX_SETTLED", bound)
+    monkeypatch.setattr(journals_module, "MAX_REPLAYED", bound)
     place = MemoryPlace()
     harness = OperatorHarness(one_action(pay), lambda number: number % 7, store=lambda: store(place))
     harness.push_all(list(range(20)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flink_agents.api.events.key_requests import ERASE, PREFIX
 from flink_agents.api.events.signals import Signal, TaggedSignal
 from flink_agents.runtime.execution.run import Run
@@ -14,10 +16,10 @@ from flink_agents.runtime.operator.requests.answering import RequestAnswers
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.released import ReleasedRuns
 from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
-from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Keys, Timers
 
-OF_SIGNALS = frozenset({"keeps_end", "ending"})
-"""Hooks for signals to an agent without waits. It receives and stores signals."""
+OF_SIGNALS = frozenset({"restored", "keeps_end", "ending"})
+"""Hooks of an agent that never waits, until its first signal comes."""
 
 
 class SuspensionService(KeyService):
@@ -36,7 +38,7 @@ class SuspensionService(KeyService):
         released: Wakes released runs; None if there are none.
     """
 
-    receives = TaggedSignal
+    receives: type | None = TaggedSignal
 
     def __init__(
         self,
@@ -56,6 +58,12 @@ class SuspensionService(KeyService):
             shared.run_metrics.add_gauges("waits", self._open_waits.read)
         else:
             self.asleep = frozenset(hooks) - OF_SIGNALS
+
+    def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
+        """Wake up if keys may have signals, which are stored with waiting inputs."""
+        if self.asleep and waiting:
+            self.operator.hooks.wake(self)
+        return False
 
     # -- keys without actors ----------------------------------------------------------
 
@@ -154,11 +162,16 @@ class SuspensionService(KeyService):
         mail = self.suspended.receive(record.signal, key_text, head, actor, timers, emission)
         if mail is None:
             return emission
+        if self.asleep:
+            # The agent never waits, but its signals expire, and leave at the end of the input.
+            operator.hooks.wake(self)
         # At the end of the input, signals that no run took leave as unmatched.
         operator.schedule.see_the_end(timers)
         if actor is not None:
-            operator.waits.loop.suspensions.offer(actor, mail)
-            self._feed_woken(actor, timers)
+            # The actor may be older than the first signal of an agent that never waits.
+            if actor.mail is not None:
+                operator.waits.loop.suspensions.offer(actor, mail)
+                self._feed_woken(actor, timers)
         elif self._can_resume(head):
             operator.wake(head, key_text, True, timers)
         return emission
