@@ -35,7 +35,7 @@ from flink_agents.runtime.durable.values import Arguments
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.call_scope import durable_function, running
 from flink_agents.runtime.execution.phases import WaitPhase
-from flink_agents.runtime.execution.retry import RetryState, next_trial
+from flink_agents.runtime.execution.retry import RetryState, next_attempt
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.serde.redacted import redacted
@@ -180,7 +180,7 @@ class CallAttempts(WaitPhase):
         if self.step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
         reconciler = self._callable.reconciler if self._call.begun else None
-        trial: RetryState | None = None
+        retry_state: RetryState | None = None
         while True:
             self.number += 1
             try:
@@ -200,8 +200,8 @@ class CallAttempts(WaitPhase):
                     self._note_cut_off()
                     raise
                 failure = redacted(thrown(error))
-                trial = self._next(trial, failure)
-                if trial is None:
+                retry_state = self._next(retry_state, failure)
+                if retry_state is None:
                     if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
                         return self._unknown(
                             f"it took longer than {self._callable.seconds:g} seconds", arguments
@@ -209,7 +209,7 @@ class CallAttempts(WaitPhase):
                     raise CallFailed(failure) from None
             finally:
                 self.leave()
-            await self._pause(trial.delay)
+            await self._pause(retry_state.delay)
 
     @property
     def _was_cut_off(self) -> bool:
@@ -239,7 +239,7 @@ class CallAttempts(WaitPhase):
                 found[name] = (await timely).peek()
         return found
 
-    def _next(self, trial: RetryState | None, error: BaseException) -> RetryState | None:
+    def _next(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
         delivery = self.step.delivery
         if self._bridge.over or (delivery is not None and delivery.failing):
             # No further attempt may start.
@@ -252,7 +252,7 @@ class CallAttempts(WaitPhase):
             policy = _default_policy()
         if policy is None:
             return None
-        following = next_trial(policy, trial, error, f"{self.step.path}\x00{self._call.index}")
+        following = next_attempt(policy, retry_state, error, f"{self.step.path}\x00{self._call.index}")
         if following is not None:
             state, action = self.step.run.state, self.step.action.name
             name = self._callable.identity
@@ -272,7 +272,7 @@ class CallAttempts(WaitPhase):
 
     async def _pause(self, seconds: float) -> None:
         """Wait before the next attempt. Other actions may use the slot meanwhile."""
-        slot = self.step.trial.slot if self.step.trial is not None else None
+        slot = self.step.retry_state.slot if self.step.retry_state is not None else None
         what = f"a pause before attempt {self.number + 1} of durable call {self._callable.identity}"
         with self.step.run.state.waiting(Phase.RETRY, what), slot.lent() if slot else nullcontext():
             await self.step.shared.pause(seconds)

@@ -46,7 +46,7 @@ class ActionRun:
         mark: The length of the run's undo log when the execution began.
         task: The task that awaits the user's code, or None.
         tasks: The tasks that the action started on the event loop, or None.
-        trial: State of the attempt if it is a retry or runs outside of Flink's task thread; else None.
+        retry_state: State of the attempt if it is a retry or runs outside of Flink's task thread; else None.
         calls: Its durable calls, or None.
         delivery: Delivers outcomes to it, in order; None if nothing can be recorded.
         context: The context that its code got; None before the call and after the end.
@@ -71,6 +71,7 @@ class ActionRun:
         "mark",
         "put",
         "reads",
+        "retry_state",
         "run",
         "sent",
         "shared",
@@ -78,7 +79,6 @@ class ActionRun:
         "suspended",
         "task",
         "tasks",
-        "trial",
         "unawaited",
     )
 
@@ -92,7 +92,7 @@ class ActionRun:
         self.awaited: Any = None
         self.task: asyncio.Task[Any] | None = None
         self.tasks: list[Any] | None = None
-        self.trial: RetryState | None = None
+        self.retry_state: RetryState | None = None
         self.calls: CallReplay | None = None
         self.delivery: Delivery | None = None
         self.mark = len(run.undo)
@@ -180,18 +180,18 @@ class ActionRun:
         Raises:
             MoveToLoop: It has no slot, because it runs on Flink's task thread.
         """
-        if self.trial is None or self.trial.slot is None:
-            self.trial = RetryState()
+        if self.retry_state is None or self.retry_state.slot is None:
+            self.retry_state = RetryState()
             raise MoveToLoop
-        return self.trial.slot
+        return self.retry_state.slot
 
     def guard(self) -> None:
         """Raise if the calling code may not use the context."""
-        # A first attempt on Flink's thread has no trial, and no durable function runs on that thread.
+        # A first attempt on Flink's thread has no retry state, and no durable function runs on that thread.
         if (
             self._active
             and get_ident() == self._thread
-            and (self.trial is None or (durable_function.get() is None and running.function is None))
+            and (self.retry_state is None or (durable_function.get() is None and running.function is None))
         ):
             return
         function = inside()

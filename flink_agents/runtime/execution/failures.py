@@ -26,7 +26,7 @@ from flink_agents.runtime.execution.retry import (
     RetryState,
     is_of_deployment,
     is_retryable,
-    next_trial,
+    next_attempt,
     record,
 )
 from flink_agents.runtime.execution.routing import not_accepted
@@ -87,9 +87,9 @@ class FailurePolicies:
         retry = self._retry_of(step.action)
         if retry is not None and not isinstance(error, ENDS):
             seed = f"{step.event.id}\x00{step.action.name}"
-            trial = next_trial(retry, step.trial, error, seed, self.now())
-            if trial is not None:
-                return self._again(step, error, trial)
+            retry_state = next_attempt(retry, step.retry_state, error, seed, self.now())
+            if retry_state is not None:
+                return self._again(step, error, retry_state)
         self.fail(step, error)
         return None
 
@@ -97,7 +97,7 @@ class FailurePolicies:
         """Roll back an attempt, and return one that takes its place without counting as a retry."""
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
-        following.trial = step.trial
+        following.retry_state = step.retry_state
         return following
 
     def mismatched(self, step: ActionRun, error: AgentsError, policy: OnMismatch) -> None:
@@ -200,20 +200,20 @@ class FailurePolicies:
             return RetryPolicy()
         return retry
 
-    def _again(self, step: ActionRun, error: BaseException, trial: RetryState) -> ActionRun:
+    def _again(self, step: ActionRun, error: BaseException, retry_state: RetryState) -> ActionRun:
         self._take_back(step)
         following = ActionRun(self._shared, step.run, step.action, step.event)
-        following.trial = trial
-        self.observers.action_retried(step.run.state, step.action.name, len(trial.failed) + 1)
+        following.retry_state = retry_state
+        self.observers.action_retried(step.run.state, step.action.name, len(retry_state.failed) + 1)
         _log.info(
             "%s: attempt %d of action %s of agent %s, key %r, sequence %d, failed; next in %.3g s: %s: %s",
             users_place(error, step.action),
-            len(trial.failed),
+            len(retry_state.failed),
             step.action.name,
             self._shared.agent_name,
             step.run.key,
             step.run.sequence_number,
-            trial.delay,
+            retry_state.delay,
             type(error).__name__,
             text_of(error),
         )
@@ -321,5 +321,5 @@ class FailurePolicies:
 
 def _attempts(step: ActionRun, error: BaseException) -> tuple[FailedAttempt, ...]:
     """Return all attempts of a step whose last one raised ``error``; nothing if there was only one."""
-    failed = step.trial.failed if step.trial is not None else ()
+    failed = step.retry_state.failed if step.retry_state is not None else ()
     return (*failed, record(len(failed) + 1, error)) if failed else ()

@@ -81,40 +81,44 @@ class RetryState:
     slot: Slot | None = None
 
 
-def next_trial(
-    policy: RetryPolicy, trial: RetryState | None, error: BaseException, seed: str, now: float | None = None
+def next_attempt(
+    policy: RetryPolicy,
+    before: RetryState | None,
+    error: BaseException,
+    seed: str,
+    now: float | None = None,
 ) -> RetryState | None:
     """Return the attempt that follows one that raised; None if ``policy`` allows no other.
 
     Args:
         policy: The policy.
-        trial: The attempt that raised; None for a first one.
+        before: The attempt that raised; None for a first one.
         error: The exception that it raised.
         seed: Seed of the jitter: equal for all attempts of one step in one run.
         now: The present time, by the clock that measures attempts. Default: ``time.monotonic()``.
     """
-    failed = trial.failed if trial is not None else ()
+    failed = before.failed if before is not None else ()
     number = len(failed) + 1
     if not is_retryable(policy, error) or (policy.max_attempts is not None and number >= policy.max_attempts):
         return None
     now = time.monotonic() if now is None else now
-    since = trial.since if trial is not None and failed else now
+    since = before.since if before is not None and failed else now
     delay = max(pause(policy, number, seed), retry_after(error) or 0.0)
     if policy.max_duration is not None and now + delay - since > policy.max_duration:
         return None
     return RetryState((*failed, record(number, error, delay)), since, delay)
 
 
-def stored_trial(trial: RetryState | None) -> list[list[Any]]:
+def stored_attempts(state: RetryState | None) -> list[list[Any]]:
     """Return the failed attempts in the form that state stores for a suspended run."""
-    if trial is None or not trial.failed:
+    if state is None or not state.failed:
         return []
-    failed = [[one.number, one.error_type, one.error_message, one.delay] for one in trial.failed]
-    return [[time.monotonic() - trial.since], *failed]
+    failed = [[one.number, one.error_type, one.error_message, one.delay] for one in state.failed]
+    return [[time.monotonic() - state.since], *failed]
 
 
-def resumed_trial(stored: Sequence[Sequence[Any]]) -> RetryState:
-    """Return the attempt that resumes, from the form that :func:`stored_trial` returned."""
+def resumed_attempt(stored: Sequence[Sequence[Any]]) -> RetryState:
+    """Return the attempt that resumes, from the form that :func:`stored_attempts` returned."""
     if not stored:
         return RetryState()
     (elapsed,), *failed = stored

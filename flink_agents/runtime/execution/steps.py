@@ -136,7 +136,7 @@ class StepExecutor(FailurePolicies):
             return self.failed(step, error)
         if step.awaited is not None:
             return step
-        if step.trial is not None:
+        if step.retry_state is not None:
             # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
         if self._notifies_sent:
@@ -158,7 +158,7 @@ class StepExecutor(FailurePolicies):
                 continue
             attempt: ActionRun | None = step
             while attempt is not None:
-                if attempt.trial is not None and attempt.trial.delay:
+                if attempt.retry_state is not None and attempt.retry_state.delay:
                     await strategy.pause(attempt)
                 if run.journal is not None:
                     strategy.begin(attempt)

@@ -15,7 +15,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
-from flink_agents.runtime.execution.retry import RetryState, resumed_trial
+from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, notify_sent
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
@@ -64,14 +64,14 @@ class Attempts:
 
     async def pause(self, step: ActionRun) -> None:
         """Wait until the attempt may start."""
-        assert step.trial is not None
+        assert step.retry_state is not None
         state = step.run.state
         state.action_run = step
         step.adopt()
-        with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.trial.failed) + 1}"):
-            await step.shared.pause(step.trial.delay)
+        with state.waiting(Phase.RETRY, f"a pause before attempt {len(step.retry_state.failed) + 1}"):
+            await step.shared.pause(step.retry_state.delay)
         # The average duration of runs, which decides when to wake, does not include pauses.
-        state.begun += step.trial.delay
+        state.begun += step.retry_state.delay
 
     def begin(self, step: ActionRun) -> None:
         """Prepare the comparison of the calls of an action run with its records."""
@@ -99,8 +99,8 @@ class Attempts:
         Raises:
             RunSuspended: The run is suspended, whatever its code did with the cancellation.
         """
-        if step.trial is None:
-            step.trial = resumed_trial(waits.failed.get(step.path, ()))
+        if step.retry_state is None:
+            step.retry_state = resumed_attempt(waits.failed.get(step.path, ()))
         try:
             await self._perform(step)
         except BaseException:
@@ -122,8 +122,8 @@ class Attempts:
         try:
             if not slot.take_now():
                 await slot.take()
-            step.trial = step.trial or RetryState()
-            step.trial.slot = slot
+            step.retry_state = step.retry_state or RetryState()
+            step.retry_state.slot = slot
             begun = clock()
             if step.awaited is None:
                 await self._call(step)

@@ -14,7 +14,7 @@ from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.execution.limits import RunSuspended
-from flink_agents.runtime.execution.retry import stored_trial
+from flink_agents.runtime.execution.retry import stored_attempts
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
@@ -112,7 +112,7 @@ class Suspensions:
             journal.begun,
             waits,
             run.waits.left(),
-            {step.path: failed} if (failed := stored_trial(step.trial)) else {},
+            {step.path: failed} if (failed := stored_attempts(step.retry_state)) else {},
             over=run.waits.over,
         )
         if release is not None and part is not None:

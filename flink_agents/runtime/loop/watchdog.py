@@ -222,8 +222,8 @@ class Watchdog:
         if step is not None:
             where = line_of(step.task or task, step.thread, state.wait) or step.action.where
             more |= {"action": step.action.name, "where": where}
-            if step.trial is not None and step.trial.failed:
-                more["attempt"] = len(step.trial.failed) + 1
+            if step.retry_state is not None and step.retry_state.failed:
+                more["attempt"] = len(step.retry_state.failed) + 1
         self._note_line(actor, seconds, **more)
 
     def _note_line(self, actor: KeyActor, seconds: float, **more: Any) -> None:
@@ -387,7 +387,7 @@ def _other_tasks(step: ActionRun, stack: Stack) -> list[str]:
 
 
 def _describe(step: ActionRun) -> str:
-    failed = step.trial.failed if step.trial is not None else ()
+    failed = step.retry_state.failed if step.retry_state is not None else ()
     attempt = f", attempt {len(failed) + 1}" if failed else ""
     return (
         f"action {step.action.name} of agent {step.shared.agent_name}, key {step.run.key!r}, "

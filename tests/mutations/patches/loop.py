@@ -119,7 +119,7 @@ patch(
 patch(
     "retry-at-once",
     "attempts:Attempts.pause",
-    "await step.shared.pause(step.trial.delay)",
+    "await step.shared.pause(step.retry_state.delay)",
     "pass",
     "The next attempt does not wait for its pause.",
 )

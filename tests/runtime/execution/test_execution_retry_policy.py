@@ -15,7 +15,7 @@ from flink_agents.api.errors import (
     ActionTimeoutError,
     MemoryPathError,
 )
-from flink_agents.runtime.execution.retry import is_retryable, next_trial, pause, retry_after
+from flink_agents.runtime.execution.retry import is_retryable, next_attempt, pause, retry_after
 
 
 class Unstable(Exception):
@@ -131,8 +131,8 @@ def test_date_that_an_error_asks_for() -> None:
 
 def test_longer_pause_that_the_error_asks_for_wins() -> None:
     policy = RetryPolicy(initial_interval=1, jitter=0)
-    longer, shorter = next_trial(policy, None, asking(9), "s"), next_trial(policy, None, asking(0.1), "s")
+    longer, shorter = next_attempt(policy, None, asking(9), "s"), next_attempt(policy, None, asking(0.1), "s")
     assert longer is not None and shorter is not None
     assert (longer.delay, shorter.delay) == (9, 1)
     assert longer.failed[0].delay == 9
-    assert next_trial(RetryPolicy(max_duration=5), None, asking(9), "s") is None
+    assert next_attempt(RetryPolicy(max_duration=5), None, asking(9), "s") is None

@@ -115,8 +115,8 @@ class _WithinAction(StepStrategy):
 
     @override
     async def pause(self, step: ActionRun) -> None:
-        assert step.trial is not None
-        await step.shared.pause(step.trial.delay)
+        assert step.retry_state is not None
+        await step.shared.pause(step.retry_state.delay)
 
     @override
     def perform(self, step: ActionRun) -> Awaitable[None]:
@@ -124,15 +124,15 @@ class _WithinAction(StepStrategy):
         root.guard()
         if step.action.off_thread:
             raise _needs_thread(step)
-        step.trial = step.trial or RetryState()
-        step.trial.slot = root.slot()
+        step.retry_state = step.retry_state or RetryState()
+        step.retry_state.slot = root.slot()
         step.delivery = root.delivery
         return self._perform(step)
 
     async def _perform(self, step: ActionRun) -> None:
-        assert step.trial is not None
+        assert step.retry_state is not None
         limiter = self._limits.of_action(step.action)
-        async with entered(limiter, step.trial.slot) if limiter is not None else nullcontext():
+        async with entered(limiter, step.retry_state.slot) if limiter is not None else nullcontext():
             # Tasks that the user's code or its libraries start belong to this step.
             token = current_action_run.set(cast("Any", step))
             try:

@@ -109,7 +109,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
     if step is not None:
         run["action"] = step.action.name
         run["where"] = line_of(step.task, step.thread, state.wait) or step.action.where
-        failed = step.trial.failed if step.trial is not None else ()
+        failed = step.retry_state.failed if step.retry_state is not None else ()
         if failed:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
     mail = actor.mail
