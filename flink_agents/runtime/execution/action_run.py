@@ -50,7 +50,7 @@ class ActionRun:
         calls: Its durable calls, or None.
         delivery: Delivers outcomes to it, in order; None if nothing can be recorded.
         context: The context that its code got; None before the call and after the end.
-        asks: The number of agents that each of its tasks called, by the path of the task; or None.
+        agent_calls: The number of agents that each of its tasks called, by the path of the task; or None.
         suspended: The waits that are open while its run is being suspended, or None.
         put: The number of events and of side outputs that it had emitted when it was suspended.
         unawaited: Coroutines that its code has to await, some of which it may have awaited; or None.
@@ -62,7 +62,7 @@ class ActionRun:
         "_path",
         "_thread",
         "action",
-        "asks",
+        "agent_calls",
         "awaited",
         "calls",
         "context",
@@ -97,7 +97,7 @@ class ActionRun:
         self.delivery: Delivery | None = None
         self.mark = len(run.undo)
         self.context: RunnerContext | None = None
-        self.asks: dict[str, int] | None = None
+        self.agent_calls: dict[str, int] | None = None
         self.suspended: list[StoredWait] | None = None
         self.put: tuple[int, int] = (0, 0)
         self.unawaited: list[Coroutine[Any, Any, Any]] | None = None

@@ -54,9 +54,9 @@ class Durable(Protocol):
 
 
 class SubAgentCaller(Protocol):
-    """Lets actions call other agents. An ``asker`` is an ``action_run.ActionRun``."""
+    """Lets actions call other agents. A ``caller`` is an ``action_run.ActionRun``."""
 
-    def ask(self, asker: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
+    def ask(self, caller: Any, agent: Any, event: Any, traced: bool) -> Awaitable[Answer]:
         """Have ``agent`` handle ``event``; the result is to be awaited."""
         ...
 

@@ -187,7 +187,7 @@ def test_an_agent_that_asks_itself_is_named() -> None:
         async def act(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
             return OutputEvent(output=await ctx.call_agent(Ping, event.input))
 
-    with action_fails(AgentCycleError, "Ping asks Pong asks Ping") as _:
+    with action_fails(AgentCycleError, "Ping calls Pong calls Ping") as _:
         OperatorHarness(Ping()).push("tea")
 
 
@@ -240,5 +240,5 @@ def test_a_def_action_cannot_ask() -> None:
         def act(self, event: InputEvent, ctx: RunnerContext) -> None:
             ctx.call_agent(Pricer, event.input)
 
-    with action_fails(ContextMisuseError, "asks an agent, but is no async def"):
+    with action_fails(ContextMisuseError, "calls an agent, but is no async def"):
         OperatorHarness(Plain()).push("tea")

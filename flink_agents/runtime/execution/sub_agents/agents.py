@@ -62,33 +62,33 @@ class SubAgents:
         self._made: list[CompiledSubAgent] = []
 
     def ask(
-        self, asker: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
+        self, caller: ActionRun, agent: SubAgent | type[SubAgent], event: Any, traced: bool
     ) -> Coroutine[Any, Any, Answer]:
         """Have ``agent`` handle ``event``; the result is to be awaited.
 
         The call gets its number among those of the running task here, before it is awaited.
 
         Args:
-            asker: The action run that calls.
+            caller: The action run that calls.
             agent: An instance, or a class.
             event: An event, or an input.
             traced: True if the answer includes a transcript.
         """
-        if not asker.action.is_async:
+        if not caller.action.is_async:
             raise ContextMisuseError(
-                f"action {asker.action.name!r} asks an agent, but is no async def",
+                f"action {caller.action.name!r} calls an agent, but is no async def",
                 expected="an async def action: a sub-agent is executed while the action waits",
                 found="a def action",
                 fix="write async def, and answer = await ctx.call_agent(...)",
             )
         called = self._of(agent)
-        self._check(asker, called, event)
+        self._check(caller, called, event)
         delivery = current_delivery.get()
         task = delivery.task_path() if delivery is not None else ""
-        asker.asks = asker.asks or {}
-        number = asker.asks.get(task, 0)
-        asker.asks[task] = number + 1
-        run = SubAgentRun(called.shared, asker, traced)
+        caller.agent_calls = caller.agent_calls or {}
+        number = caller.agent_calls.get(task, 0)
+        caller.agent_calls[task] = number + 1
+        run = SubAgentRun(called.shared, caller, traced)
         return _answer(called, run, run.take(event, task, number))
 
     async def close(self) -> None:
@@ -120,12 +120,13 @@ class SubAgents:
         shared.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
-    def _check(self, asker: ActionRun, called: CompiledSubAgent, event: Any) -> None:
-        waiting, name = agents_of(asker), called.plan.name
+    def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
+        waiting, name = agents_of(caller), called.plan.name
         if name in waiting:
             raise AgentCycleError(
-                f"agent {name!r} is asked while it waits for this answer: {' asks '.join((*waiting, name))}",
-                expected="agents of which none asks itself, by whatever way",
+                f"agent {name!r} is called while it waits for this answer: "
+                f"{' calls '.join((*waiting, name))}",
+                expected="agents of which none calls itself, directly or through others",
                 fix="loop by events inside one agent, which run.max-events bounds; give a second stage with "
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
@@ -139,13 +140,13 @@ class SubAgents:
                 fix=f"give {name} an action for {kind.event_type}, or ask with an event that it takes; any "
                 "other value is the input of an InputEvent",
             )
-        missing = sorted(called.shared.side_outputs.keys() - asker.shared.side_outputs.keys())
+        missing = sorted(called.shared.side_outputs.keys() - caller.shared.side_outputs.keys())
         if missing:
             raise UnknownSideOutputError(
-                f"agent {name!r} has side outputs that {asker.shared.agent_name!r} has not declared",
+                f"agent {name!r} has side outputs that {caller.shared.agent_name!r} has not declared",
                 expected="the tags " + ", ".join(missing),
-                found=", ".join(asker.shared.side_outputs) or "none declared",
-                fix=f"declare them in side_outputs of {asker.shared.agent_name}, with the types that "
+                found=", ".join(caller.shared.side_outputs) or "none declared",
+                fix=f"declare them in side_outputs of {caller.shared.agent_name}, with the types that "
                 f"{name} declares: outputs of a sub-agent leave through the agent that calls it",
             )
 
@@ -167,7 +168,7 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
         finally:
             observers.agent_answered(*what, time.monotonic() - begun, error)
     run.hand_over()
-    outputs = [run.asker.shared.as_received(one) for one in outputs]
+    outputs = [run.caller.shared.as_received(one) for one in outputs]
     return Answer(called.plan.name, outputs, run.transcript or [])
 
 

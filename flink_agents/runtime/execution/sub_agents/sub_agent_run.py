@@ -19,20 +19,20 @@ class SubAgentRun(Run):
 
     Args:
         shared: The shared objects of the sub-agent.
-        asker: The action run that calls.
+        caller: The action run that calls.
         traced: True if the answer includes a transcript.
 
     Attributes:
-        asker: The action run that calls.
+        caller: The action run that calls.
         root: The action run of the job's agent to which all of it belongs.
         agents: Names of the agents that wait for each other's answers, the job's agent first.
         transcript: The events and chats of the agent and of its own sub-agents; None if not traced.
     """
 
-    __slots__ = ("_around", "_memory", "agents", "asker", "root", "transcript")
+    __slots__ = ("_around", "_memory", "agents", "caller", "root", "transcript")
 
-    def __init__(self, shared: RunEnvironment, asker: ActionRun, traced: bool) -> None:
-        outer = asker.run
+    def __init__(self, shared: RunEnvironment, caller: ActionRun, traced: bool) -> None:
+        outer = caller.run
         super().__init__(
             shared,
             outer.journal_id,
@@ -48,9 +48,9 @@ class SubAgentRun(Run):
         self.short_term = self._memory
         # Code that reads an id of this run has read the number of the outer run.
         self.lineage = outer.lineage
-        self.asker = asker
-        self.root: ActionRun = root_of(asker)
-        self.agents: tuple[str, ...] = (*agents_of(asker), shared.agent_name)
+        self.caller = caller
+        self.root: ActionRun = root_of(caller)
+        self.agents: tuple[str, ...] = (*agents_of(caller), shared.agent_name)
         self._around = outer.transcript if isinstance(outer, SubAgentRun) else None
         self.transcript: list[TranscriptEntry] | None = None
         if traced or self._around is not None:
@@ -66,8 +66,8 @@ class SubAgentRun(Run):
         """
         received = self._shared.as_received(event)
         made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
-        parent = lineage_of_sent(self.asker.event)
-        stamp(made, AskLineage(parent, self.asker.action.name, self._shared.agent_name, task, number))
+        parent = lineage_of_sent(self.caller.event)
+        stamp(made, AskLineage(parent, self.caller.action.name, self._shared.agent_name, task, number))
         return made
 
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
@@ -93,18 +93,18 @@ class SubAgentRun(Run):
             ContextMisuseError: That action has ended.
             MemoryPathError: By now, a plain value is where the agent wrote below an object.
         """
-        asker = self.asker
-        asker.guard()
-        mark = len(asker.run.undo)
+        caller = self.caller
+        caller.guard()
+        mark = len(caller.run.undo)
         try:
             self._memory.hand_over()
         except BaseException:
-            asker.run.rollback(mark)
+            caller.run.rollback(mark)
             raise
         if self._around is not None and self.transcript is not None:
             self._around += self.transcript
         if self.side_outputs:
-            asker.side = [*(asker.side or ()), *self.side_outputs]
+            caller.side = [*(caller.side or ()), *self.side_outputs]
 
 
 def root_of(step: ActionRun) -> ActionRun:
