@@ -6,6 +6,7 @@ import importlib
 import sys
 from typing import Any, TypeVar
 
+from flink_agents.api.common.frames import no_collection
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.resources.providers import NamedCode
 
@@ -86,11 +87,12 @@ def _waits_for_agents(module: Any) -> bool:
     """Return True if the module still runs and waits for its agents: an import would wait forever."""
     if not getattr(module.__spec__, "_initializing", False):
         return False
-    for innermost in sys._current_frames().values():
-        frame, of_agents = innermost, False
-        while frame is not None:
-            of_agents = of_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
-            if frame.f_globals is vars(module) and frame.f_code.co_name == "<module>":
-                return of_agents
-            frame = frame.f_back
+    with no_collection():
+        for innermost in sys._current_frames().values():
+            frame, of_agents = innermost, False
+            while frame is not None:
+                of_agents = of_agents or str(frame.f_globals.get("__name__")).startswith(_RUNS_AGENTS)
+                if frame.f_globals is vars(module) and frame.f_code.co_name == "<module>":
+                    return of_agents
+                frame = frame.f_back
     return False

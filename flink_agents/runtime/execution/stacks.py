@@ -13,6 +13,7 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
 
+from flink_agents.api.common.frames import no_collection
 from flink_agents.api.common.places import is_users, is_users_code
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.serde.tracebacks import place
@@ -50,27 +51,29 @@ class Stack:
         """
         frames: list[FrameType] = []
         last = None
-        for _ in range(MAX_DEPTH):
-            if awaitable is None:
-                break
-            last = awaitable
-            frame, awaitable = _open(awaitable)
-            if frame is not None:
-                frames.append(frame)
-                if frame.f_code is asyncio.wait_for.__code__ and awaitable is not None:
-                    # Python 3.11 lets it await a future of its own in place of this task.
-                    awaitable = frame.f_locals.get("fut", awaitable)
-                last = None if awaitable is None else last
+        with no_collection():
+            for _ in range(MAX_DEPTH):
+                if awaitable is None:
+                    break
+                last = awaitable
+                frame, awaitable = _open(awaitable)
+                if frame is not None:
+                    frames.append(frame)
+                    if frame.f_code is asyncio.wait_for.__code__ and awaitable is not None:
+                        # Python 3.11 lets it await a future of its own in place of this task.
+                        awaitable = frame.f_locals.get("fut", awaitable)
+                    last = None if awaitable is None else last
         return cls(frames, last)
 
     @classmethod
     def of_thread(cls, thread: int) -> Stack:
         """Return the stack of a thread."""
-        frame = sys._current_frames().get(thread)
         frames: list[FrameType] = []
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
+        with no_collection():
+            frame = sys._current_frames().get(thread)
+            while frame is not None:
+                frames.append(frame)
+                frame = frame.f_back
         return cls(frames[::-1])
 
     def __add__(self, inner: Stack) -> Stack:
