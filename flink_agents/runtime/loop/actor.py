@@ -304,8 +304,8 @@ class KeyActor:
         self.noted = begin - 1
 
     @property
-    def parked(self) -> int:
-        """The number of its inputs that were not chosen."""
+    def backlog(self) -> int:
+        """The number of its inputs that wait in keyed state, because they were not chosen yet."""
         return self.head.waiting - (self.submitted + self.pulled - self.committed)
 
     @property
@@ -322,7 +322,7 @@ class KeyActor:
         # The loop appends to `finished` before it clears `running`, so nothing is missed here.
         if self.running or self.queue or self.order is not None or self.suspended or self.resumes:
             return False
-        return bool(self.finished) and not self.parked
+        return bool(self.finished) and not self.backlog
 
     @property
     def held(self) -> float | None:
@@ -432,16 +432,16 @@ def restore_begin(
 
 
 def load_of(actors: Iterable[KeyActor]) -> dict[str, int]:
-    """Return the numbers of runs of ``actors`` that are in flight, queued and parked. For any thread."""
-    in_flight = queued = parked = 0
+    """Return the numbers of runs of ``actors`` in flight, queued and in the backlog. For any thread."""
+    in_flight = queued = backlog = 0
     for actor in actors:
         state = actor.state
         if state is not None:
             in_flight += state.in_flight
             queued += state.phase is Phase.RECORDS
         queued += len(actor.queue)
-        parked += actor.parked
-    return {"in_flight": in_flight, "queued": queued, "spilled": parked}
+        backlog += actor.backlog
+    return {"in_flight": in_flight, "queued": queued, "spilled": backlog}
 
 
 def cancelled_itself(actor: KeyActor) -> ContextMisuseError:

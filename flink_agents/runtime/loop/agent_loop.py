@@ -38,7 +38,7 @@ from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, m
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, cancelled_itself
 from flink_agents.runtime.loop.attempts import Attempts
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
-from flink_agents.runtime.loop.replays import MAX_TOLD, Replays
+from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -213,8 +213,8 @@ class AgentLoop:
         now = clock()
         states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
         shown = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
-        if len(shown) > MAX_TOLD:
-            shown[MAX_TOLD:] = [f"and so do {len(shown) - MAX_TOLD} more runs"]
+        if len(shown) > MAX_SHOWN:
+            shown[MAX_SHOWN:] = [f"and so do {len(shown) - MAX_SHOWN} more runs"]
         runs = f"runs are in flight: {'; '.join(shown)}" if shown else ""
         return ". ".join(filter(None, (runs, self.replays.held_back())))
 

@@ -20,7 +20,7 @@ from flink_agents.runtime.state.pending import read_input
 
 _log = bounded_logger("flink_agents.replays")
 
-MAX_TOLD = 5
+MAX_SHOWN = 5
 """The most keys with waiting inputs that an error lists."""
 
 LOG_INTERVAL_SECONDS = 10.0
@@ -184,7 +184,7 @@ class Replays:
         if actor.held is not None or actor.overdue or not isinstance(order, InputOrder):
             return
         # Not all inputs were examined, so the right one may be among them.
-        if actor.parked <= 0 or order.looked < actor.head.next_pending:
+        if actor.backlog <= 0 or order.looked < actor.head.next_pending:
             return
         if order.next(actor.next_seq, True) is not None:
             return
@@ -232,15 +232,15 @@ class Replays:
         For any thread.
         """
         shown = [
-            f"key {decode_key(actor.key_text)!r} holds {actor.parked} back, "
+            f"key {decode_key(actor.key_text)!r} holds {actor.backlog} back, "
             f"for the input of {_awaited(actor.next_seq, actor.order.recorded.first)}"
             for actor in list(self._held)
             if isinstance(actor.order, InputOrder)
         ]
         if not shown:
             return ""
-        if len(shown) > MAX_TOLD:
-            shown[MAX_TOLD:] = [f"and so do {len(shown) - MAX_TOLD} more keys"]
+        if len(shown) > MAX_SHOWN:
+            shown[MAX_SHOWN:] = [f"and so do {len(shown) - MAX_SHOWN} more keys"]
         return (
             f"inputs wait for those of recorded runs: {'; '.join(shown)}. Give those as well, or end the "
             f"input; {AgentOptions.REORDER_TIMEOUT.key}, {self._seconds:g} s, bounds the wait"

@@ -235,7 +235,7 @@ class Heartbeat(Schedule):
         for _ in range(min(len(self._done), MOST_COMMITS)):
             actor = self._done.popleft()
             # Several runs of it may have ended, and it may be gone.
-            has_news = actor.finished or actor.suspended or actor.parked
+            has_news = actor.finished or actor.suspended or actor.backlog
             if has_news and self._actors.get(actor.key_text) is actor:
                 self._look(actor, timers)
 

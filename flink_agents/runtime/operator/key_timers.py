@@ -92,7 +92,7 @@ class KeyTimers(Schedule):
         if timestamp == end.start:
             operator.waits.loop.end_of_input()
             timers.register_event_time_timer(end.drain)
-        elif not (actor.finished or actor.parked or actor.suspended):
+        elif not (actor.finished or actor.backlog or actor.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
         operator.commit(actor, emission, timers)

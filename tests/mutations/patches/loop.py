@@ -20,7 +20,7 @@ patch(
 )
 patch(
     "parked-miscounted",
-    "actor:KeyActor.parked",
+    "actor:KeyActor.backlog",
     "self.submitted + self.pulled - self.committed",
     "self.submitted + self.pulled",
     "Committed inputs count as those that the loop works on.",
@@ -28,7 +28,7 @@ patch(
 patch(
     "done-with-parked",
     "actor:KeyActor.is_done",
-    "return bool(self.finished) and not self.parked",
+    "return bool(self.finished) and not self.backlog",
     "return bool(self.finished)",
     "An actor counts as done while inputs of its key wait in state.",
 )

@@ -32,10 +32,10 @@ def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on()
     head = Head("journal", next_seq=0, first_pending=0, next_pending=3)
     actor = KeyActor("key", head, {}, pending=False)
     actor.submitted, actor.pulled = 1, 1
-    assert actor.parked == 1
+    assert actor.backlog == 1
     actor.committed = 1
     head.finish(0, is_gone=lambda number: False)
-    assert actor.parked == 1
+    assert actor.backlog == 1
 
 
 def test_nothing_runs_behind_a_run_that_was_suspended() -> None:
@@ -60,6 +60,6 @@ def test_inputs_are_not_held_back_if_one_of_them_can_run() -> None:
     actor = KeyActor("key", Head("journal", next_pending=1), {}, pending=False)
     actor.order = InputOrder(RecordedRuns(codec, [recorded]), 0)
     actor.order.look(b"input")
-    assert actor.parked == 1
+    assert actor.backlog == 1
     Replays.hold(cast(Any, "no replays"), actor)
     assert actor.held is None

@@ -13,7 +13,7 @@ from durable_tools import EFFECTS, SEEN, counted, effect, forget, one_action
 
 from flink_agents import Agent, InputEvent, OutputEvent
 from flink_agents.api.events.event_time import EventTime
-from flink_agents.runtime.loop.replays import MAX_TOLD
+from flink_agents.runtime.loop.replays import MAX_SHOWN
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults
@@ -174,7 +174,7 @@ def test_inputs_that_are_held_back_are_told_where_the_harness_gives_up() -> None
 
 def test_many_keys_that_hold_inputs_back_are_counted() -> None:
     config = {"action-state.reorder-timeout": timedelta(hours=1), "queue.max-per-key": 1}
-    keys = range(MAX_TOLD + 3)
+    keys = range(MAX_SHOWN + 3)
     with OperatorHarness(
         one_action(tell), lambda record: record[1], config=config, auto_run=False
     ) as harness:
@@ -185,7 +185,7 @@ def test_many_keys_that_hold_inputs_back_are_counted() -> None:
         harness.push_all([(name, key) for key in keys for name in ("b", "c")])
         text = wait_in_vain(harness, len(keys))
     # One of each two waits in state only.
-    assert text.count(" holds 2 back, for the input of recorded run 0") == MAX_TOLD
+    assert text.count(" holds 2 back, for the input of recorded run 0") == MAX_SHOWN
     assert "; and so do 3 more keys. " in text
 
 

@@ -24,7 +24,7 @@ from flink_agents.runtime.state.suspended import StoredPause, StoredSignalWait, 
 Fit = Callable[[Any], Any]
 """Converts a decoded value to the type that an action waits for, or raises if the value does not fit."""
 
-MOST_TOLD = 1000
+MAX_REASON = 1000
 """The most characters of the reason why a signal was rejected."""
 
 W = TypeVar("W", bound=DurableWait)
@@ -173,7 +173,7 @@ class WaitForSignal(DurableWait):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # what a user's validator raises, or a class that is gone
-            return f"{type(error).__name__}: {text_of(error)}"[:MOST_TOLD]
+            return f"{type(error).__name__}: {text_of(error)}"[:MAX_REASON]
         return None
 
     def _typed(self, value: bytes) -> Any:

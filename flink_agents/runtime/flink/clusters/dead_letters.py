@@ -47,12 +47,12 @@ def letter_lines(letters: Mapping[str, Counter[str]]) -> list[str]:
 
 def reasons_text(reasons: Counter[str]) -> str:
     """Return a number of dead letters with the most frequent reasons, in one line."""
-    shown = [f"{count} by {_told(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
+    shown = [f"{count} by {_described(reason)}" for reason, count in reasons.most_common(MOST_SHOWN)]
     others = reasons.total() - sum(count for _, count in reasons.most_common(MOST_SHOWN))
     shown += [f"{others} by others"] if others else []
     return f"{reasons.total()} dead letters: {', '.join(shown)}"
 
 
-def _told(reason: str) -> str:
+def _described(reason: str) -> str:
     error, _, place = reason.partition("@")
     return f"{error} in {place}" if place else error

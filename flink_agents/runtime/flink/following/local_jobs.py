@@ -34,7 +34,7 @@ PROGRESS_SECONDS = 1.0
 END_SECONDS = 5.0
 """Time that a caller which met a consequence of a failure waits for the failure itself."""
 
-TOLD_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 """Time that the end of a job waits for its last reports."""
 
 LOST_AFTER = 4
@@ -105,7 +105,7 @@ class LocalJob:
         self._story = story
         self._may_restart = may_restart
         self._ended = threading.Event()
-        self._told = threading.Event()
+        self._last_reported = threading.Event()
         self._reported = False
         self._result: Any = None
         self._error: Exception | None = None
@@ -126,7 +126,7 @@ class LocalJob:
         """
         self._reported = True
         self._ended.wait()
-        self._told.wait(TOLD_SECONDS)
+        self._last_reported.wait(REPORT_SECONDS)
         if self._error is not None:
             raise self.explained(self._error) from None
         return self._result
@@ -172,7 +172,7 @@ class LocalJob:
     def _follow(self) -> None:
         # An error in this thread must not stop the job.
         with contextlib.ExitStack() as stack:
-            stack.callback(self._told.set)
+            stack.callback(self._last_reported.set)
             stack.enter_context(contextlib.suppress(Exception))
             rest = ClusterRest(flink_compat.rest_address(self._client))
             story = self._story

@@ -125,7 +125,7 @@ class Watcher:
         # A transaction is open since the trigger of the checkpoint before the one that commits it.
         self._began = Moment.now()
         self._triggered: dict[int, Moment] = {}
-        self._told = False
+        self._first_called = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="local-job-progress", daemon=True)
 
@@ -181,9 +181,9 @@ class Watcher:
         # Without it the next start fails, so it has to survive a crash of the machine.
         write_atomically(self._folder.progress, current.to_json())
         self._written = current
-        if newest is not None and not self._told:
+        if newest is not None and not self._first_called:
             self._first()
-            self._told = True
+            self._first_called = True
 
 
 def _latest(found: dict[str, Any]) -> dict[str, Any]:
