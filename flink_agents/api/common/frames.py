@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 _lock = threading.Lock()
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
+def no_collection() -> Generator[None]:
     """Let no garbage collection begin in a block that reads frames which another thread executes.
 
     Python 3.11 makes the object of a frame when the frame is first read. That may start a collection, which
