@@ -128,7 +128,7 @@ class FileKind(Generic[E]):
         return connection
 
     def _is_new(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Return True if the file is empty; another program's file is rejected before it is changed."""
+        """Return True if the file is empty. Raise, before any change, if this version cannot use it."""
         connection.execute("BEGIN")
         application_id, version, tables = _identity(connection)
         connection.execute("COMMIT")

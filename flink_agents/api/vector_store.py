@@ -252,10 +252,16 @@ def _check_text(what: str, text: object, name: str) -> None:
 
 
 def check_field(name: object, value: object, document: str) -> None:
-    """Reject an invalid entry of metadata.
+    """Reject an invalid entry in the metadata of a document.
+
+    Args:
+        name: The name of the entry.
+        value: Its value.
+        document: The name of the document, for errors.
 
     Raises:
-        DocumentError: Its name is empty or starts with a dollar sign, or its value is not a scalar.
+        DocumentError: Its name is empty or starts with a dollar sign; its value is not a scalar; or UTF-8
+            cannot encode one of them.
     """
     if not isinstance(name, str) or not name or name.startswith("$"):
         raise DocumentError(

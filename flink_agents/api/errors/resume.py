@@ -61,7 +61,7 @@ class OtherScriptError(ResumeError):
 
 
 class JobRunMissingError(ResumeError):
-    """The journal has records of the job, but its folder has no job run."""
+    """The journal has records of the job, but the job's folder knows no job run."""
 
     code = "FA3209"
 

@@ -119,7 +119,7 @@ class ResourceNotFoundError(RunError):
 
 
 class ResourceUnavailableError(RunError):
-    """A resource is declared, but no provider supports its kind."""
+    """A declared resource cannot be created: a provider or a secret is missing, or its class raises."""
 
     code = "FA4007"
 

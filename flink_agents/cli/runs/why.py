@@ -202,6 +202,7 @@ def _journal(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _logged(rest: ClusterRest, key: str) -> Said:
+    """Return the latest lines that watchdogs logged about runs of the key."""
     from flink_agents.api.events.key_requests import WATCH_MARK
     from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.answers import watched

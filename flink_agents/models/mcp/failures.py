@@ -140,12 +140,13 @@ def failure_of(
     Args:
         error: The exception.
         http: The errors of HTTP on the connection.
-        key: The idempotency key of a call, or None for all other requests.
-        of_call: True if a tool was called. Default: if there is a key.
+        key: The idempotency key of the call of a tool, if it has one.
+        of_call: True if the request was the call of a tool. Default: if it has a key.
     """
     is_call = key is not None if of_call is None else of_call
     leaf = _leaf(error)
     text = hide_beyond(f"{type(leaf).__name__}: {text_of(leaf)}", _MOST_CHARACTERS)
+    # It ended the connection, so whatever the library raises is only a consequence.
     if http.too_large is not None:
         return Failure(FailureKind.UNKNOWN, f"{type(http.too_large).__name__}: {http.too_large}")
     if isinstance(leaf, ToolError):
@@ -154,6 +155,7 @@ def failure_of(
         return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
     if isinstance(leaf, PydanticMCPError):
         return _of_code(leaf.code, leaf.message, http.take(key), is_call)
+    # The errors of HTTP clients are told by attribute and name, so that their packages are not imported.
     response = getattr(leaf, "response", None)
     if response is not None:
         return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))

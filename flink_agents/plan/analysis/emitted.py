@@ -60,12 +60,13 @@ def emitted_by(function: Callable[..., Any], owners: Iterable[Any] = ()) -> Emit
 
 
 def _declared(function: FunctionType) -> set[type[Event]] | None:
-    """Return the classes in the return annotation; None if it leaves something open."""
+    """Return the event classes in the return annotation; None if other values or events are possible."""
     if "return" not in function.__annotations__:
         return None
-    alone = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
+    # Without the parameters: one of them may have a name that cannot be resolved.
+    return_only = SimpleNamespace(__annotations__={"return": function.__annotations__["return"]})
     try:
-        waiting = [get_type_hints(alone, function.__globals__)["return"]]
+        waiting = [get_type_hints(return_only, function.__globals__)["return"]]
     except Exception:  # A name that only type checkers see.
         return None
     found: set[type[Event]] = set()
@@ -76,6 +77,7 @@ def _declared(function: FunctionType) -> set[type[Event]] | None:
         elif get_origin(one) is not None and get_args(one):
             waiting.extend(get_args(one))
         elif one is not type(None) and one is not None:
+            # `Event` itself, which may be any event, or no event at all, such as `Any`.
             return None
     return found
 

@@ -415,16 +415,16 @@ _SECTION = 2
 
 
 def _shown(at_: Location, value: object) -> str:
-    """Return an invalid value for an error; only the kind of a description, which may be secret."""
+    """Return an invalid value for an error; only its type if it describes a resource, and may be secret."""
     section = at_[_SECTION] if len(at_) > _SECTION else None
     if section == "resources" and not at_[_SECTION + 2 :]:
         # The entry itself, without the description of the resource.
-        said = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-        return repr({name: one for name, one in said.items() if name in ("name", "type", "class")})
-    described = section in _DESCRIBED or (
+        entry = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        return repr({name: one for name, one in entry.items() if name in ("name", "type", "class")})
+    may_be_secret = section in _DESCRIBED or (
         section == "resources" and at_[_SECTION + 2] not in ("name", "type")
     )
-    return f"a {type(value).__name__}" if described else repr(value)
+    return f"a {type(value).__name__}" if may_be_secret else repr(value)
 
 
 def _described(

@@ -207,7 +207,7 @@ class LoopThreads(ThreadPoolExecutor):
             del call
 
     def _next(self) -> _Call | None:
-        """Wait for a call; None at the end."""
+        """Wait for a call to execute; return None if the thread has to end."""
         with self._changed:
             while True:
                 self._idle += 1
@@ -221,6 +221,7 @@ class LoopThreads(ThreadPoolExecutor):
                     call.count(0, 1)
                     self._running.add(call)
                     return call
+                # It was cancelled in the queue.
                 call.count(0, 0)
 
 

@@ -229,12 +229,16 @@ def _requested_pause(error: BaseException) -> float | None:
 
 
 def _seconds(requested: Any) -> float | None:
+    """Return a requested pause in seconds: a number, a timedelta, or the text of an HTTP header.
+
+    Anything else raises; None if nothing is requested, or if the pause is not finite.
+    """
     if requested is None or isinstance(requested, bool):
         return None
     if isinstance(requested, timedelta):
         seconds = requested.total_seconds()
     elif isinstance(requested, str) and not requested.strip().replace(".", "", 1).isdigit():
-        # The date of an HTTP header.
+        # The header holds a date, not a number.
         seconds = parsedate_to_datetime(requested).timestamp() - time.time()
     else:
         seconds = float(requested)

@@ -227,10 +227,10 @@ class FlinkAgentStream(AgentStream):
     """The PyFlink streams of an agent's outputs.
 
     Args:
-        job: The job.
-        applied: The agent in the job.
-        bound: The agent itself.
-        side_types: Types of the side outputs, by tag.
+        job: The job of the agent.
+        applied: What the job knows of the agent: its main stream, and which of its streams are used.
+        bound: The agent's code, with the Python types of its outputs.
+        side_types: Flink's types of the side outputs, by tag.
     """
 
     def __init__(

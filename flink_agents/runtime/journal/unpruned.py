@@ -110,7 +110,7 @@ class UnprunedKeys:
             self._touched.clear()
 
     def clear(self, most: int = MOST_CLEARED) -> None:
-        """Remove the marks of keys whose committed runs are all pruned."""
+        """Remove the marks of keys whose committed runs are all pruned; look at up to ``most`` journals."""
         pruned = self._watched.pruned
         while pruned and most:
             most -= 1

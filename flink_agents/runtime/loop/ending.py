@@ -11,15 +11,15 @@ from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
 
 
 def check_not_ended(actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
-    """Check that no user wants to end a run that is about to be executed.
+    """Check that no user wants to end a run that is about to be executed; otherwise end it.
 
     Raises:
-        RunEndedError: A user does.
+        RunEndedError: A user wants to end it.
     """
     if (error := _wanted(actor, run.sequence_number)) is not None:
         run.state.ended_by = error
         if waiting.step is not None:
-            # Flink's task thread started it.
+            # Flink's task thread has started this step, and it will never be awaited.
             waiting.step.end()
             waiting.step.let_go()
         raise error

@@ -363,7 +363,7 @@ def _executing(loop: asyncio.AbstractEventLoop, thread: int) -> tuple[list[Frame
 
 
 def _step_of(handle: Any, current: ContextVar[ActionRun | None]) -> ActionRun | None:
-    """Return the step in whose context ``handle`` runs: tasks and callbacks inherit it."""
+    """Return the step whose context ``handle``, a task or callback, has inherited; None if there is none."""
     if hasattr(handle, "get_context"):  # since Python 3.12
         context = handle.get_context()
     else:

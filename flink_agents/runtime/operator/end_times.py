@@ -52,5 +52,5 @@ _MOST_LEVELS = 10_000
 
 
 def is_held(watermark: int) -> bool:
-    """Return True if a bounded job holds its watermark there: the input has ended, and runs are open."""
+    """Return True if a bounded job holds ``watermark`` because its input has ended and runs are open."""
     return START <= watermark < START + 2 * _MOST_LEVELS

@@ -22,12 +22,16 @@ class Schedule(ABC):
 
     @property
     def rests(self) -> bool:
-        """True if the end of the input has nothing to wait for. For any thread."""
+        """True if no run is open and no restored key has work: a bounded input may end. For any thread."""
         return True
 
     @abstractmethod
     def open(self, timers: Timers | None) -> None:
-        """Find the keys that have work in state; ``timers`` is None if there is no restored state."""
+        """Find the restored keys that have work, and set timers to check them.
+
+        Args:
+            timers: Timers of the current key; None if there is no restored state.
+        """
 
     @abstractmethod
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:

@@ -78,12 +78,14 @@ def _explained(error: BaseException, is_async: bool) -> Explanation:
 
 
 def _invalid(error: ValidationError) -> Explanation:
-    """Describe a Pydantic model that rejects its arguments."""
+    """Describe a Pydantic model that rejects its arguments, or a change of a frozen one."""
     problems = error.errors(include_url=False, include_context=False)
-    shown = [": ".join([".".join(map(str, one["loc"])), one["msg"]]) for one in problems[:_MOST_PROBLEMS]]
+    shown = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems[:_MOST_PROBLEMS]]
     if len(problems) > _MOST_PROBLEMS:
         shown.append(f"{len(problems) - _MOST_PROBLEMS} more")
-    first, model = problems[0], next(_models_at(error, error.title), None)
+    # The fix is for the first problem. The error has the model's name only; its class is in the user's line.
+    first = problems[0]
+    model = next(_models_at(error, error.title), None)
     field = str(first["loc"][0]) if first["loc"] else ""
     names = list(model.model_fields) if model is not None else []
     parts: dict[str, Any] = {"found": shorten(first["input"])}

@@ -89,7 +89,7 @@ class MemoryTree:
 
     @property
     def codec(self) -> ValueCodec:
-        """The codec of values."""
+        """The codec between values and the bytes of nodes."""
         return self._codec
 
     @property

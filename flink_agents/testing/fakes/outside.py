@@ -77,8 +77,8 @@ class AnswerLog:
         codec: Encodes arguments.
 
     Attributes:
-        repeats: True if answers are repeated; otherwise functions are called and recorded.
-        ordered: True if inputs keep their order, and with them the numbers of runs and of answers.
+        repeats: True if recorded answers are returned; False if functions are called and recorded.
+        ordered: True if inputs come in the recorded order, so that runs and answers have the same numbers.
         timed: True if answers take as long as the first time.
     """
 

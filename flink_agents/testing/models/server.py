@@ -79,7 +79,7 @@ class ModelServer:
 
     @property
     def base_url(self) -> str:
-        """The base URL for clients."""
+        """The ``base_url`` to give to clients, ending in ``/v1``. Only valid inside ``with``."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     @property

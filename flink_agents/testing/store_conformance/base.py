@@ -29,7 +29,14 @@ class Stores:
     async def open(
         self, subtask: int = 0, parallelism: int = 1, job_id: str = "job-1", group: str = "orders/agent"
     ) -> ActionStateStore:
-        """Return a store that a new attempt opened."""
+        """Return a store, opened by a new owner, as a new attempt of a subtask does.
+
+        Args:
+            subtask: The owner's subtask.
+            parallelism: The number of subtasks.
+            job_id: Identity of the owner's job.
+            group: The group of owners; only one job at a time may have it.
+        """
         return await self.open_for(Owner.create(job_id, group, subtask, parallelism))
 
     async def open_for(self, owner: Owner | None) -> ActionStateStore:

@@ -169,7 +169,7 @@ def signals(view: View, request: Request) -> Response:
 
 
 def send(view: View, request: Request) -> Response:
-    """Send a signal."""
+    """Send the signal of a submitted form, and redirect to the form."""
     form: Form = request.state.form
 
     def act(form: Form) -> str:

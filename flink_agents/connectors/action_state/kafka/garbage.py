@@ -196,10 +196,18 @@ class Garbage:
         self._keeps = True
 
     def take_sparse(self, limit: int, owner: Owner) -> list[tuple[JournalKey, int]]:
-        """Take removals that have to be rewritten, as most of their batches is not needed.
+        """Return removals to write again, so that their old batches become garbage.
 
-        Only removals of journals of the owner's group, or that the owner wrote itself: of other journals, it
-        may not know yet that they were deleted.
+        These are removals in batches that are mostly superfluous, and those that were marked. Only removals
+        of journals of the owner's group, or that the owner wrote itself: of other journals, it may not know
+        yet that they were deleted.
+
+        Args:
+            limit: Maximum number of removals. Marked ones beyond it are returned later.
+            owner: The owner that writes them.
+
+        Returns:
+            Each removal's journal and last removed run.
         """
         with self._lock:
             sparse = {

@@ -143,31 +143,37 @@ class Scanner:
             StoreUnavailableError: Reading made no progress for too long.
         """
         began = time.monotonic()
-        if lower := [p for p, start in wanted.items() if start < self.starts.get(p, start + 1)]:
+        # Partitions that were not read yet, or only from a later offset on.
+        if lower := [p for p, start in wanted.items() if p not in self.starts or start < self.starts[p]]:
             self.begins.update(self.log_starts(lower))
         ends = self.log_ends(list(wanted))
         self._claims.refresh()
-        behind = {p: (self._ends.get(p, wanted[p]), ends[p]) for p in wanted}
-        before = {p: (start, self.starts[p]) for p, start in wanted.items() if start < self.starts.get(p, 0)}
+        # What is missing of each partition: before the records read so far, and after them.
+        older_ranges = {
+            p: (start, self.starts[p]) for p, start in wanted.items() if start < self.starts.get(p, 0)
+        }
+        newer_ranges = {p: (self._ends.get(p, wanted[p]), ends[p]) for p in wanted}
         older, newer = JournalIndex(), JournalIndex()
+        # Garbage gets older batches only below, in reverse order; until then, they are collected here.
         self._older = {}
-        self._read_ranges(before, older)
-        noted, self._older = self._older, None
-        first = [p for p, start in wanted.items() if p not in self.starts and start <= self.begins.get(p, 0)]
-        self._looked = dict.fromkeys(first, 0)
+        self._read_ranges(older_ranges, older)
+        older_batches, self._older = self._older, None
+        whole = [p for p, start in wanted.items() if p not in self.starts and start <= self.begins.get(p, 0)]
+        # Removals in partitions that are read from their beginning may expire during the scan.
+        self._looked = dict.fromkeys(whole, 0)
         try:
-            self._read_ranges(behind, newer)
+            self._read_ranges(newer_ranges, newer)
         finally:
             self._looked = {}
         # The last first: a deletion must not make garbage of records that came after it.
-        for batch, (offset, entries) in reversed(noted.items()):
+        for batch, (offset, entries) in reversed(older_batches.items()):
             self._garbage.add(batch, offset, entries)
         # Only now: a read that failed half-way is repeated, and must not be there twice.
         self.index.prepend(older, self._garbage.pruned_through)
         self.index.extend(newer)
         self.index.free(self._garbage.pruned_through)
         for partition, start in wanted.items():
-            self._ends[partition] = max(ends[partition], behind[partition][0])
+            self._ends[partition] = max(ends[partition], newer_ranges[partition][0])
             self.starts[partition] = min(start, self.starts.get(partition, start))
             if self._gone and self._is_whole(partition):
                 self._gone = {batch for batch in self._gone if batch.partition != partition}

@@ -121,6 +121,7 @@ class SubAgents:
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
     def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
+        """Reject a cycle, an event that no action of ``called`` takes, and undeclared side outputs."""
         waiting, name = agents_of(caller), called.plan.name
         if name in waiting:
             raise AgentCycleError(
@@ -130,14 +131,14 @@ class SubAgents:
                 fix="loop by events inside one agent, which run.max-events bounds; give a second stage with "
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
-        kind = event if isinstance(event, Event) else InputEvent(input=event)
-        route = called.shared.routes.of(kind)
+        sent = event if isinstance(event, Event) else InputEvent(input=event)
+        route = called.shared.routes.of(sent)
         if route is None or not route.actions:
             raise UnknownEventError(
-                f"agent {name!r} is asked with {kind.event_type!r}, which none of its actions takes",
+                f"agent {name!r} is asked with {sent.event_type!r}, which none of its actions takes",
                 expected="one of " + ", ".join(sorted(called.shared.routes.known_types())),
-                found=kind.event_type,
-                fix=f"give {name} an action for {kind.event_type}, or ask with an event that it takes; any "
+                found=sent.event_type,
+                fix=f"give {name} an action for {sent.event_type}, or ask with an event that it takes; any "
                 "other value is the input of an InputEvent",
             )
         missing = sorted(called.shared.side_outputs.keys() - caller.shared.side_outputs.keys())

@@ -18,7 +18,7 @@ _METRIC = re.compile(r"\.flink_agents\.(?P<agent>.+)\.runtime\.dead_letters\.(?P
 
 
 def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
-    """Return the number of dead letters for each reason, by agent; empty if Flink has no numbers.
+    """Return the number of dead letters for each reason, by agent. Numbers that Flink lacks are left out.
 
     Args:
         rest: The cluster.
@@ -31,12 +31,12 @@ def dead_letters(rest: ClusterRest, job_id: str) -> dict[str, Counter[str]]:
             wanted = [one["id"] for one in rest.get(path) if _METRIC.search(one["id"])]
             if not wanted:
                 continue
-            # A name with a comma would be taken for two names.
+            # Flink would take a name with a comma for two names, so that number is left out.
             names = ",".join(quote(name, safe="") for name in wanted if "," not in name)
-            for one in rest.get(f"{path}?get={names}&agg=sum"):
-                metric = _METRIC.search(one["id"])
-                if metric is not None and one["sum"]:
-                    found.setdefault(metric["agent"], Counter())[metric["reason"]] += int(one["sum"])
+            for total in rest.get(f"{path}?get={names}&agg=sum"):
+                metric = _METRIC.search(total["id"])
+                if metric is not None and total["sum"]:
+                    found.setdefault(metric["agent"], Counter())[metric["reason"]] += int(total["sum"])
     return found
 
 

@@ -66,14 +66,16 @@ def add_input(stream: DataStream, source: DataStream, other: DataStream) -> None
 
 
 def restarting_sources_of(env: StreamExecutionEnvironment) -> list[str]:
-    """Return the names of sources without a position: they start over if the job restarts or resumes."""
+    """Return the names of sources that store no position: they start over if the job restarts or resumes."""
     jvm: Any = get_gateway().jvm
-    keeps = jvm.java.lang.Class.forName(_CHECKPOINTED)
-    ends = flink_compat.java_environment(env).getTransformations()
+    checkpointed = jvm.java.lang.Class.forName(_CHECKPOINTED)
+    outputs = flink_compat.java_environment(env).getTransformations()
+    # By id: several outputs may have the same source.
     found: dict[int, str] = {}
-    for each in [one for end in ends for one in end.getTransitivePredecessors()]:
-        if each.getClass().getSimpleName() != "LegacySourceTransformation":
+    for source in [one for output in outputs for one in output.getTransitivePredecessors()]:
+        # Sources of Flink's newer interface always store their position.
+        if source.getClass().getSimpleName() != "LegacySourceTransformation":
             continue
-        if not keeps.isInstance(each.getOperator().getUserFunction()):
-            found[each.getId()] = str(each.getName())
+        if not checkpointed.isInstance(source.getOperator().getUserFunction()):
+            found[source.getId()] = str(source.getName())
     return list(found.values())

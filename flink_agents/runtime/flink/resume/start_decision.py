@@ -428,6 +428,7 @@ def _damaged(folder: JobFolder, problems: list[str]) -> CheckpointDamagedError:
 
 
 def _check_agents(run: JobRun, request: Request) -> None:
+    """Check that the job still has all agents of the job run: Flink cannot restore the state of others."""
     missing = sorted(set(run.plans) - set(request.plans))
     if missing:
         raise JobChangedError(

@@ -83,7 +83,7 @@ _HOLDERS: tuple[tuple[tuple[type, ...], tuple[str, ...]], ...] = (
 
 
 def _inside(value: Any, module: str) -> list[Any]:
-    """Return the objects inside a value that can be functions of the module."""
+    """Return the objects inside ``value`` that may be functions of ``module``, or may lead to some."""
     if issubclass(type(value), type):
         return list(vars(value).values()) if value.__module__ == module else []
     for kinds, attributes in _HOLDERS:

@@ -123,12 +123,13 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[_Part]:
+    """Yield what is pickled with a function: its closure, globals, defaults and attributes."""
     holder = function if is_users_code(function.__code__) else None
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield _Part(cell.cell_contents, f"the variable {name!r} around {function.__qualname__}", holder)
         except ValueError:
-            continue
+            continue  # The variable has no value yet.
     for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield _Part(function.__globals__[name], f"the global {name!r}", holder)

@@ -53,7 +53,7 @@ class OwnerStatus(NamedTuple):
 
 
 def suspended_too() -> Callable[[], float]:
-    """Return the seconds of a clock that also runs while the machine is suspended, and is never set back."""
+    """Return a clock, in seconds, that also runs while the machine is suspended, and is never set back."""
     names = ["CLOCK_BOOTTIME"]
     if sys.platform == "darwin":
         names.append("CLOCK_MONOTONIC")  # This clock counts sleep on macOS, as time.monotonic() does not.
