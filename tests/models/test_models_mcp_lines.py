@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from flink_agents import (
     action,
     mcp_server,
 )
+from flink_agents.models.mcp.stdio import BoundedStdio
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
@@ -94,3 +97,57 @@ def test_the_next_request_starts_the_server_again() -> None:
         harness.push("tools/call")
         assert harness.outputs == ["paid"]
         assert len(harness.dead_letters) == 1
+
+
+STUBBORN = """
+import os
+import pathlib
+import signal
+import sys
+import time
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def test_a_process_ends_also_if_its_connection_is_cancelled_twice(tmp_path: Path) -> None:
+    number = tmp_path / "pid"
+
+    async def body() -> None:
+        with (tmp_path / "errors").open("w") as errors:
+            transport = BoundedStdio(
+                sys.executable,
+                ["-c", STUBBORN, str(number)],
+                env={},
+                cwd=None,
+                errors=errors,
+                limit=LIMIT,
+                too_large=lambda error: None,
+            )
+
+            async def connect() -> None:
+                async with transport.connect_session():
+                    await asyncio.sleep(600)
+
+            task = asyncio.create_task(connect())
+            while not (number.exists() and number.read_text()):
+                await asyncio.sleep(0.01)
+            for _ in range(2):
+                task.cancel()
+                await asyncio.wait([task], timeout=0.1)
+            assert task.cancelled()
+
+    asyncio.run(body())
+    until = time.monotonic() + 30
+    while is_alive(int(number.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes() != b""
+    except OSError:
+        return False

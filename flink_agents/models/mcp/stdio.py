@@ -167,15 +167,19 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
-    if not await _has_ended(process):
-        _kill(process, signal.SIGTERM)
+    try:
         if not await _has_ended(process):
-            _kill(process, signal.SIGKILL)
-            await _has_ended(process)
-    # A descendant may hold its output open, so nothing waits for that.
-    transport: Any = getattr(process, "_transport", None)
-    if transport is not None:
-        transport.close()
+            _kill(process, signal.SIGTERM)
+            if not await _has_ended(process):
+                _kill(process, signal.SIGKILL)
+                await _has_ended(process)
+    finally:
+        # A second cancellation may have ended the wait.
+        _kill(process, signal.SIGKILL)
+        # A descendant may hold its output open, so nothing waits for that.
+        transport: Any = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
 
 
 async def _has_ended(process: asyncio.subprocess.Process) -> bool:
