@@ -63,7 +63,8 @@ def steps(page: str) -> Iterator[Step]:
     fences = list(_FENCE.finditer(page))
     for index, fence in enumerate(fences):
         language, text = fence.groups()
-        if language == "py":
+        # tests/docs executes blocks of ``python``, too.
+        if language in ("py", "python"):
             name = _FILE.match(text)
             assert name is not None, f"a block without a file name: {text[:60]}"
             yield Step(text, file=name[1])
