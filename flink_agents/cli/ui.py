@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from flink_agents.plan.model import AgentPlan
     from flink_agents.ui.settings import Access, ConsoleSettings, JournalReader
 
+EXTRA = ("uvicorn", "starlette", "jinja2", "markupsafe", "anyio", "h11")
+"""Modules of the extra ``ui``."""
+
 
 @prints_errors
 @runs_no_jobs
@@ -130,12 +133,11 @@ def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, so
     from flink_agents.api.errors import MissingExtraError
 
     try:
-        import uvicorn
-
         from flink_agents.ui.app import make_app, make_index
         from flink_agents.ui.outside import Outside
+        from flink_agents.ui.serving import make_server
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "jinja2", "markupsafe"):
+        if (error.name or "").partition(".")[0] not in EXTRA:
             raise
         raise MissingExtraError(
             "the console needs packages that are not installed",
@@ -146,9 +148,7 @@ def _server(settings: ConsoleSettings, access: Access) -> Iterator[tuple[Any, so
         access = replace(access, port=listener.getsockname()[1])
         name = f"[{access.host}]" if ":" in access.host else access.host
         app = make_app(settings, access, make_index(settings), Outside(settings))
-        # No access log: addresses hold keys.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        yield uvicorn.Server(config), listener, f"http://{name}:{access.port}"
+        yield make_server(app), listener, f"http://{name}:{access.port}"
 
 
 def _listen(access: Access) -> socket.socket:

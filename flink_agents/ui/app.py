@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,6 +45,12 @@ FORMS: dict[str, Page] = {
     "/keys/inspect": keys.inspect,
 }
 
+SLOW = ("/approval", "/journal")
+"""Pages that ask a broker or a store while they are made. Forms do so, too."""
+
+MOST_SLOW = 16
+"""Slow pages and forms that are executed at once. Further ones wait."""
+
 
 def make_index(settings: ConsoleSettings) -> TraceIndex:
     """Return the index of the records in the sources that the settings name."""
@@ -80,9 +87,13 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
     def failed(request: Request, error: Exception) -> Response:
         return view.page(request, "failed.html", 500, error=f"{type(error).__name__}: {error}"[:500])
 
+    slow = CapacityLimiter(MOST_SLOW)
     routes = [
-        *[Route(path, _handler(page, view), methods=["GET"]) for path, page in PAGES.items()],
-        *[Route(path, _handler(page, view), methods=["POST"]) for path, page in FORMS.items()],
+        *[
+            Route(path, _slow(page, view, slow) if path in SLOW else _handler(page, view), methods=["GET"])
+            for path, page in PAGES.items()
+        ],
+        *[Route(path, _slow(page, view, slow), methods=["POST"]) for path, page in FORMS.items()],
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
     pages = Starlette(routes=routes, lifespan=lifespan, exception_handlers={404: missing, 500: failed})
@@ -92,3 +103,12 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
 def _handler(page: Page, view: View) -> Callable[[Request], Response]:
     # No coroutine: pages read files and brokers, each in a thread of the server.
     return partial(page, view)
+
+
+def _slow(page: Page, view: View, limiter: CapacityLimiter) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler with threads of its own, so a broker that does not answer blocks no other page."""
+
+    async def handle(request: Request) -> Response:
+        return await to_thread.run_sync(page, view, request, limiter=limiter)
+
+    return handle

@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
 from flink_agents.ui.app import make_app, make_index
 from flink_agents.ui.outside import Outside
+from flink_agents.ui.serving import make_server
 from flink_agents.ui.settings import Access, ConsoleSettings
 
 
@@ -22,7 +21,7 @@ def served(settings: ConsoleSettings) -> Iterator[str]:
         index = make_index(settings)
         index.refresh()
         app = make_app(settings, access, index, Outside(settings))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        server = make_server(app)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
