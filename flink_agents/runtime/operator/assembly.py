@@ -40,14 +40,14 @@ from flink_agents.runtime.operator.key_timers import KeyTimers
 from flink_agents.runtime.operator.late_replays import LateReplays
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.requests.answering import RequestAnswers
+from flink_agents.runtime.operator.requests.service import RequestService
 from flink_agents.runtime.operator.services.event_time import EventTimeService
-from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
+from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.operator.services.pruning import PruningService
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
 from flink_agents.runtime.operator.waits.pending_work import PendingWork
-from flink_agents.runtime.operator.waits.suspended import SuspendedRuns
+from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.retention.pruning import Pruner
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -258,9 +258,9 @@ def _operator(
         def interleave() -> None:
             """Continue the interleaved runs of restored keys, although this agent makes no new ones."""
             operator.heads.on_released = None
-            made = add_interleaving(services, shared, host, low)
+            interleaving = add_interleaving(services, shared, host, low)
             hooks.resolve(services, KeyService)
-            made.attach(operator)
+            interleaving.attach(operator)
 
         operator.heads.on_released = interleave
     if not beats:
@@ -285,12 +285,19 @@ def key_services(
     1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
        watermark first, by the inputs from before this timer.
     2. The check of restored work: it fails the job before anything is resumed.
-    3. Interleaving: it removes a run that has ended before suspension decides which run gets its signals.
-    4. Suspension: if runs resume at the same time as delayed events, the runs come first.
-    5. Delayed events: they start runs of a key, so the next services see its actor.
-    6. Late replays, which only need the numbers of runs that have ended.
-    7. Idle keys: a key that got work from a timer is not removed by the same timer.
-    8. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
+    3. Requests about keys, which change only marks in the head.
+    4. Interleaving: it lists a run that was suspended, and removes one that has ended, before signals decide
+       which run gets those that are left.
+    5. Signals: one that has expired must not resume a run, and one that is there when a run is suspended
+       resumes it. So suspension comes after them.
+    6. Suspension: if runs resume at the same time as delayed events, the runs come first.
+    7. Delayed events: they start runs of a key, so the next services see its actor.
+    8. Late replays, which only need the numbers of runs that have ended.
+    9. Idle keys: a key that got work from a timer is not removed by the same timer.
+    10. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
+
+    An agent that never waits has no suspended runs: ``Heads`` rejects those of an earlier agent. It still
+    gets signals and requests.
 
     Args:
         host: The environment of the subtask.
@@ -307,9 +314,11 @@ def key_services(
     work = PendingWork(shared, state)
     if work.needed and keys is not None:
         services.append(work)
-    suspended = SuspendedRuns(shared, state, clock)
-    requests = RequestAnswers(shared, state, clock)
-    services.append(SuspensionService(shared, state, suspended, requests, HOOKS))
+    suspension = SuspensionService(shared, state, clock) if shared.may_wait else None
+    requests = RequestService(shared, state, clock, suspension)
+    services += [requests, SignalService(shared, state, clock, requests, suspension)]
+    if suspension is not None:
+        services.append(suspension)
     if shared.interleaves:
         add_interleaving(services, shared, host, low)
     services.append(Delays(shared, state, clock, low, keys if beats else None))
@@ -326,21 +335,20 @@ def key_services(
 def add_interleaving(
     services: list[KeyService], shared: RunEnvironment, host: OperatorHost, low: LowWatermark | None
 ) -> KeyService:
-    """Put the service of interleaved runs before that of suspended runs, and return it.
+    """Put the service of interleaved runs before that of signals, and return it.
 
     Its package is imported here, so that an agent which does not interleave never imports it.
 
     Args:
         services: The services of an operator.
-        shared: What all runs share.
-        host: What the subtask runs in.
+        shared: The agent's shared objects.
+        host: The environment of the subtask.
         low: The low watermark; None if outputs need no timestamps.
     """
     from flink_agents.runtime.operator.interleaving.service import InterleavingService
 
-    place, suspension = next(
-        (place, one) for place, one in enumerate(services) if isinstance(one, SuspensionService)
-    )
-    made = InterleavingService(shared, host.state, host.clock, low, suspension)
-    services.insert(place, made)
-    return made
+    [suspension] = [one for one in services if isinstance(one, SuspensionService)]
+    [signals] = [one for one in services if isinstance(one, SignalService)]
+    interleaving = InterleavingService(shared, host.state, host.clock, low, suspension, signals)
+    services.insert(services.index(signals), interleaving)
+    return interleaving

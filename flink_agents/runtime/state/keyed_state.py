@@ -189,6 +189,17 @@ class Head:
             self.first_pending += 1
             self.ahead -= 1
 
+    def is_due(self, now: int) -> bool:
+        """Return True if it is time to resume the suspended run."""
+        return self.suspended is not None and self.suspended[2] is not None and self.suspended[2] <= now
+
+    def resume_now(self) -> bool:
+        """Let the suspended run resume at once; returns True if there is one. The caller writes the head."""
+        if self.suspended is None:
+            return False
+        self.suspended = *self.suspended[:2], 0
+        return True
+
     @classmethod
     def fresh_one(cls, journal_id: str, begin: int) -> Head:
         """Return the head of a new generation, unless an earlier attempt has started one."""

@@ -69,18 +69,18 @@ class Mailbox:
     """The signals of one key.
 
     Attributes:
-        mail: Signals that wait for a run, in the order of their arrival.
+        signals: Signals that wait for a run, in the order of their arrival.
         seen: Ids of signals that were taken, each with the time until which another one is a duplicate.
         owed: Identities of signals that were taken before they came, each with the same time.
     """
 
-    mail: list[StoredSignal] = field(default_factory=list[StoredSignal])
+    signals: list[StoredSignal] = field(default_factory=list[StoredSignal])
     seen: dict[str, int] = field(default_factory=dict[str, int])
     owed: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
     def knows(self, id: str) -> bool:
         """Return True if a signal with that id has come before."""
-        return id in self.seen or any(one.id == id for one in self.mail)
+        return id in self.seen or any(one.id == id for one in self.signals)
 
     def absorb(self, identity: str) -> bool:
         """Return True if a run took this signal before it came. The next equal signal is a new one."""
@@ -93,7 +93,7 @@ class Mailbox:
 
     def find(self, identity: str) -> StoredSignal | None:
         """Return the first signal with that identity that waits for a run, or None."""
-        return next((one for one in self.mail if one.identity == identity), None)
+        return next((one for one in self.signals if one.identity == identity), None)
 
     def undecided(
         self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
@@ -105,16 +105,16 @@ class Mailbox:
             recorded: Those among them that only the store knows of, with names. If they are not here, they
                 come later.
         """
-        if all(one.run != UNDECIDED for one in self.mail):
+        if all(one.run != UNDECIDED for one in self.signals):
             return []
-        here, identities = {one.identity for one in self.mail}, set(taken)
+        here, identities = {one.identity for one in self.signals}, set(taken)
         later = Counter(name for identity, name in recorded if identity not in here)
         found: list[tuple[StoredSignal, int]] = []
-        for place, mail in enumerate(self.mail):
-            if mail.run == UNDECIDED:
-                behind = [one for one in self.mail[place + 1 :] if one.name == mail.name]
+        for place, signal in enumerate(self.signals):
+            if signal.run == UNDECIDED:
+                behind = [one for one in self.signals[place + 1 :] if one.name == signal.name]
                 ended = sum(one.identity in identities for one in behind)
-                found.append((mail, ended + later[mail.name]))
+                found.append((signal, ended + later[signal.name]))
         return found
 
     def take(self, identities: Iterable[str], until: int) -> None:
@@ -125,7 +125,7 @@ class Mailbox:
                 # The source will send it again after a restore. Then it must be dropped.
                 self.owed.append((identity, until))
                 continue
-            self.mail.remove(found)
+            self.signals.remove(found)
             if found.id is not None:
                 # A signal with the same id is a duplicate until then.
                 self.seen[found.id] = until
@@ -139,10 +139,10 @@ class Mailbox:
                 to come. Default: all that have expired.
         """
         # Only this mailbox may know the run of a signal, so compare without it.
-        wanted = [one._replace(run=None) for one in (self.mail if untaken is None else untaken)]
-        expired = [one for one in self.mail if one.until <= now and one._replace(run=None) in wanted]
+        wanted = [one._replace(run=None) for one in (self.signals if untaken is None else untaken)]
+        expired = [one for one in self.signals if one.until <= now and one._replace(run=None) in wanted]
         if expired:
-            self.mail = [one for one in self.mail if one not in expired]
+            self.signals = [one for one in self.signals if one not in expired]
         self.seen = {id: until for id, until in self.seen.items() if until > now}
         self.owed = [one for one in self.owed if one[1] > now]
         return expired
@@ -150,16 +150,20 @@ class Mailbox:
     @property
     def expires(self) -> int | None:
         """The time at which the first entry expires; None if there is none."""
-        times = [*(one.until for one in self.mail), *self.seen.values(), *(until for _, until in self.owed)]
+        times = [
+            *(one.until for one in self.signals),
+            *self.seen.values(),
+            *(until for _, until in self.owed),
+        ]
         return min(times, default=None)
 
     def pack(self) -> bytes | None:
         """Return the bytes; None if the mailbox is empty."""
-        if not (self.mail or self.seen or self.owed):
+        if not (self.signals or self.seen or self.owed):
             return None
-        meant = any(one.run is not None for one in self.mail)
-        mail = [list(one if meant else one[:6]) for one in self.mail]
-        return (_MEANT_VERSION if meant else _VERSION) + _pack((mail, self.seen, self.owed))
+        meant = any(one.run is not None for one in self.signals)
+        signals = [list(one if meant else one[:6]) for one in self.signals]
+        return (_MEANT_VERSION if meant else _VERSION) + _pack((signals, self.seen, self.owed))
 
     @classmethod
     def unpack(cls, data: bytes | None) -> Mailbox:
@@ -178,9 +182,9 @@ class Mailbox:
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
         try:
-            mail, seen, owed = msgpack.unpackb(data[1:])[:3]
+            signals, seen, owed = msgpack.unpackb(data[1:])[:3]
             return cls(
-                [StoredSignal(*one) for one in mail], seen, [(identity, until) for identity, until in owed]
+                [StoredSignal(*one) for one in signals], seen, [(identity, until) for identity, until in owed]
             )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("the signals of a key cannot be read", found=str(error)) from error

@@ -16,7 +16,9 @@ import msgpack
 
 from flink_agents.api.errors import StateError, StateFormatError
 from flink_agents.runtime.serde.codec import VERSION, ValueCodec
+from flink_agents.runtime.state.mailbox import Mailbox
 from flink_agents.runtime.state.slots import MapSlot
+from flink_agents.runtime.state.suspended import Suspension
 
 
 class PendingKind(IntEnum):
@@ -156,28 +158,30 @@ class PendingInputs:
 
     # -- other entries ----------------------------------------------------------------
 
-    def suspended(self, key: int) -> bytes | None:
-        """Return the bytes of the suspended run of input ``key``, or None."""
-        return _content(self._entries.get(-1 - key), _RESUMPTION)
+    def suspension(self, number: int) -> Suspension | None:
+        """Return the suspended run of input ``number``, or None."""
+        packed = _content(self._entries.get(-1 - number), _RESUMPTION)
+        return None if packed is None else Suspension.unpack(packed)
 
-    def suspend(self, key: int, value: bytes) -> None:
-        """Store the suspended run of input ``key``."""
-        self._entries.put(-1 - key, _RESUMPTION + value)
+    def suspend(self, suspension: Suspension) -> None:
+        """Store a suspended run."""
+        self._entries.put(-1 - suspension.number, _RESUMPTION + suspension.pack())
 
-    def end_suspension(self, key: int) -> None:
-        """Remove the suspended run of input ``key``."""
-        self._entries.remove(-1 - key)
+    def end_suspension(self, number: int) -> None:
+        """Remove the suspended run of input ``number``."""
+        self._entries.remove(-1 - number)
 
-    def mailbox(self) -> bytes | None:
-        """Return the signals of the key, or None."""
-        return _content(self._entries.get(_MAILBOX), _SIGNAL)
+    def mailbox(self) -> Mailbox:
+        """Return the signals of the key."""
+        return Mailbox.unpack(_content(self._entries.get(_MAILBOX), _SIGNAL))
 
-    def put_mailbox(self, value: bytes | None) -> None:
-        """Store the signals of the key; None removes them."""
-        if value is None:
+    def put_mailbox(self, mailbox: Mailbox) -> None:
+        """Store the signals of the key."""
+        packed = mailbox.pack()
+        if packed is None:
             self._entries.remove(_MAILBOX)
         else:
-            self._entries.put(_MAILBOX, _SIGNAL + value)
+            self._entries.put(_MAILBOX, _SIGNAL + packed)
 
 
 def _content(entry: bytes | None, kind: bytes) -> bytes | None:

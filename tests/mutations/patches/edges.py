@@ -21,7 +21,7 @@ patch(
 patch(
     "suspended-unchecked",
     "operator.waits.pending_work:PendingWork.check",
-    "if packed is not None:",
+    "if suspension is not None:",
     "if False:",
     "A suspended run that this code cannot continue fails the job when its time has come.",
 )

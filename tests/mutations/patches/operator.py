@@ -287,7 +287,7 @@ patch(
 patch(
     "signal-twice",
     "waits.signal_rejections:SignalRejections.reason",
-    "if mail.id is not None and box.knows(mail.id):",
+    "if signal.id is not None and mailbox.knows(signal.id):",
     "if False:",
     "A signal that comes again is taken again.",
 )
@@ -314,57 +314,57 @@ patch(
 )
 patch(
     "suspended-without-timer",
-    "waits.suspended:SuspendedRuns.suspend",
-    "timers.register_processing_time_timer(max(due, self._clock() + 1))",
+    "waits.suspension:SuspensionService._suspend",
+    "timers.register_processing_time_timer(max(due, now + 1))",
     "pass",
     "No timer looks at a suspended run when its wait ends.",
 )
 patch(
     "suspension-stays",
-    "waits.suspended:SuspendedRuns.committed",
-    "self._state.pending.end_suspension(number)",
+    "waits.suspension:SuspensionService._finish",
+    "self._state.pending.end_suspension(head.suspended[0])",
     "pass",
     "What is left of a suspended run stays in state after its commit.",
 )
 patch(
     "owed-signal-unseen",
-    "waits.suspended:SuspendedRuns.receive",
-    "box.seen[signal.id] = mail.until",
+    "waits.signal_store:SignalStore.receive",
+    "mailbox.seen[signal.id] = new.until",
     "pass",
     "A signal whose run took it before a crash is not remembered when it comes again.",
 )
 patch(
     "returned-signals-last",
-    "waits.suspended:SuspendedRuns.remove_taken",
-    "box.mail[:0] = waits.returned",
-    "box.mail += waits.returned",
+    "waits.signal_store:SignalStore.remove_taken",
+    "mailbox.signals[:0] = waits.returned",
+    "mailbox.signals += waits.returned",
     "Signals that a run gave back come behind later ones.",
 )
 patch(
     "signals-unseen-in-head",
-    "waits.suspended:SuspendedRuns.keep_signals",
+    "waits.signal_store:SignalStore._write",
     "head.mail_expires = expires",
     "pass",
     "The head does not say that the key has signals.",
 )
 patch(
     "signal-for-nobody",
-    "interleaving.signals:reserve",
-    "return mail._replace(run=suspension.seq) if free else mail",
-    "return mail",
+    "interleaving.signals:reserved_for",
+    "return signal._replace(run=suspension.seq) if free else signal",
+    "return signal",
     "A signal is not reserved for the run that waits for it.",
 )
 patch(
     "signal-stays-reserved",
     "interleaving.signals:InterleavedSignals.unreserve",
-    "if mail.run == run.sequence_number and mail.name not in names:",
+    "if signal.run == run.sequence_number and signal.name not in names:",
     "if False:",
     "A signal stays reserved for a run that does not wait any more.",
 )
 patch(
     "signal-unoffered",
-    "waits.suspension:SuspensionService.receive",
-    "operator.waits.loop.suspensions.offer(actor, mail)",
+    "waits.signals:SignalService.receive",
+    "operator.waits.loop.suspensions.offer(actor, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )

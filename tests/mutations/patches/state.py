@@ -105,14 +105,14 @@ patch(
 patch(
     "waiting-id-unknown",
     "mailbox:Mailbox.knows",
-    "return id in self.seen or any(one.id == id for one in self.mail)",
+    "return id in self.seen or any(one.id == id for one in self.signals)",
     "return id in self.seen",
     "A signal that comes twice before a run takes it is kept twice.",
 )
 patch(
     "undecided-miscounted",
     "mailbox:Mailbox.undecided",
-    "ended + later[mail.name]",
+    "ended + later[signal.name]",
     "ended",
     "A signal is decided about without those that came behind the crash.",
 )

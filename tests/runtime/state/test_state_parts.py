@@ -12,6 +12,7 @@ from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
 from flink_agents.runtime.state.memory import MemoryTree, ScopedTree, Undo
 from flink_agents.runtime.state.pending import PendingInputs
+from flink_agents.runtime.state.suspended import Suspension
 
 K = TypeVar("K")
 
@@ -45,7 +46,7 @@ def test_a_signal_that_was_taken_or_waits_is_known_when_it_comes_again() -> None
     box = Mailbox([mail("paid", "a")])
     assert box.knows("a") and not box.knows("b")
     box.take(["id a"], until=20)
-    assert (box.mail, box.seen, box.owed) == ([], {"a": 20}, [])
+    assert (box.signals, box.seen, box.owed) == ([], {"a": 20}, [])
     assert box.knows("a")
 
 
@@ -61,7 +62,7 @@ def test_what_expires_now_goes() -> None:
     box = Mailbox([mail("paid", "a", until=5), mail("paid", "b", until=6)], {"c": 5, "d": 6}, [("e", 5)])
     assert box.expires == 5
     assert [one.id for one in box.expire(5)] == ["a"]
-    assert ([one.id for one in box.mail], box.seen, box.owed) == (["b"], {"d": 6}, [])
+    assert ([one.id for one in box.signals], box.seen, box.owed) == (["b"], {"d": 6}, [])
 
 
 def test_an_undecided_signal_counts_what_runs_took_behind_it() -> None:
@@ -69,7 +70,7 @@ def test_an_undecided_signal_counts_what_runs_took_behind_it() -> None:
     taken = ["id b", "id c", "id later", "id other"]
     recorded = [("id b", "paid"), ("id later", "paid"), ("id other", "sent")]
     # One that is here, and one that only the store knows of.
-    assert box.undecided(taken, recorded) == [(box.mail[0], 2)]
+    assert box.undecided(taken, recorded) == [(box.signals[0], 2)]
 
 
 def test_equal_signals_for_two_waits_are_two() -> None:
@@ -105,10 +106,11 @@ def test_suspended_runs_and_signals_are_no_inputs() -> None:
     pending = PendingInputs(slot)
     pending.put(3, b"input")
     pending.put_wake_up(4, b"wake")
-    pending.suspend(0, b"run")
-    pending.put_mailbox(b"signals")
+    pending.suspend(Suspension(0, 7, 5))
+    pending.put_mailbox(Mailbox(seen={"a": 20}))
+    assert (pending.suspension(0), pending.mailbox().seen) == (Suspension(0, 7, 5, records=[]), {"a": 20})
     assert list(pending.items()) == [(3, b"input"), (4, b"wake")]
-    pending.put_mailbox(None)
+    pending.put_mailbox(Mailbox())
     pending.end_suspension(0)
     assert sorted(slot.entries) == [3, 4]
 

@@ -43,7 +43,7 @@ ASIDE_2 = bytes.fromhex(
 )
 MAILBOX = Mailbox([StoredSignal("id a", "go", b"v", "a", None, 5)], {"b": 6}, [("id c", 7)])
 MAILBOX_1 = bytes.fromhex("01939196a469642061a2676fc40176a161c00581a162069192a46964206307")
-MEANT = Mailbox([MAILBOX.mail[0], MAILBOX.mail[0]._replace(run=7)], MAILBOX.seen, MAILBOX.owed)
+MEANT = Mailbox([MAILBOX.signals[0], MAILBOX.signals[0]._replace(run=7)], MAILBOX.seen, MAILBOX.owed)
 MEANT_2 = bytes.fromhex(
     "02939297a469642061a2676fc40176a161c005c097a469642061a2676fc40176a161c0050781a162069192a46964206307"
 )

@@ -52,7 +52,7 @@ class InterleavedRuns:
         """Store an interleaved run."""
         # Records of earlier attempts were read when the key got its actor.
         self._searched.add(key_text)
-        self._state.pending.suspend(suspension.number, suspension.pack())
+        self._state.pending.suspend(suspension)
         due = suspension.due
         names = [one.name for one in suspension.waits if isinstance(one, StoredSignalWait)]
         stored = ReleasedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
@@ -148,9 +148,9 @@ class InterleavedRuns:
 
     def suspension(self, run: ReleasedRun) -> Suspension:
         """Return the stored form of a run."""
-        packed = self._state.pending.suspended(run.number)
-        assert packed is not None
-        return Suspension.unpack(packed)
+        suspension = self._state.pending.suspension(run.number)
+        assert suspension is not None
+        return suspension
 
 
 def wake_up(codec: ValueCodec, run: ReleasedRun) -> bytes:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.interleaving.release import Interleaving
 from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
-from flink_agents.runtime.operator.interleaving.signals import InterleavedSignals, reserve
+from flink_agents.runtime.operator.interleaving.signals import InterleavedSignals
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.services.service import KeyService
-from flink_agents.runtime.operator.waits.suspended import is_for
+from flink_agents.runtime.operator.waits.signals import SignalService
 from flink_agents.runtime.operator.waits.suspension import SuspensionService
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import Suspension
@@ -25,11 +24,12 @@ class InterleavingService(KeyService):
     """Lets the inputs of a key run while earlier runs of it are suspended, and resumes those in between.
 
     Args:
-        shared: What all runs share.
+        shared: The agent's shared objects.
         state: Keyed state.
-        clock: The wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds.
         low: The low watermark; None if outputs need no timestamps.
         suspension: Suspends and resumes runs. Its hooks are called after those of this service.
+        signals: Gives signals to runs, the same.
     """
 
     def __init__(
@@ -39,12 +39,13 @@ class InterleavingService(KeyService):
         clock: Callable[[], int],
         low: LowWatermark | None,
         suspension: SuspensionService,
+        signals: SignalService,
     ) -> None:
         self._state = state
         self._clock = clock
         self._suspension = suspension
         self._runs = InterleavedRuns(shared, state, clock, low)
-        self._signals = InterleavedSignals(self._runs)
+        self._signals = signals
         self._release = Interleaving(shared)
 
     def attach(self, operator: AgentProcessor) -> None:
@@ -52,7 +53,7 @@ class InterleavingService(KeyService):
         super().attach(operator)
         operator.feeder.wake_ups = self._runs
         self._suspension.released = self
-        self._suspension.suspended.add_takers(self._signals)
+        self._signals.add_released(self, InterleavedSignals(self._runs))
 
     # -- keys without actors ----------------------------------------------------------
 
@@ -130,9 +131,9 @@ class InterleavingService(KeyService):
         ending = self._suspension.input_over
         if ending:
             self._runs.wake(head, key_text, lambda one: True)
-        ready = self._keep(ended.run, suspension, head, timers, out)
+        self._store(suspension, key_text, head, timers)
         # If records say that the part ends here, the next part may have records as well.
-        if ready or ended.replayed or ending:
+        if ended.replayed or ending:
             self._runs.wake(head, key_text, lambda one: one.seq == suspension.seq)
         self._runs.wake_due(head, key_text)
 
@@ -144,26 +145,10 @@ class InterleavingService(KeyService):
         if last is not None and last.released:
             last.resumes = self._runs.has_turn(head) and head.suspended is None
 
-    def _keep(self, run: Run, suspension: Suspension, head: Head, timers: Timers, out: Emission) -> bool:
-        """Put what is left of a run into state. Return True if a signal resumes it at once."""
-        key_text, suspended = run.key_text, self._suspension.suspended
+    def _store(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:
+        """Put a suspended run into state."""
         self._runs.keep(suspension, key_text, head, timers)
         # A run must be listed once, or its end would leave an entry behind.
         if head.suspended is not None and head.suspended[1] == suspension.seq:
             # It was suspended under another policy.
             head.suspended = None
-        box = suspended.remove_taken(run, head, out, timers, suspension)
-        if box is None:
-            return False
-        # They came while the run was about to be suspended.
-        now, ready = self._clock(), False
-        # A signal that a recorded run has taken does not resume this run.
-        free = box.mail if run.waits is None else run.waits.mail.free(box.mail)
-        free = [one for one in free if one.until > now and is_for(one, key_text, suspension)]
-        for place, mail in enumerate(box.mail):
-            if any(mail is one for one in free):
-                box.mail[place] = reserve(mail, suspension, key_text, box.mail)
-                ready = True
-        if ready:
-            suspended.keep_signals(box, head, timers)
-        return ready

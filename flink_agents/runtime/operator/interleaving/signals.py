@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable
 
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.operator.interleaving.runs import InterleavedRuns
-from flink_agents.runtime.operator.waits.signal_rejections import ended_waits, unanswered
-from flink_agents.runtime.operator.waits.suspended import is_for
+from flink_agents.runtime.operator.waits.signal_rejections import ended_waits, unanswered, waits_for
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
 from flink_agents.runtime.state.suspended import Suspension, run_of
@@ -32,34 +31,49 @@ class InterleavedSignals:
 
     def give(
         self,
-        mail: StoredSignal,
+        signal: StoredSignal,
         key_text: str,
         head: Head,
         others: Iterable[StoredSignal],
         going_on: Collection[int],
     ) -> StoredSignal:
         """Wake the interleaved run that a signal is for; see ``SignalTakers``."""
-        seq = None if mail.wait is None else run_of(mail.wait, key_text)
+        seq = None if signal.wait is None else run_of(signal.wait, key_text)
         for one in head.released:
-            wanted = one.seq == seq if mail.wait is not None else mail.name in one.names
+            wanted = one.seq == seq if signal.wait is not None else signal.name in one.names
             # A run that has resumed takes the signal itself, if it still waits for one.
             if not wanted or (one.woken is not None and one.seq in going_on):
                 continue
             suspension = self._runs.suspension(one)
-            reserved = reserve(mail, suspension, key_text, others)
-            named = mail.wait is not None and is_for(mail, key_text, suspension)
+            reserved = reserved_for(signal, suspension, key_text, others)
+            named = signal.wait is not None and waits_for(signal, key_text, suspension)
             if reserved.run == one.seq or named:
                 self._runs.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
                 return reserved
-        return mail
+        return signal
 
-    def unreserve(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
+    def reserve(
+        self,
+        free: Collection[StoredSignal],
+        mailbox: Mailbox,
+        suspension: Suspension,
+        key_text: str,
+        head: Head,
+    ) -> None:
+        """Wake a run that is about to be suspended, because signals for it are there."""
+        signals = mailbox.signals
+        for place, signal in enumerate(signals):
+            if any(signal is one for one in free):
+                signals[place] = reserved_for(signal, suspension, key_text, signals)
+        self._runs.wake(head, key_text, lambda run: run.seq == suspension.seq)
+
+    def unreserve(self, run: Run, mailbox: Mailbox, head: Head, suspension: Suspension | None) -> None:
         """Let other runs take the signals that a run no longer waits for; see ``SignalTakers``."""
         names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
-        for place, mail in enumerate(box.mail):
-            if mail.run == run.sequence_number and mail.name not in names:
-                free = mail._replace(run=None)
-                box.mail[place] = self.give(free, run.key_text, head, box.mail, ())
+        for place, signal in enumerate(mailbox.signals):
+            if signal.run == run.sequence_number and signal.name not in names:
+                free = signal._replace(run=None)
+                mailbox.signals[place] = self.give(free, run.key_text, head, mailbox.signals, ())
 
     def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
         """Return True if a wait of an interleaved run has ended; None if run ``seq`` is not interleaved."""
@@ -71,35 +85,35 @@ class InterleavedSignals:
     def free_for(
         self,
         name: str,
-        mail: Collection[StoredSignal],
+        signals: Collection[StoredSignal],
         key_text: str,
         head: Head,
         going_on: Collection[int],
     ) -> int:
         """Return the number of open waits for a name without a signal; see ``SignalTakers``."""
         # Reading an entry takes long; only these may have waits with signals.
-        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in mail}
+        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in signals}
         found = 0
         for one in head.released:
             if name not in one.names or (one.woken is not None and one.seq in going_on):
                 continue
             if one.seq in concerned:
-                waits = unanswered(self._runs.suspension(one), key_text, mail)
+                waits = unanswered(self._runs.suspension(one), key_text, signals)
                 found += sum(wait.name == name for wait in waits)
             else:
                 found += one.names.count(name)
         return found
 
 
-def reserve(
-    mail: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
+def reserved_for(
+    signal: StoredSignal, suspension: Suspension, key_text: str, others: Iterable[StoredSignal]
 ) -> StoredSignal:
     """Reserve a signal for one of a run's waits.
 
     A signal for a wait that has one already stays as it is: another wait may take it.
     """
     # It names a wait or is reserved already.
-    if mail.wait is not None or mail.run is not None:
-        return mail
-    free = any(one.name == mail.name for one in unanswered(suspension, key_text, others))
-    return mail._replace(run=suspension.seq) if free else mail
+    if signal.wait is not None or signal.run is not None:
+        return signal
+    free = any(one.name == signal.name for one in unanswered(suspension, key_text, others))
+    return signal._replace(run=suspension.seq) if free else signal

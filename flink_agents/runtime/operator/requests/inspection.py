@@ -12,8 +12,7 @@ from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
-from flink_agents.runtime.state.mailbox import Mailbox
-from flink_agents.runtime.state.suspended import StoredWait, Suspension
+from flink_agents.runtime.state.suspended import StoredWait
 from flink_agents.trace.records import run_id_of
 
 MOST = 40
@@ -50,18 +49,13 @@ class Inspection:
                 self._suspended(key_text, head, one.number, one.seq) for one in head.released[:MOST]
             ]
         if head.mail_expires is not None:
-            box = Mailbox.unpack(self._state.pending.mailbox())
-            found["signals"] = dict(Counter(one.name for one in box.mail).most_common(MOST))
+            names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
+            found["signals"] = dict(names.most_common(MOST))
         if head.delayed_due is not None:
             found["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
         if head.overtaken:
             found["without_input"] = sorted(head.overtaken)[:MOST]
         return found
-
-    def suspension(self, number: int) -> Suspension | None:
-        """Return the stored form of a suspended run."""
-        packed = self._state.pending.suspended(number)
-        return None if packed is None else Suspension.unpack(packed)
 
     def _memory(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -72,7 +66,7 @@ class Inspection:
         return sizes
 
     def _suspended(self, key_text: str, head: Head, number: int, seq: int) -> dict[str, Any]:
-        left = self.suspension(number)
+        left = self._state.pending.suspension(number)
         shown: dict[str, Any] = {"sequence": seq, "run": run_id_of(head.journal_id, key_text, seq)}
         if left is not None:
             shown["run"] = run_id_of(left.identity or head.journal_id, key_text, seq)

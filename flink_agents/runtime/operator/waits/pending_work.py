@@ -65,9 +65,8 @@ class PendingWork(KeyService):
         if head.suspended is not None:
             numbers.append(head.suspended[0])
         for number in numbers:
-            packed = self._state.pending.suspended(number)
-            if packed is not None:
-                suspension = Suspension.unpack(packed)
+            suspension = self._state.pending.suspension(number)
+            if suspension is not None:
                 self._check_run(suspension, suspension.input or self._state.pending.get(number), key_text)
         if head.delayed_due is not None:
             for _, packed in self._state.delayed.all():

@@ -56,7 +56,7 @@ class SignalTakers(Protocol):
 
     def give(
         self,
-        mail: StoredSignal,
+        signal: StoredSignal,
         key_text: str,
         head: Head,
         others: Iterable[StoredSignal],
@@ -65,7 +65,7 @@ class SignalTakers(Protocol):
         """Wake the released run that a signal is for.
 
         Args:
-            mail: The signal.
+            signal: The signal.
             key_text: The key.
             head: Its head.
             others: The signals that came before it.
@@ -76,12 +76,31 @@ class SignalTakers(Protocol):
         """
         ...
 
-    def unreserve(self, run: Run, box: Mailbox, head: Head, suspension: Suspension | None) -> None:
+    def reserve(
+        self,
+        free: Collection[StoredSignal],
+        mailbox: Mailbox,
+        suspension: Suspension,
+        key_text: str,
+        head: Head,
+    ) -> None:
+        """Wake a run that is about to be suspended, because signals for it are there.
+
+        Args:
+            free: These signals of the mailbox. Each is reserved for the run.
+            mailbox: The signals of its key.
+            suspension: The stored form of the run, which the head lists already.
+            key_text: The key.
+            head: Its head.
+        """
+        ...
+
+    def unreserve(self, run: Run, mailbox: Mailbox, head: Head, suspension: Suspension | None) -> None:
         """Let other runs take the signals that are reserved for a run which no longer waits for them.
 
         Args:
             run: The run, which is committed or suspended.
-            box: The signals of its key.
+            mailbox: The signals of its key.
             head: The head of its key.
             suspension: The stored form of the run; None if it is committed.
         """
@@ -94,7 +113,7 @@ class SignalTakers(Protocol):
     def free_for(
         self,
         name: str,
-        mail: Collection[StoredSignal],
+        signals: Collection[StoredSignal],
         key_text: str,
         head: Head,
         going_on: Collection[int],
@@ -103,7 +122,7 @@ class SignalTakers(Protocol):
 
         Args:
             name: The name.
-            mail: The signals of the key.
+            signals: The signals of the key.
             key_text: The key.
             head: Its head.
             going_on: Sequence numbers of the runs whose waits are those of the actor.

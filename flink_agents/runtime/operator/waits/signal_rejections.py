@@ -12,7 +12,7 @@ the number of waits counts that were open when it came.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from flink_agents.api.action_state import RecordKind
 from flink_agents.api.events.signals import UnmatchedReason
@@ -22,6 +22,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.waits.released import SignalTakers
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.mailbox import Mailbox, StoredSignal
+from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.suspended import StoredSignalWait, Suspension, run_of, wait_id
 
 MANY = 10
@@ -32,22 +33,22 @@ class SignalRejections:
     """Decides why a signal is unmatched. Only for Flink's task thread.
 
     Args:
-        suspension: Reads the stored form of a suspended run, by the number of its input.
+        pending: The suspended runs in state.
         most: The most signals of a key that may wait for a run to ask for them.
 
     Attributes:
         takers: Decides which signals released runs can take; None if there are no such runs.
     """
 
-    def __init__(self, suspension: Callable[[int], Suspension], most: int) -> None:
+    def __init__(self, pending: PendingInputs, most: int) -> None:
         self.takers: SignalTakers | None = None
-        self._suspension = suspension
+        self._pending = pending
         self._most = most
 
     def reason(
         self,
-        mail: StoredSignal,
-        box: Mailbox,
+        signal: StoredSignal,
+        mailbox: Mailbox,
         key_text: str,
         head: Head,
         actor: KeyActor | None,
@@ -56,30 +57,30 @@ class SignalRejections:
         """Return the reason why no wait takes a signal of the current key, or None if one does.
 
         Args:
-            mail: The signal.
-            box: The signals that came before it.
+            signal: The signal.
+            mailbox: The signals that came before it.
             key_text: The key.
             head: Its head.
             actor: Its actor, or None.
             unread: True if records that are not read yet may say that runs have taken signals.
         """
-        if mail.id is not None and box.knows(mail.id):
+        if signal.id is not None and mailbox.knows(signal.id):
             return UnmatchedReason.DUPLICATE
-        if mail.wait is not None:
-            return self._of_named(mail, mail.wait, box, key_text, head, actor, unread)
+        if signal.wait is not None:
+            return self._of_named(signal, signal.wait, mailbox, key_text, head, actor, unread)
         free = self.free_for(
-            mail.name, box.mail, key_text, head, self._own(head, actor), runs_going_on(actor)
+            signal.name, mailbox.signals, key_text, head, self._own(head, actor), runs_going_on(actor)
         )
         if free > 1:
             return UnmatchedReason.AMBIGUOUS
-        first = not any(one.name == mail.name and _is_open(one) for one in box.mail)
-        return None if free and first else self._overflow(box, actor, unread)
+        first = not any(one.name == signal.name and _is_open(one) for one in mailbox.signals)
+        return None if free and first else self._overflow(mailbox, actor, unread)
 
     def _of_named(
         self,
-        mail: StoredSignal,
+        signal: StoredSignal,
         wait: str,
-        box: Mailbox,
+        mailbox: Mailbox,
         key_text: str,
         head: Head,
         actor: KeyActor | None,
@@ -94,10 +95,10 @@ class SignalRejections:
             ended = self._has_ended(wait, seq, key_text, head, actor)
         if ended:
             return UnmatchedReason.DUPLICATE
-        if any(one.wait == wait for one in box.mail):
-            return self._overflow(box, actor, unread)
+        if any(one.wait == wait for one in mailbox.signals):
+            return self._overflow(mailbox, actor, unread)
         # It answers a request of a run, so the limit for unrequested signals does not apply.
-        answers = sum(one.wait is not None for one in box.mail)
+        answers = sum(one.wait is not None for one in mailbox.signals)
         return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
 
     def _has_ended(self, wait: str, seq: int, key_text: str, head: Head, actor: KeyActor | None) -> bool:
@@ -105,18 +106,21 @@ class SignalRejections:
         suspended = head.suspended
         if suspended is None or suspended[1] != seq:
             return seq < head.next_seq
-        return actor is None and wait in ended_waits(key_text, self._suspension(suspended[0]))
+        if actor is not None:
+            return False
+        suspension = self._pending.suspension(suspended[0])
+        return suspension is not None and wait in ended_waits(key_text, suspension)
 
-    def _overflow(self, box: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
+    def _overflow(self, mailbox: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
         live = None if actor is None else actor.mail
-        waiting = sum(map(_is_open, box.mail)) if live is None else live.waiting
+        waiting = sum(map(_is_open, mailbox.signals)) if live is None else live.waiting
         most = MANY * self._most if unread else self._most
         return UnmatchedReason.OVERFLOW if waiting >= most else None
 
     def free_for(
         self,
         name: str,
-        mail: Collection[StoredSignal],
+        signals: Collection[StoredSignal],
         key_text: str,
         head: Head,
         own: Suspension | ActiveMailbox | None,
@@ -126,7 +130,7 @@ class SignalRejections:
 
         Args:
             name: The name.
-            mail: The signals of the key.
+            signals: The signals of the key.
             key_text: The key.
             head: Its head.
             own: The waits of the run that is in flight or blocks the key.
@@ -135,11 +139,11 @@ class SignalRejections:
         if own is None:
             found = 0
         elif isinstance(own, ActiveMailbox):
-            found = own.unanswered_for(name, {one.wait for one in mail if one.wait is not None})
+            found = own.unanswered_for(name, {one.wait for one in signals if one.wait is not None})
         else:
-            found = sum(wait.name == name for wait in unanswered(own, key_text, mail))
+            found = sum(wait.name == name for wait in unanswered(own, key_text, signals))
         if self.takers is not None and head.released:
-            found += self.takers.free_for(name, mail, key_text, head, going_on)
+            found += self.takers.free_for(name, signals, key_text, head, going_on)
         return found
 
     def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:
@@ -148,13 +152,23 @@ class SignalRejections:
             return actor.suspended[1]
         if actor is not None and not (actor.mail is not None and actor.mail.resuming):
             return actor.mail
-        return None if head.suspended is None else self._suspension(head.suspended[0])
+        return None if head.suspended is None else self._pending.suspension(head.suspended[0])
 
 
-def unanswered(suspension: Suspension, key_text: str, mail: Iterable[StoredSignal]) -> list[StoredSignalWait]:
-    """Return the waits for signals of a suspended run that no signal of ``mail`` answers."""
+def waits_for(signal: StoredSignal, key_text: str, suspension: Suspension) -> bool:
+    """Return True if a wait of a suspended run can take a signal. A pause never does."""
+    waits = [wait for wait in suspension.waits if isinstance(wait, StoredSignalWait)]
+    if signal.wait is not None:
+        return any(wait.id(key_text, suspension.seq) == signal.wait for wait in waits)
+    return signal.run in (None, suspension.seq) and any(wait.name == signal.name for wait in waits)
+
+
+def unanswered(
+    suspension: Suspension, key_text: str, signals: Iterable[StoredSignal]
+) -> list[StoredSignalWait]:
+    """Return the waits for signals of a suspended run that no signal of ``signals`` answers."""
     named, meant = set[str](), Counter[str]()
-    for one in mail:
+    for one in signals:
         if one.wait is not None:
             named.add(one.wait)
         elif one.run == suspension.seq:
@@ -189,6 +203,6 @@ def runs_going_on(actor: KeyActor | None) -> Collection[int]:
     return actor.mail.runs if actor is not None and actor.mail is not None else ()
 
 
-def _is_open(mail: StoredSignal) -> bool:
+def _is_open(signal: StoredSignal) -> bool:
     """Return True if any wait for its name may take a signal."""
-    return mail.wait is None and mail.run is None
+    return signal.wait is None and signal.run is None

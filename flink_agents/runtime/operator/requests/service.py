@@ -26,25 +26,69 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.requests.inspection import Inspection
 from flink_agents.runtime.operator.requests.replies import Replies
-from flink_agents.runtime.state.keyed_state import Head, KeyedState
+from flink_agents.runtime.operator.services.service import KeyService
+from flink_agents.runtime.operator.waits.suspension import SuspensionService
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.mailbox import Mailbox
 from flink_agents.trace.records import run_id_of
 
 
-class RequestAnswers:
+class RequestService(KeyService):
     """Handles requests. Only for Flink's task thread.
 
     Args:
         shared: The agent's shared objects.
         state: Keyed state.
-        now: Returns the wall-clock time in milliseconds.
+        clock: Returns the wall-clock time in milliseconds.
+        suspension: Resumes the suspended run that is to end; None if the agent never waits.
     """
 
-    def __init__(self, shared: RunEnvironment, state: KeyedState, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        shared: RunEnvironment,
+        state: KeyedState,
+        clock: Callable[[], int],
+        suspension: SuspensionService | None,
+    ) -> None:
         self._state = state
-        self._inspection = Inspection(state, now)
+        self._suspension = suspension
+        self._inspection = Inspection(state, clock)
         self._replies = Replies(shared)
 
-    def take(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
+    def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
+        """Handle a request about the current key, and end the run that it marks."""
+        operator, head = self.operator, self.operator.head_of(key_text)
+        actor = operator.actors.get(key_text)
+        seq = self._handle(signal, key_text, head, actor)
+        if head is None or (seq is None and signal.name != ERASE):
+            return
+        if actor is None:
+            operator.cache.drop(key_text)
+        if seq is not None and self._suspension is not None:
+            self._suspension.wake_marked(head, key_text)
+        self._state.head.update(head.pack())
+        if seq is None:
+            return
+        if actor is not None:
+            actor.ends = head.ends
+            operator.waits.loop.end_run(actor, seq)
+        if self._suspension is not None:
+            self._suspension.resume_woken(head, key_text, actor, timers)
+
+    def ending(self, run: Run, actor: KeyActor) -> None:
+        """Remove the mark of a run that was to end, and reply how it ended. The caller writes the head."""
+        head = actor.head
+        seq, given_up = run.sequence_number, run.state.ended_by is not None
+        mark = head.ends.get(seq)
+        if mark is None:
+            return
+        head.ends = {number: one for number, one in head.ends.items() if number != seq}
+        outcome = ENDED if given_up else REJECTED
+        more = {} if given_up else {"reason": "the run ended by itself before"}
+        self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
+        actor.ends = head.ends
+
+    def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
         """Handle a request; returns the sequence number of a run that it marks, or None.
 
         Args:
@@ -65,17 +109,6 @@ class RequestAnswers:
         else:
             self._reply(signal, key_text, REJECTED, reason=f"this version knows no request {signal.name}")
         return None
-
-    def ended(self, run: Run, head: Head) -> None:
-        """Remove the mark of a run that is committed, and reply how it ended. The caller writes the head."""
-        seq, given_up = run.sequence_number, run.state.ended_by is not None
-        mark = head.ends.get(seq)
-        if mark is None:
-            return
-        head.ends = {number: one for number, one in head.ends.items() if number != seq}
-        outcome = ENDED if given_up else REJECTED
-        more = {} if given_up else {"reason": "the run ended by itself before"}
-        self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
 
     # -- requests ---------------------------------------------------------------------
 
@@ -105,7 +138,7 @@ class RequestAnswers:
         if head.suspended is not None:
             add(head.suspended[1])
         for one in head.released:
-            left = self._inspection.suspension(one.number)
+            left = self._state.pending.suspension(one.number)
             add(one.seq, None if left is None else left.identity)
         if actor is None:
             return found
@@ -128,7 +161,7 @@ class RequestAnswers:
             self._state.memory.remove(path)
         signals = head.mail_expires is not None
         if signals:
-            self._state.pending.put_mailbox(None)
+            self._state.pending.put_mailbox(Mailbox())
             head.mail_expires = None
         self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store)
 

@@ -1,0 +1,362 @@
+"""The signals of a key in its state.
+
+A signal stays in state until a run that has taken it is suspended or committed: the entry of the run, the
+head and the signals change in one update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from flink_agents.api.errors import StateError
+from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
+from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.operator.commit import EndedRun
+from flink_agents.runtime.operator.emission import Emission
+from flink_agents.runtime.operator.waits.released import SignalTakers
+from flink_agents.runtime.operator.waits.signal_rejections import (
+    SignalRejections,
+    ended_waits,
+    runs_going_on,
+    waits_for,
+)
+from flink_agents.runtime.operator.waits.unmatched import UnmatchedSignals
+from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
+from flink_agents.runtime.state.mailbox import UNDECIDED, Mailbox, StoredSignal, identity_of
+from flink_agents.runtime.state.suspended import Suspension, run_of
+
+
+class SignalStore:
+    """Stores signals of the current key, and removes them. Only for Flink's task thread.
+
+    Args:
+        shared: The agent's shared objects.
+        state: Keyed state.
+        clock: Returns the wall-clock time in milliseconds.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
+        self._takers: SignalTakers | None = None
+        self._journals = shared.journals
+        self._codec = shared.codec
+        self._unmatched = UnmatchedSignals(shared)
+        self._state = state
+        self._clock = clock
+        ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
+        self._ttl = int(ttl.total_seconds() * 1000)
+        most: int = shared.config.get(AgentOptions.SIGNALS_PER_KEY)
+        self._rejections = SignalRejections(state.pending, most)
+
+    def add_takers(self, takers: SignalTakers) -> None:
+        """Let released runs take signals as well."""
+        self._takers = self._rejections.takers = takers
+
+    def active(self, head: Head) -> ActiveMailbox:
+        """Return the signals of the current key that wait, for a new actor."""
+        signals = [] if head.mail_expires is None else self._state.pending.mailbox().signals
+        return ActiveMailbox(self._clock, signals, self._ttl, head.suspended is not None)
+
+    # -- a signal comes ---------------------------------------------------------------
+
+    def receive(
+        self, signal: Signal, key_text: str, head: Head, actor: KeyActor | None, timers: Timers, out: Emission
+    ) -> StoredSignal | None:
+        """Store a signal of the current key; returns it, unless it is unmatched or was taken before.
+
+        Args:
+            signal: The signal.
+            key_text: The key.
+            head: Its head, which is written.
+            actor: Its actor, or None.
+            timers: Its timers.
+            out: Receives unmatched signals.
+        """
+        new = self._form(signal, key_text, out)
+        if new is None:
+            return None
+        mailbox = self._state.pending.mailbox()
+        self._expire(mailbox, self._clock(), out, head, actor, key_text)
+        stored = None
+        if not mailbox.absorb(new.identity):
+            stored = self._match(new, signal, mailbox, key_text, head, actor, out)
+        elif signal.id is not None:
+            mailbox.seen[signal.id] = new.until
+        if stored is not None and actor is None and head.suspended is not None:
+            suspension = self._state.pending.suspension(head.suspended[0])
+            if suspension is not None and waits_for(stored, key_text, suspension):
+                head.resume_now()
+        self._write(mailbox, head, timers)
+        self._state.head.update(head.pack())
+        return stored
+
+    def _form(self, signal: Signal, key_text: str, out: Emission) -> StoredSignal | None:
+        """Return the form of a signal in state; None if it is invalid."""
+        try:
+            value = self._codec.encode(signal.value)
+            # Pickle does not validate. Decoding may raise, so find out now, not in each attempt.
+            self._codec.decode(value)
+        except StateError as error:
+            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, error.message)
+        ids = [text for text in (signal.id, signal.wait) if text is not None]
+        if not all(map(is_text, (signal.name, *ids))):
+            wrong = "its name, id or wait is no text"
+            return self._unmatched.leave(signal, UnmatchedReason.INVALID, key_text, out, wrong)
+        until = self._clock() + self._ttl
+        return StoredSignal(identity_of(signal, value), signal.name, value, signal.id, signal.wait, until)
+
+    def _match(
+        self,
+        new: StoredSignal,
+        signal: Signal,
+        mailbox: Mailbox,
+        key_text: str,
+        head: Head,
+        actor: KeyActor | None,
+        out: Emission,
+    ) -> StoredSignal | None:
+        """Add a signal to the mailbox, or emit it as unmatched; returns it with its run if it was added."""
+        unread = self._has_unread_records(head, actor, key_text)
+        reason = self._rejections.reason(new, mailbox, key_text, head, actor, unread)
+        if reason is UnmatchedReason.AMBIGUOUS and unread:
+            stored = new._replace(run=UNDECIDED)
+            if actor is None:
+                # Resume the runs of the key, so that its records are read. They may just wait again.
+                head.resume_now()
+                if self._takers is not None:
+                    self._takers.wake_all(head, key_text)
+        elif reason is not None:
+            return self._unmatched.leave(signal, reason, key_text, out)
+        else:
+            stored = self._reserve(new, key_text, head, mailbox, actor)
+        mailbox.signals.append(stored)
+        return stored
+
+    def _reserve(
+        self, signal: StoredSignal, key_text: str, head: Head, mailbox: Mailbox, actor: KeyActor | None
+    ) -> StoredSignal:
+        """Wake the released run that a signal is for; returns the signal, reserved for that run."""
+        if self._takers is None or not head.released:
+            return signal
+        return self._takers.give(signal, key_text, head, mailbox.signals, runs_going_on(actor))
+
+    # -- a run has taken signals ------------------------------------------------------
+
+    def remove_taken(self, ended: EndedRun, head: Head, timers: Timers, out: Emission) -> bool:
+        """Remove the signals that a run took, and those for waits of it that are over.
+
+        Args:
+            ended: The run, which is committed or suspended.
+            head: The head of its key, which the caller writes.
+            timers: Timers of the key.
+            out: Receives unmatched signals.
+
+        Returns:
+            True if the run is suspended, and one of the signals that are left resumes it.
+        """
+        run, suspension = ended.run, ended.suspension
+        waits = run.waits
+        if waits is None:
+            return False
+        if not (waits.taken or waits.rejected or waits.returned or head.mail_expires is not None):
+            return False
+        # These signals are no longer reserved: the run is in state now.
+        waits.mail.confirm(identity for identity, _ in waits.recorded)
+        now = self._clock()
+        mailbox = self._state.pending.mailbox()
+        # First, because the run may have taken them again.
+        mailbox.signals[:0] = waits.returned
+        # Before `take` removes signals: their positions decide.
+        undecided = mailbox.undecided(waits.taken, waits.recorded)
+        # In the same update as the run. So a crash repeats both or neither.
+        mailbox.take(waits.taken, now + self._ttl)
+        self._remove_unwanted(run, waits, suspension, mailbox, out)
+        if undecided and (suspension is not None or not waits.mail.open):
+            # The waits of a released run are in the head.
+            own = suspension if suspension is not None and not suspension.released else None
+            undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
+            self._decide(undecided, run, mailbox, head, out, own)
+        if self._takers is not None:
+            self._takers.unreserve(run, mailbox, head, suspension)
+        resumes = False
+        if suspension is not None:
+            self._expire_later(waits.mail, mailbox, now, run.key_text, out)
+            resumes = self._offer(ended, suspension, waits.mail, mailbox, head)
+        self._write(mailbox, head, timers)
+        return resumes
+
+    def _remove_unwanted(
+        self, run: Run, waits: RunWaits, suspension: Suspension | None, mailbox: Mailbox, out: Emission
+    ) -> None:
+        """Emit the signals that a run rejected, and those that name a wait of it which is over."""
+        for signal, wrong in waits.rejected:
+            if (found := mailbox.find(signal.identity)) is not None:
+                mailbox.signals.remove(found)
+                self._unmatched.leave(signal, UnmatchedReason.INVALID, run.key_text, out, wrong)
+        over = None if suspension is None else ended_waits(run.key_text, suspension)
+        for signal in list(mailbox.signals):
+            if signal.wait is None or run_of(signal.wait, run.key_text) != run.sequence_number:
+                continue
+            if over is None or signal.wait in over:
+                mailbox.signals.remove(signal)
+                self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out)
+
+    def _offer(
+        self, ended: EndedRun, suspension: Suspension, active: ActiveMailbox, mailbox: Mailbox, head: Head
+    ) -> bool:
+        """Return True if a signal resumes a run that is about to be suspended. It came in the meantime."""
+        now, key_text = self._clock(), ended.run.key_text
+        # A signal that a later recorded run has taken does not resume it.
+        free = active.free(mailbox.signals)
+        free = [one for one in free if one.until > now and waits_for(one, key_text, suspension)]
+        if free and ended.released:
+            assert self._takers is not None
+            self._takers.reserve(free, mailbox, suspension, key_text, head)
+        return bool(free)
+
+    def _decide(
+        self,
+        undecided: list[tuple[StoredSignal, int]],
+        run: Run,
+        mailbox: Mailbox,
+        head: Head,
+        out: Emission,
+        own: Suspension | None,
+    ) -> None:
+        """Keep or reject the undecided signals that no record mentions.
+
+        Args:
+            undecided: Each with the number of waits for its name that later signals have ended: these were
+                open when it came.
+            run: The run, which is committed or suspended.
+            mailbox: The signals of its key, without those that the run took.
+            head: The head of its key.
+            out: Receives unmatched signals.
+            own: The stored form of the run, if it is suspended.
+        """
+        signals = mailbox.signals
+        for signal, open_then in undecided:
+            place = next((at for at, one in enumerate(signals) if one is signal), None)
+            if place is None:
+                continue
+            free = self._rejections.free_for(signal.name, signals[:place], run.key_text, head, own, ())
+            if free + open_then > 1:
+                del signals[place]
+                self._unmatched.leave(signal, UnmatchedReason.AMBIGUOUS, run.key_text, out)
+            else:
+                signals[place] = self._reserve(signal._replace(run=None), run.key_text, head, mailbox, None)
+
+    # -- signals that no run takes ----------------------------------------------------
+
+    def expires(self, head: Head) -> bool:
+        """Return True if it is time for signals of the current key to expire."""
+        return head.mail_expires is not None and head.mail_expires <= self._clock()
+
+    def expire(
+        self, key_text: str, head: Head, actor: KeyActor | None, fired: int, out: Emission, timers: Timers
+    ) -> None:
+        """Remove signals of the current key that no run took in time.
+
+        Args:
+            key_text: The key.
+            head: Its head.
+            actor: Its actor, or None.
+            fired: Time of the timer that has fired, which may have another purpose.
+            out: Receives unmatched signals.
+            timers: Timers of the key.
+        """
+        now = self._clock()
+        if head.mail_expires is None:
+            return
+        if head.mail_expires > now:
+            if head.mail_expires <= fired:
+                # The timer came before its time, by this clock.
+                timers.register_processing_time_timer(fired + 1)
+            return
+        mailbox = self._state.pending.mailbox()
+        is_over = any(one.until <= now for one in mailbox.signals)
+        if actor is None and is_over and self._may_be_taken(head, key_text):
+            # Resume the run, so that its records are read. They show who took the signal.
+            head.resume_now()
+        self._expire(mailbox, now, out, head, actor, key_text)
+        self._write(mailbox, head, timers, waits=False)
+        self._write_head(head)
+
+    def end_signals(self, key_text: str, head: Head, out: Emission, timers: Timers) -> None:
+        """Remove all signals of the current key, because the input and its runs have ended."""
+        if head.mail_expires is None:
+            return
+        mailbox = self._state.pending.mailbox()
+        left, mailbox.signals = mailbox.signals, []
+        for signal in left:
+            self._unmatched.leave(signal, UnmatchedReason.END_OF_INPUT, key_text, out)
+        self._write(mailbox, head, timers)
+        self._write_head(head)
+
+    def _expire(
+        self, mailbox: Mailbox, now: int, out: Emission, head: Head, actor: KeyActor | None, key_text: str
+    ) -> None:
+        """Remove expired signals, except those that a run took, or will take according to its records."""
+        untaken: list[StoredSignal] | None = None
+        if actor is not None and actor.mail is not None:
+            untaken = actor.mail.expire(now) if actor.order is None else []
+        elif actor is None and head.has_pending:
+            if head.suspended is None or head.is_due(now) or self._may_be_taken(head, key_text):
+                untaken = []
+        for signal in mailbox.expire(now, untaken):
+            self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
+
+    def _expire_later(
+        self, active: ActiveMailbox, mailbox: Mailbox, now: int, key_text: str, out: Emission
+    ) -> None:
+        """Remove expired signals when a run is suspended. Signals that recorded runs took get more time."""
+        for signal in mailbox.expire(now, active.free(mailbox.signals)):
+            self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
+        later = now + self._ttl
+        mailbox.signals = [one if one.until > now else one._replace(until=later) for one in mailbox.signals]
+
+    def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
+        """Return True if records that were not read yet may say that runs have taken signals."""
+        journals = self._journals
+        if journals is None or (actor is not None and actor.order is None):
+            return False
+        return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
+
+    def _may_be_taken(self, head: Head, key_text: str) -> bool:
+        """Return True if there may be recorded runs after a suspended one, of a key without an actor."""
+        if self._journals is None or head.suspended is None:
+            return False
+        if head.overtaken or head.origins:
+            return True
+        return self._journals.may_have(head.journal_id, key_text, head.marker, True)
+
+    # -- state ------------------------------------------------------------------------
+
+    def _write(self, mailbox: Mailbox, head: Head, timers: Timers, waits: bool = True) -> None:
+        """Write the mailbox; the caller writes the head.
+
+        Args:
+            mailbox: The mailbox.
+            head: The head of the key.
+            timers: Timers of the key.
+            waits: True to register a timer for entries that have expired and are still there.
+        """
+        before, expires = head.mail_expires, mailbox.expires
+        if before is None and expires is None:
+            return
+        self._state.pending.put_mailbox(mailbox)
+        head.mail_expires = expires
+        if expires is not None and (expires != before or (waits and expires <= self._clock())):
+            timers.register_processing_time_timer(max(expires, self._clock() + 1))
+
+    def _write_head(self, head: Head) -> None:
+        """Write a head, unless only signals ever came for the key, and none is left."""
+        if head.is_unused:
+            self._state.head.clear()
+        else:
+            self._state.head.update(head.pack())
