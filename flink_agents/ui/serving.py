@@ -1,7 +1,8 @@
-"""The HTTP server of the console. Slow clients hold no connection for long, and keep nobody else waiting."""
+"""The HTTP server of the console. It closes the connections of slow clients, so others need not wait."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import h11
@@ -31,6 +32,8 @@ MOST_HEADERS = 64 * 1024
 STOP_SECONDS = 3.0
 """Time that connections have when the console stops."""
 
+_numbers = itertools.count()
+
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
     """Return a server of the console, which is not running yet."""
@@ -57,6 +60,8 @@ class PatientProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        # The clock of a loop stands still while it accepts several connections.
+        self._number = next(_numbers)
         self._asking_since: float | None = None
         self._reading_since: float | None = None
 
@@ -90,12 +95,15 @@ class PatientProtocol(H11Protocol):
     def _make_room(self) -> None:
         """Close the connection whose request has been arriving for the longest time."""
         asking = {
-            one: one._asking_since
+            one: (one._asking_since, one._number)
             for one in self.connections
             if isinstance(one, PatientProtocol) and one._asking_since is not None
         }
         if asking:
-            min(asking, key=asking.__getitem__).transport.abort()
+            longest = min(asking, key=asking.__getitem__)
+            longest.transport.abort()
+            # Not only when it is lost: the next one that is accepted must close another one.
+            self.connections.discard(longest)
 
     def _look(self) -> None:
         """Close the connection if its client is too slow; otherwise look again later."""

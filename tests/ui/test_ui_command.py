@@ -43,6 +43,7 @@ def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "flink_agents.ui.serving", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = CliRunner().invoke(app, ["ui", "--port", "0", "--path", str(tmp_path)])
     assert result.exit_code == 2 and "flink-agents-python[ui]" in result.output
