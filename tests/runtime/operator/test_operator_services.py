@@ -91,7 +91,7 @@ WAITING = ["RequestService", "SignalService", "SuspensionService"]
 
 def test_an_agent_that_never_waits_has_no_suspended_runs() -> None:
     with harness_of(Plain()) as harness:
-        assert services_of(harness) == ["RequestService", "SignalService", "Delays"]
+        assert services_of(harness) == ["PendingWork", "RequestService", "SignalService", "Delays"]
         awake = {name for name, services in called(hooks_of(harness)).items() if "SignalService" in services}
         assert awake == {"restored", "keeps_end"}
         harness.signal("a", "unheard", 1)
