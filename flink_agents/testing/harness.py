@@ -36,8 +36,7 @@ from flink_agents.testing.fakes.snapshots import Snapshot as Snapshot
 from flink_agents.testing.fakes.state import KeyState
 from flink_agents.testing.recovery.everywhere import Crashes
 from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
-from flink_agents.testing.recovery.reordering import Reorder, reordered
-from flink_agents.testing.recovery.restarts import Restarts
+from flink_agents.testing.recovery.restarts import Reorder, Restarts, reordered
 from flink_agents.testing.subtasks.crash_points import crash_points
 from flink_agents.testing.subtasks.driver import START as START, Clock, HarnessSubtask
 from flink_agents.testing.subtasks.given import check_open, given_selector, milliseconds

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.cli.main import app
-from flink_agents.connectors.kafka.dead_letters.read_marks import ReadMarks
-from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
+from flink_agents.connectors.kafka.dead_letters.redrive import Letter, ReadMarks, redrive
 from flink_agents.connectors.kafka.records import KafkaDeadLetter, KafkaRecord
 from flink_agents.connectors.kafka.sink import as_record
 from flink_agents.connectors.kafka.values import write_value

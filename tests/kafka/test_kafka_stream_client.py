@@ -17,7 +17,7 @@ from flink_agents.connectors.kafka.client import (
     java_properties,
     made_client,
 )
-from flink_agents.connectors.kafka.positions import start_options, stop_options
+from flink_agents.connectors.kafka.source import start_options, stop_options
 
 CA = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"
 KEY = "-----BEGIN PRIVATE KEY-----\nREVG\n-----END PRIVATE KEY-----"

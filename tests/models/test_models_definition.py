@@ -24,7 +24,7 @@ from flink_agents import (
 )
 from flink_agents.api.errors import AgentDefinitionError, MissingExtraError, OptionError
 from flink_agents.api.models.chat import ChatModelSpec
-from flink_agents.models.chat.overrides import overridden
+from flink_agents.models.chat.options import overridden
 from flink_agents.models.setup import extras
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.plan import compile_agent, load_yaml

@@ -28,10 +28,9 @@ from flink_agents.api.common.places import caller_place
 from flink_agents.api.durable import calls_durably as calls_durably, waits_durably as waits_durably
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.errors.base import suggest
-from flink_agents.api.resources.prompt_files import read_prompt_file
 from flink_agents.api.resources.provenance import WrittenType, like, taking_data as taking_data
 from flink_agents.api.resources.raised_notes import noting as noting
-from flink_agents.api.resources.templates import fill_template, template_variables
+from flink_agents.api.resources.templates import fill_template, read_prompt_file, template_variables
 from flink_agents.api.resources.tool_schema import (
     annotate as annotate,
     arguments_model as arguments_model,

@@ -31,9 +31,8 @@ from flink_agents.models.chat.conversation import Conversation, Terms
 from flink_agents.models.chat.endpoint import make_model
 from flink_agents.models.chat.messages.converting import Transcript, messages_of
 from flink_agents.models.chat.messages.history import RememberedChat, check_recordable
-from flink_agents.models.chat.options import checked
+from flink_agents.models.chat.options import checked, overridden
 from flink_agents.models.chat.output import OutputType
-from flink_agents.models.chat.overrides import overridden
 from flink_agents.models.chat.requests import ModelRequests, RequestAnswer
 from flink_agents.models.chat.router import choose
 from flink_agents.models.chat.usage import UsageCounter

@@ -34,9 +34,8 @@ from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
-from flink_agents.runtime.loop.action_tasks import cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, cancelled_itself
-from flink_agents.runtime.loop.attempts import Attempts
+from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions

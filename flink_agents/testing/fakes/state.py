@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from flink_agents.runtime.operator.low_watermark import LowWatermark
+from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP, LowWatermark
 from flink_agents.runtime.state.keyed_state import KeyedState
-from flink_agents.testing.fakes.downstream import DownstreamView
 
 K = TypeVar("K")
 
@@ -241,3 +240,35 @@ class _Memory(_Map[str]):
 def _as_bytes(value: Any) -> bytes:
     assert type(value) is bytes, f"state takes bytes, not {type(value).__name__}"
     return value
+
+
+class DownstreamView:
+    """Accepts rows like downstream tables: a row first, then the watermark in it.
+
+    Args:
+        low: The output watermark of the subtask.
+    """
+
+    def __init__(self, low: LowWatermark) -> None:
+        self._low = low
+        self._told: dict[str, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """True as long as no row has come, so that downstream streams do not wait for the subtask."""
+        return "" not in self._told
+
+    def watermark(self, tag: str = "") -> int:
+        """Return the watermark of the stream ``tag``; ``NO_TIMESTAMP`` before the first."""
+        return self._told.get(tag, NO_TIMESTAMP)
+
+    def row(self, tag: str = "") -> int:
+        """Accept a row, and return the watermark before it."""
+        before, carried = self.watermark(tag), self._low.take(tag)
+        self._told[tag] = before if carried is None else max(before, carried)
+        return before
+
+    def carriers(self) -> None:
+        """Accept the due rows that have a watermark but no output."""
+        for tag in self._low.due():
+            self.row(tag)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
-_MODULE = "pydantic_ai.models"
+from flink_agents.runtime.flink.launch.imports import when_imported
 
 
 def block_requests() -> None:
     """Reject requests from now on; if Pydantic AI is not imported yet, from its import on."""
-    module: Any = sys.modules.get(_MODULE)
-    if module is not None:
-        module.ALLOW_MODEL_REQUESTS = False
-    elif not any(isinstance(finder, _Blocker) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Blocker())
+    when_imported("pydantic_ai.models", _block)
+
+
+def _block(models: Any) -> None:
+    models.ALLOW_MODEL_REQUESTS = False
 
 
 @contextmanager
@@ -30,36 +25,3 @@ def requests_allowed() -> Iterator[None]:
 
     with override_allow_model_requests(True):
         yield
-
-
-class _Blocker(MetaPathFinder):
-    """Waits for the import of the module that holds the switch."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        # First: the call below asks all finders, and would come here again.
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Switching(spec.loader)
-        return spec
-
-
-class _Switching(Loader):
-    """Loads the module with its own loader, and then sets the switch."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        vars(module)["ALLOW_MODEL_REQUESTS"] = False

@@ -22,9 +22,8 @@ from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.serde.awaitables import AWAIT_IT
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.fakes.downstream import DownstreamView
 from flink_agents.testing.fakes.pauses import Pauses
-from flink_agents.testing.fakes.state import FakeBackend
+from flink_agents.testing.fakes.state import DownstreamView, FakeBackend
 from flink_agents.testing.subtasks.crash_points import CrashPoints
 from flink_agents.testing.subtasks.due_timers import DueTimers
 from flink_agents.testing.subtasks.given import check_open, check_tag

@@ -9,7 +9,7 @@ import pytest
 from pyflink.common import Row
 
 from flink_agents.api.errors import UnsupportedTableError
-from flink_agents.runtime.flink.inputs.java_values import read_row
+from flink_agents.runtime.flink.values.rows import read_row
 
 
 class PyJObject:

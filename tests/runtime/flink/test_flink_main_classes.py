@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,7 +22,6 @@ from flink_agents.runtime.flink.shipping import (
     module_renewal,
     module_uses,
     user_modules,
-    worker,
 )
 from flink_agents.runtime.flink.shipping.main_classes import class_digest
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -79,7 +78,7 @@ class Operator(threading.Thread):
 
     def run(self) -> None:
         try:
-            worker._arrives(self._job, "", b"N.", self._announced)
+            main_module._arrives(self._job, "", b"N.", self._announced)
             _, self.make = pickle.loads(self._payload)
         except BaseException as error:
             self._error = error
@@ -98,9 +97,7 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
-    monkeypatch.setitem(
-        sys.modules, "flink_agents.runtime.flink.shipping.worker", SimpleNamespace(prepare=lambda: None)
-    )
+    monkeypatch.setattr(main_module, "_prepare", lambda: None)
     monkeypatch.setattr(main_classes, "_installed", {})
     monkeypatch.setattr(module_uses, "_uses", set())
     monkeypatch.setattr(module_renewal, "_known_jobs", {})

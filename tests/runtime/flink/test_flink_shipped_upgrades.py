@@ -47,8 +47,7 @@ def test_upgrades_of_a_main_script_are_registered_on_the_worker(
     registry.clear()
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
-    worker = types.SimpleNamespace(prepare=int)
-    monkeypatch.setitem(sys.modules, "flink_agents.runtime.flink.shipping.worker", worker)
+    monkeypatch.setattr(main_module, "_prepare", lambda: None)
     main_module._install({}, data)
     assert upgrades.upgrade_of("__main__:Old") is script.__dict__["New"]
     older = upgrades.upgrade_of("__main__:Older")
@@ -60,8 +59,7 @@ def test_an_upgrade_whose_module_is_not_there_does_not_stop_the_worker(
 ) -> None:
     monkeypatch.setattr(main_module, "in_flink_worker", lambda: True)
     monkeypatch.setattr(main_module, "install", lambda module, classes: None)
-    worker = types.SimpleNamespace(prepare=int)
-    monkeypatch.setitem(sys.modules, "flink_agents.runtime.flink.shipping.worker", worker)
+    monkeypatch.setattr(main_module, "_prepare", lambda: None)
     gone = cloudpickle.dumps(len).replace(b"builtins", b"no_where")
     main_module._install({}, {"shop:Order": gone})
     assert registry == {}

@@ -6,7 +6,9 @@ position belong to one transaction.
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,7 +16,6 @@ from typing import Any
 
 from flink_agents.api.errors import KafkaStreamError
 from flink_agents.connectors.kafka.client import made_client, reaching
-from flink_agents.connectors.kafka.dead_letters.read_marks import ReadMarks
 from flink_agents.connectors.kafka.headers import (
     ERROR,
     ERROR_TYPE,
@@ -263,3 +264,76 @@ def _topic_of(letter: Letter, to: str | None) -> str:
             fix="name the topic with --to; with records=True of the source, dead letters of agents have it",
         )
     return topic
+
+
+MOST_TEXT = 4000
+"""Brokers take 4,096 bytes (``offset.metadata.max.bytes``)."""
+
+_VERSION = "1:"
+
+
+class ReadMarks:
+    """The handled messages of a partition.
+
+    Args:
+        begin: The first offset that was not handled, as far as is known.
+
+    Attributes:
+        begin: The first offset that was not handled.
+        read: True if any message was noted.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        self.read = False
+        self._end = begin
+        self._done: set[int] = set()
+        self._first_left: int | None = None
+
+    @classmethod
+    def of(cls, offset: int, text: str) -> ReadMarks:
+        """Return the object for a string that :meth:`text` made."""
+        made = cls(offset)
+        if text.startswith(_VERSION):
+            bits = zlib.decompress(base64.b64decode(text.removeprefix(_VERSION)))
+            made._done = {
+                offset + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1
+            }
+        return made
+
+    def is_done(self, offset: int) -> bool:
+        """Return True if the message at ``offset`` was handled."""
+        return offset < self.begin or offset in self._done
+
+    def note(self, offset: int, done: bool) -> None:
+        """Record a message as handled. Messages come in order, except those that were handled earlier."""
+        self.read = True
+        self._end = offset + 1
+        if done:
+            self._done.add(offset)
+        elif self._first_left is None:
+            self._first_left = offset
+        # Offsets between messages belong to transactions, and not to any message.
+        self.begin = self._first_left if self._first_left is not None else self._end
+
+    def text(self) -> str:
+        """Return the handled messages after :attr:`begin` as a string.
+
+        Raises:
+            KafkaStreamError: The string is too long, because there are too many gaps.
+        """
+        done = [offset - self.begin for offset in self._done if offset >= self.begin]
+        if not done:
+            return ""
+        bits = bytearray(max(done) // 8 + 1)
+        for one in done:
+            bits[one // 8] |= 1 << one % 8
+        text = _VERSION + base64.b64encode(zlib.compress(bytes(bits), 9)).decode("ascii")
+        if len(text) > MOST_TEXT:
+            raise KafkaStreamError(
+                "too many dead letters are skipped for the brokers to store which",
+                expected=f"a mark of at most {MOST_TEXT} characters for each partition",
+                found=f"{len(text)} characters for {max(done)} letters",
+                fix="redrive the skipped letters first, or use --limit",
+            )
+        return text

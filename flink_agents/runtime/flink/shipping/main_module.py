@@ -16,7 +16,9 @@ from typing import Any
 import cloudpickle
 
 from flink_agents.api.durable.upgrades import all_upgrades, replace_upgrade
+from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.launch.jvm import in_flink_worker
+from flink_agents.runtime.flink.shipping import main_classes, module_renewal
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_classes import MainClass, classes_of, install
 from flink_agents.runtime.flink.shipping.user_modules import MAIN
@@ -51,10 +53,7 @@ def _shipped_upgrades() -> dict[str, bytes]:
 
 def _install(classes: dict[str, MainClass], upgrades: dict[str, bytes] | None = None) -> MainModule:
     if in_flink_worker():
-        # PyFlink is in every worker, and is needed for nothing else here.
-        from flink_agents.runtime.flink.shipping.worker import prepare
-
-        prepare()
+        _prepare()
         install(sys.modules[MAIN], classes)
         for name, upgrade in (upgrades or {}).items():
             # If the worker lacks a module, the code that needs it fails, and names it.
@@ -80,3 +79,24 @@ class ShippedFunction:
     def __call__(self, value: Any) -> Any:
         """Call the function."""
         return self.function(value)
+
+
+def _prepare() -> None:
+    """Make each operator that is loaded from now on find the modules of its own job."""
+    flink_compat.watch_operators(_arrives, _loaded)
+
+
+def _arrives(
+    job_id: str, job_name: str, payload: bytes, announced: str | None
+) -> tuple[set[str] | None, str | None]:
+    names = module_renewal.operator_arrives(job_id, job_name, payload)
+    if announced:
+        main_classes.expect(sys.modules[MAIN], announced)
+    return names, announced
+
+
+def _loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
+    names, announced = arrived or (None, None)
+    module_renewal.operator_loaded(names)
+    if announced:
+        main_classes.settle(sys.modules[MAIN], announced)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flink_agents.runtime.flink.launch import gateway
-from flink_agents.runtime.flink.resume.stopping import INTERRUPTED, TERMINATED, StopSignals
+from flink_agents.runtime.flink.resume.local_start import INTERRUPTED, TERMINATED, StopSignals
 from tests.cluster.waiting import wait_until
 from tests.suite.tables import each
 
