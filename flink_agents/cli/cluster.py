@@ -9,11 +9,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.texts import named_values
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.clusters.jobs import RetainedCheckpoint
@@ -70,7 +71,7 @@ def cluster_start(
 ) -> None:
     """Start a JobManager and TaskManagers, or the missing ones, and wait until they accept jobs."""
     cluster = _cluster(data)
-    started = cluster.start(taskmanagers, slots, port, _options(option))
+    started = cluster.start(taskmanagers, slots, port, named_values(option, "--option"))
     _print_status(cluster.status(), as_json, "Flink runs" if started else "Flink already runs")
 
 
@@ -145,7 +146,7 @@ def run(
             environ["FLINK_AGENTS_LOCAL_SAVEPOINT"] = savepoint
         if java_trace:
             environ["FLINK_AGENTS_LOCAL_JAVA_TRACE"] = "true"
-        _run_here(script, arguments or (), environ, parallelism, _options(option), given)
+        _run_here(script, arguments or (), environ, parallelism, named_values(option, "--option"), given)
     from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.clusters.run import run_on_cluster
     from flink_agents.runtime.flink.clusters.savepoint_places import check_savepoint
@@ -162,7 +163,7 @@ def run(
         py_files or (),
         parallelism,
         detach,
-        _options(option),
+        named_values(option, "--option"),
         skip_state,
     )
     try:
@@ -325,16 +326,6 @@ def directory(text: str | None) -> str | None:
     return Path(text).absolute().as_uri()
 
 
-def _options(given: Sequence[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for option in given or ():
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--option takes name=value, not {option!r}")
-        found[name] = value
-    return found
-
-
 def _say(line: str) -> None:
     typer.echo(line, err=True)
 
@@ -350,32 +341,18 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
         jobs = jobs_of(rest) if status.running else []
     except ClusterError:
         jobs = []
-    failures = {job.id: last_failure(rest, job) for job in jobs}
-    letters = {job.id: {} if job.ended else dead_letters(rest, job.id) for job in jobs}
-    states = {job.id: shown_state(job, failures[job.id]) for job in jobs}
-    if as_json:
-        found = {
-            "running": status.running,
-            "address": status.address,
-            "directory": str(status.directory),
-            "jobmanager": status.jobmanagers,
-            "taskmanagers": status.taskmanagers,
-            "registered": status.registered,
-            "slots": status.slots,
-            "free_slots": status.free_slots,
-            "jobs": [
-                {
-                    "id": job.id,
-                    "name": job.name,
-                    "state": states[job.id],
-                    "failure": failures[job.id],
-                    "dead_letters": letters[job.id],
-                }
-                for job in jobs
-            ],
+    shown = [
+        {
+            "id": job.id,
+            "name": job.name,
+            "state": shown_state(job, failure := last_failure(rest, job)),
+            "failure": failure,
+            "dead_letters": {} if job.ended else dead_letters(rest, job.id),
         }
-        typer.echo(json.dumps(found, indent=2))
-        return
+        for job in jobs
+    ]
+    if as_json:
+        return _print_json(status, shown)
     typer.echo(f"{head} at {status.address}" if status.running else head)
     typer.echo(f"  directory     {status.directory}")
     if status.running:
@@ -385,9 +362,24 @@ def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     elif status.jobmanagers or status.taskmanagers:
         lost = "does not answer" if status.jobmanagers else "has crashed, with its jobs"
         typer.echo(f"  JobManager    {lost}: start it again with 'flink-agents cluster start'")
-    for job in jobs:
-        typer.echo(f"  job           {job.id} {job.name!r} {states[job.id]}")
-        if (reason := failures[job.id]) is not None:
-            typer.echo(f"    {reason}")
-        for line in letter_lines(letters[job.id]):
+    for job in shown:
+        typer.echo(f"  job           {job['id']} {job['name']!r} {job['state']}")
+        if job["failure"] is not None:
+            typer.echo(f"    {job['failure']}")
+        for line in letter_lines(job["dead_letters"]):
             typer.echo(f"    {line}")
+
+
+def _print_json(status: ClusterStatus, jobs: Sequence[Mapping[str, Any]]) -> None:
+    found = {
+        "running": status.running,
+        "address": status.address,
+        "directory": str(status.directory),
+        "jobmanager": status.jobmanagers,
+        "taskmanagers": status.taskmanagers,
+        "registered": status.registered,
+        "slots": status.slots,
+        "free_slots": status.free_slots,
+        "jobs": jobs,
+    }
+    typer.echo(json.dumps(found, indent=2))

@@ -17,9 +17,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_FIRST_NAMES = {"chat_model": "chat_model_setup", "embedding_model": "embedding_model_setup"}
-"""Renamed kinds, with their names in fingerprints: those of recorded runs have to stay equal."""
-
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
     """Return 64 hexadecimal digits that identify the result of :func:`recovery_parts`."""
@@ -41,18 +38,16 @@ def recovery_parts(plan: Mapping[str, Any]) -> dict[str, Any]:
         },
         "actions": {action["name"]: _action_parts(action) for action in plan["actions"]},
         "resources": {
-            f"{_FIRST_NAMES.get(one['type'], one['type'])}:{one['name']}": {
-                name: one[name] for name in ("function", "descriptor")
-            }
+            f"{one['type']}:{one['name']}": {name: one[name] for name in ("function", "descriptor")}
             for one in plan["resources"]
         },
     }
 
 
 def _action_parts(action: Mapping[str, Any]) -> dict[str, Any]:
-    when, approved = action["when"], action.get("needs_approval")
+    when, approved = action["when"], action["needs_approval"]
     return {
-        # Only if there is one: the fingerprints of other agents stay as they were.
+        # Only if there is one: adding the setting to other actions changes nothing for them.
         **({"needs_approval": approved} if approved else {}),
         "trigger_classes": sorted(action["trigger_classes"]),
         "trigger_types": sorted(action["trigger_types"]),

@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -144,13 +142,6 @@ class ActionPlan(PlainSettings, Named):
     calls: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
 
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of agents without them keep the form of older versions. A class has one serializer, so this
-        # one also does the work of the settings' serializer.
-        written = super()._write(handler)
-        return {name: value for name, value in written.items() if name not in ("calls", "clients") or value}
-
     @property
     def triggers(self) -> tuple[str, ...]:
         """Type strings of all triggers, classes first, each once."""
@@ -254,12 +245,6 @@ class AgentPlan(Frozen):
                 if (reference.type, reference.name) not in resources:
                     raise ValueError(f"unknown {reference.type.value} {reference.name!r}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of agents without it keep the form of older versions.
-        written = handler(self)
-        return {name: value for name, value in written.items() if name != "on_suspend" or value}
 
     def to_json(self, indent: int | None = None) -> str:
         """Return the plan as JSON; :meth:`from_json` returns an equal plan."""

@@ -18,15 +18,13 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import (
     ActionStateStore,
-    JournalInfo,
     JournalKey,
-    Owner,
     Record,
     RecordKind,
-    StoreStats,
     closed_error,
 )
 from flink_agents.api.errors import AppendOutcomeUnknownError, StoreUnavailableError
+from flink_agents.connectors.action_state.forwarding import ForwardingStore
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 
 
@@ -116,7 +114,7 @@ class Faults:
             return fault
 
 
-class FaultyStore(ActionStateStore):
+class FaultyStore(ForwardingStore):
     """A store that fails when a test wants it to.
 
     Args:
@@ -125,27 +123,9 @@ class FaultyStore(ActionStateStore):
     """
 
     def __init__(self, store: ActionStateStore, faults: Faults) -> None:
-        self._store = store
+        super().__init__(store)
         self._faults = faults
         self._broken = False
-
-    @property
-    @override
-    def store_id(self) -> str:
-        return self._store.store_id
-
-    @property
-    @override
-    def max_record_bytes(self) -> int:
-        return self._store.max_record_bytes
-
-    @override
-    async def open(self, owner: Owner | None) -> None:
-        await self._store.open(owner)
-
-    @override
-    async def close(self) -> None:
-        await self._store.close()
 
     @override
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
@@ -154,7 +134,7 @@ class FaultyStore(ActionStateStore):
             raise closed_error("an append before this one had an unknown outcome")
         fault = self._faults.next(journal, records)
         if fault is None or fault.stores:
-            await self._store.append(journal, records)
+            await super().append(journal, records)
         if fault is None:
             return
         if fault is Fault.REFUSED:
@@ -169,45 +149,3 @@ class FaultyStore(ActionStateStore):
             finally:
                 self._faults.hanging.clear()
         raise AppendOutcomeUnknownError("the test makes the outcome of this append unknown")
-
-    @override
-    async def scan(
-        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
-    ) -> list[Record]:
-        return await self._store.scan(journal, from_seq, to_seq)
-
-    @override
-    async def prune(self, journal: JournalKey, through_seq: int) -> None:
-        await self._store.prune(journal, through_seq)
-
-    @override
-    async def forget(self, journal_id: str) -> None:
-        await self._store.forget(journal_id)
-
-    @override
-    async def pruned_through(self, journal: JournalKey) -> int:
-        return await self._store.pruned_through(journal)
-
-    @override
-    def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
-        return self._store.may_have(journal, marker, pending)
-
-    @override
-    async def rebuild(
-        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
-    ) -> None:
-        await self._store.rebuild(journal, marker, pending)
-
-    @override
-    def recovery_marker(self, journal: JournalKey) -> bytes:
-        return self._store.recovery_marker(journal)
-
-    @override
-    async def journals(
-        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
-    ) -> list[JournalInfo]:
-        return await self._store.journals(journal_id, after, limit)
-
-    @override
-    async def stats(self) -> StoreStats:
-        return await self._store.stats()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kafka.structs import TopicPartition
 
-from flink_agents.api.action_state import NOTHING_PRUNED, PLANS, JournalKey, Owner, Record, RecordKind
+from flink_agents.api.action_state import NOTHING_PRUNED, PLANS, JournalKey, Owner
 from flink_agents.api.errors import (
     AppendOutcomeUnknownError,
     FencedOwnerError,
@@ -29,16 +29,13 @@ from flink_agents.connectors.action_state.kafka.layout import (
 )
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
-from flink_agents.connectors.action_state.kafka.topics import find_topics
 from tests.kafka.kafka_stores import (
     GROUP,
     Raw,
-    batches,
     compact,
     indexes,
     journal_in,
     opened,
-    producer,
     record,
     run,
     send,
@@ -226,101 +223,6 @@ def test_a_plan_costs_no_reading(settings: KafkaSettings) -> None:
         assert last.metrics()["rebuild_records"] == 0
         for store in (first, again, last):
             await store.close()
-
-    run(body())
-
-
-# -- topics of former versions ------------------------------------------------------------
-
-FIRST, SECOND = "31" * 32, "32" * 32
-LOOKER = "33" * 32
-DATA = "00a47374657000c40464617461"
-FORMER_JOURNALS: list[tuple[str, str]] = [
-    # Runs 0 and 1 of sa, 0 of sb.
-    (
-        f"93a56261746368d920{FIRST}00",
-        "019293ac6f72646572732f6167656e74a2736192950300a47374657000c40464617461950301a47374657001c40464617461"
-        f"93ac6f72646572732f6167656e74a27362919503{DATA}",
-    ),
-    # Of sa, run 0 was pruned.
-    (f"93a56261746368d920{FIRST}01", "019193ac6f72646572732f6167656e74a2736100"),
-    # Run 0 of sc and of sd.
-    (
-        f"93a56261746368d920{FIRST}02",
-        f"019293ac6f72646572732f6167656e74a27363919503{DATA}93ac6f72646572732f6167656e74a27364919503{DATA}",
-    ),
-    # sc was forgotten.
-    (f"93a56261746368d920{FIRST}03", "019193ac6f72646572732f6167656e74a27363cf8000000000000000"),
-    # A plan.
-    (
-        f"93a56261746368d920{FIRST}05",
-        "019193a600706c616e73a8666666666666666691950100a000c40f7b22616374696f6e73223a207b7d7d",
-    ),
-    # Behind the fence: run 7 of sb.
-    (
-        f"93a56261746368d920{FIRST}04",
-        "019193ac6f72646572732f6167656e74a2736291950307a47374657007c40464617461",
-    ),
-    # By somebody who only looked: run 0 of sd was pruned.
-    (f"93a56261746368d920{LOOKER}00", "019193ac6f72646572732f6167656e74a2736400"),
-]
-FORMER_CLAIMS: list[tuple[str, str]] = [
-    (f"92a5636c61696dd920{FIRST}", "0195a56a6f622d31ac6f72646572732f6167656e740001cb3ff0000000000000"),
-    (f"92a566656e6365d920{FIRST}", "0191920000"),
-    (f"92a462656174d920{FIRST}", "01cb3ff8000000000000"),
-    (f"92a5636c61696dd920{SECOND}", "0195a56a6f622d31ac6f72646572732f6167656e740001cb3ff0000000000000"),
-    (f"92a566656e6365d920{SECOND}", "0191920005"),
-    (f"92a772656c65617365d920{SECOND}", "01c3"),
-]
-
-
-def write_former(settings: KafkaSettings) -> None:
-    """Write to topics as version 533b2bf did; these are its bytes."""
-    journals, claims = find_topics(settings, create=True)
-    described = b"\x01\x82\xa2id\xc4\x10" + journals.id.bytes + b"\xaapartitions\x01"
-    with producer(settings) as former:
-        former.send(claims.name, key=b"\x92\xa5topic\xa0", value=described, partition=0)
-        for topic, records in ((claims.name, FORMER_CLAIMS), (journals.name, FORMER_JOURNALS)):
-            for key, value in records:
-                former.send(topic, key=bytes.fromhex(key), value=bytes.fromhex(value), partition=0)
-        former.flush()
-
-
-def test_a_topic_of_a_former_version_goes_on(settings: KafkaSettings) -> None:
-    settings = replace(settings, partitions=1)
-    write_former(settings)
-    names = {key: JournalKey(GROUP, f"s{key}") for key in "abcd"}
-
-    async def check(store: KafkaStore, pruned: int) -> None:
-        assert await store.pruned_through(names["a"]) == pruned
-        assert [one.seq for one in await store.scan(names["a"])] == [1][pruned:]
-        assert await store.scan(names["b"]) == [Record(RecordKind.CALL, 0, "step", 0, b"data")]
-        assert names["c"] not in store._scanner.index
-        assert await store.pruned_through(names["c"]) == NOTHING_PRUNED
-        with pytest.raises(RecordsPrunedError):
-            await store.scan(names["d"], 0)
-        assert await store.recall_plan("f" * 8) == b'{"actions": {}}'
-        assert await store.recall_plan("unknown") is None
-
-    async def body() -> None:
-        looking = KafkaStore(settings)
-        await looking.open(None)
-        await looking.rebuild()
-        await check(looking, 0)
-        await looking.close()
-        for attempt in range(3):
-            store = await opened(settings)
-            if attempt:
-                await store.rebuild()
-            await check(store, min(attempt, 1))
-            await store.prune(names["a"], 1)
-            await check(store, 1)
-            await store.close()
-        kept = await asyncio.to_thread(batches, settings)
-        assert len(kept) < len(FORMER_JOURNALS) + 2
-        # The first owner has a plan, and the second one decided what counts of it.
-        claims = {token for kind, token in claims_of(settings) if kind == "claim"}
-        assert claims >= {"1" * 32, "2" * 32}
 
     run(body())
 

@@ -79,7 +79,6 @@ def test_plans_say_what_needs_an_approval() -> None:
 
 
 def test_a_mark_of_an_action_changes_the_fingerprint_and_no_mark_does_not() -> None:
-    assert "needs_approval" not in compile_agent(Unmarked).to_json()
     marked, plain = compile_agent(Marked), compile_agent(Unmarked)
     assert marked.recovery_parts()["actions"]["pay"]["needs_approval"] == f"{__name__}:is_large"
     assert "needs_approval" not in plain.recovery_parts()["actions"]["pay"]

@@ -18,9 +18,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
-    model_serializer,
 )
 
 from flink_agents.api.common.awaited import noted as noted, truth_of as truth_of
@@ -69,8 +67,6 @@ class ResourceType(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ResourceType:
-        if value in _RETIRED:
-            return cls(_RETIRED[str(value)])
         provided = {point.name for point in entry_points(group=RESOURCE_PROVIDERS)}
         if not isinstance(value, str) or value not in provided:
             raise _unknown_type(value, [*(kind.value for kind in cls), *sorted(provided)])
@@ -83,14 +79,6 @@ class ResourceType(StrEnum):
     def __reduce_ex__(self, protocol: object) -> tuple[type[ResourceType], tuple[str]]:
         # Python 3.11.0 to 3.11.3 pickle a member by its name, and one that a distribution provides has none.
         return ResourceType, (self.value,)
-
-
-_RETIRED = {
-    "chat_model_setup": "chat_model",
-    "embedding_model_setup": "embedding_model",
-    "embedding_model_connection": "chat_model_connection",
-}
-"""Former names of kinds in plans of older versions, and their names now."""
 
 
 def _unknown_type(value: object, names: list[str]) -> AgentDefinitionError:
@@ -211,14 +199,6 @@ class Prompt(BaseModel):
 
     messages: tuple[ChatMessage, ...] = ()
     mcp: MCPPromptSource | None = None
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans without such prompts keep the form of older versions.
-        written = handler(self)
-        if self.mcp is None:
-            written.pop("mcp", None)
-        return written
 
     @classmethod
     def from_text(cls, text: str, role: str = "user") -> Prompt:

@@ -22,12 +22,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     SkipValidation,
     StrictBool,
     ValidationError,
     WithJsonSchema,
-    model_serializer,
 )
 
 from flink_agents.api.common.durations import duration_text
@@ -123,15 +121,6 @@ class ApprovedLimits(Limits):
         default=None, gt=0, allow_inf_nan=False, description="Seconds after which a request counts as denied."
     )
 
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans without approvals keep the form of older versions.
-        written = handler(self)
-        for name in ("needs_approval", "approval_timeout"):
-            if not written.get(name, True):
-                del written[name]
-        return written
-
 
 class ToolLimits(ApprovedLimits):
     """Limits of a tool, and if a call of it may be repeated."""
@@ -144,15 +133,6 @@ class ToolLimits(ApprovedLimits):
         description="True if a call with an unknown outcome may be repeated. Default: if the function has "
         "a parameter idempotency_key.",
     )
-
-    @model_serializer(mode="wrap")
-    def _write_tool(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans in which no tool sets it keep the form of older versions.
-        written = handler(self)
-        for name, unset in (("needs_approval", False), ("approval_timeout", None), ("idempotent", None)):
-            if written.get(name, unset) == unset:
-                written.pop(name, None)
-        return written
 
 
 class ToolSourceLimits(Limits):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.texts import named_values, plain
 
 if TYPE_CHECKING:
     from flink_agents.cli.journals.operations import Place
@@ -134,10 +135,10 @@ def state_replay(
     if calls:
         _print_table(["action", "call", "function", "request"], calls)
     for output in replay.outputs:
-        typer.echo(_plain(f"output: {output!r}"))
+        typer.echo(plain(f"output: {output!r}"))
     for name, value in replay.memory.items():
-        typer.echo(_plain(f"memory: {name} = {value!r}"))
-    typer.echo(_plain(f"ended early: {replay.ended}" if replay.ended else "completed"))
+        typer.echo(plain(f"memory: {name} = {value!r}"))
+    typer.echo(plain(f"ended early: {replay.ended}" if replay.ended else "completed"))
 
 
 @journal_app.command("prune")
@@ -163,7 +164,7 @@ def state_prune(
     else:
         for one in found:
             typer.echo(
-                _plain(f"{_name(one)}: {one['removed']} records removed, pruned through {one['pruned']}")
+                plain(f"{_name(one)}: {one['removed']} records removed, pruned through {one['pruned']}")
             )
     _require(found, operations.shown_key(text))
 
@@ -198,9 +199,9 @@ def state_reset(
     else:
         for one in found:
             counts = f"{one['journals']} journals with {one['records']} records"
-            typer.echo(_plain(f"job {one['job']}: {counts}{' forgotten' if yes else ''}"))
+            typer.echo(plain(f"job {one['job']}: {counts}{' forgotten' if yes else ''}"))
     if not found:
-        typer.echo(_plain(f"no journal of the job {job}"), err=True)
+        typer.echo(plain(f"no journal of the job {job}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
     if not yes:
         typer.echo("nothing was removed; repeat with --yes to forget them", err=True)
@@ -253,7 +254,7 @@ def state_stats(
     owners = found.pop("owners")
     width = max(map(len, found))
     for name, value in found.items():
-        typer.echo(_plain(f"{name:<{width}}  {_cell(value)}"))
+        typer.echo(plain(f"{name:<{width}}  {_cell(value)}"))
     if owners:
         typer.echo()
         _print_table(["group", "job", "subtask", "parallelism"], (one.values() for one in owners))
@@ -262,12 +263,7 @@ def state_stats(
 def _place(store: str | None, path: str | None, options: Sequence[str] | None) -> Place:
     from flink_agents.cli.journals.operations import Place
 
-    given: dict[str, str] = {}
-    for option in options or ():
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--option takes name=value, not {option!r}")
-        given[name] = value
+    given = named_values(options, "--option")
     if path is not None:
         given["path"] = path
     return Place(store, given)
@@ -286,7 +282,7 @@ def _import_modules(names: Sequence[str]) -> None:
 
 def _require(found: list[Any], key: str) -> None:
     if not found:
-        typer.echo(_plain(f"no journal of the key {key}"), err=True)
+        typer.echo(plain(f"no journal of the key {key}"), err=True)
         raise typer.Exit(NOTHING_FOUND)
 
 
@@ -298,7 +294,7 @@ def _print_journal(journal: dict[str, Any], first: bool) -> None:
     if not first:
         typer.echo()
     pruned = "" if journal["pruned"] is None else f", pruned through {journal['pruned']}"
-    typer.echo(_plain(f"{_name(journal)}: {len(journal['runs'])} runs{pruned}"))
+    typer.echo(plain(f"{_name(journal)}: {len(journal['runs'])} runs{pruned}"))
     for run in journal["runs"]:
         known = ", ".join(
             f"{label} {_short(run[label])}"
@@ -306,7 +302,7 @@ def _print_journal(journal: dict[str, Any], first: bool) -> None:
             if run.get(label)
         )
         typer.echo()
-        typer.echo(_plain(f"run {run['run']}: {known or 'no header'}"))
+        typer.echo(plain(f"run {run['run']}: {known or 'no header'}"))
         columns = ["step", "record", "call", "function", "request", "outcome", "attempts", "ended"]
         _print_table(columns, map(_row, run["records"]))
 
@@ -348,8 +344,8 @@ def _did(record: dict[str, Any]) -> str:
 
 
 def _short(text: str | None) -> str | None:
-    plain = None if text is None else _plain(text)
-    return plain if plain is None or len(plain) <= CELL else plain[: CELL - 3] + "..."
+    shown = None if text is None else plain(text)
+    return shown if shown is None or len(shown) <= CELL else shown[: CELL - 3] + "..."
 
 
 def _print_json(value: Any) -> None:
@@ -358,7 +354,7 @@ def _print_json(value: Any) -> None:
 
 def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print cells in columns as wide as needed."""
-    lines = [columns, *([_plain(_cell(cell)) for cell in row] for row in rows)]
+    lines = [columns, *([plain(_cell(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -366,8 +362,3 @@ def _print_table(columns: list[str], rows: Iterable[Iterable[Any]]) -> None:
 
 def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _plain(text: str) -> str:
-    """Return ``text`` on one line, without characters that a terminal would interpret or cannot show."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -12,6 +12,7 @@ import typer
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse
 from flink_agents.cli.errors import prints_errors
 from flink_agents.cli.kafka.next_steps import word
+from flink_agents.cli.texts import named_values, plain
 
 if TYPE_CHECKING:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
@@ -99,9 +100,9 @@ def approvals_list(
         expiry = "" if one.expires_at is None else f", expires {_time(one.expires_at)}"
         typer.echo(word(one.id))
         typer.echo(
-            _plain(f"  {one.what} of {one.agent}, key {one.key!r}, since {_time(one.began_at)}{expiry}")
+            plain(f"  {one.what} of {one.agent}, key {one.key!r}, since {_time(one.began_at)}{expiry}")
         )
-        typer.echo(_plain(f"  {json.dumps(dict(one.arguments), ensure_ascii=False)}"))
+        typer.echo(plain(f"  {json.dumps(dict(one.arguments), ensure_ascii=False)}"))
     typer.echo(f"{len(found)} pending")
 
 
@@ -169,7 +170,7 @@ def _answer(
     if earlier is None:
         desk.answer(response)
     typer.echo(
-        _plain(f"sent the {said} of {what}" if earlier is None else f"the {said} of {what} was sent before")
+        plain(f"sent the {said} of {what}" if earlier is None else f"the {said} of {what} was sent before")
     )
     if seconds is not None:
         _wait(desk, request, response, seconds)
@@ -202,11 +203,11 @@ def _wait(desk: KafkaApprovals, request: ApprovalRequest, response: ApprovalResp
     ended = desk.outcome(request, seconds)
     if ended is None:
         why = f"the job does not read {desk.signals_topic}, or no wait accepts the answer"
-        typer.echo(_plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
+        typer.echo(plain(f"{what} is still pending after {seconds:g} s: {why}"), err=True)
         raise typer.Exit(NO_OUTCOME)
     by = "" if ended.by is None else f" by {ended.by}"
     why = "" if ended.reason is None else f": {ended.reason}"
-    typer.echo(_plain(f"{ended.decision or 'ended'} {what}{by}{why}"))
+    typer.echo(plain(f"{ended.decision or 'ended'} {what}{by}{why}"))
     if ended.decision and ended.approved != response.approved:
         raise typer.Exit(OTHERWISE)
 
@@ -215,14 +216,14 @@ def _pending(desk: KafkaApprovals) -> list[ApprovalRequest]:
     """Return the pending requests, and print the records that are not requests."""
     found = desk.pending()
     for one in desk.foreign[:MOST_FOREIGN]:
-        typer.echo(_plain(str(one)), err=True)
+        typer.echo(plain(str(one)), err=True)
     if len(desk.foreign) > MOST_FOREIGN:
         typer.echo(f"skipped {len(desk.foreign)} such records", err=True)
     return found
 
 
 def _refuse(text: str) -> NoReturn:
-    typer.echo(_plain(text), err=True)
+    typer.echo(plain(text), err=True)
     raise typer.Exit(NOT_PENDING)
 
 
@@ -231,12 +232,10 @@ def _desk(
 ) -> KafkaApprovals:
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
-    given: dict[str, Any] = {}
-    for option in options or ():
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--option takes name=value, not {option!r}")
-        given[name] = int(value) if value.isdecimal() else value
+    given: dict[str, Any] = {
+        name: int(value) if value.isdecimal() else value
+        for name, value in named_values(options, "--option").items()
+    }
     return KafkaApprovals(signals, requests, bootstrap_servers=servers, **given)
 
 
@@ -263,8 +262,3 @@ def _key(text: str) -> Any:
 
 def _time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(" ", "seconds")
-
-
-def _plain(text: str) -> str:
-    """Return ``text`` without characters that a terminal would interpret."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.texts import named_values
 
 topic_app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
 
@@ -44,17 +45,11 @@ def topic_create(
     """Create a topic, unless it exists."""
     from flink_agents.connectors.kafka.topics import create_topic
 
-    settings: dict[str, str] = {}
-    for one in config or ():
-        key, equals, value = one.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"--config takes name=value, not {one!r}")
-        settings[key] = value
     made = create_topic(
         name,
         partitions=partitions,
         replication_factor=replication,
-        config=settings,
+        config=named_values(config, "--config"),
         **client_options(client, data),
     )
     typer.echo(f"created topic {name}" if made else f"topic {name} already exists")

@@ -3,18 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pydantic_ai.tools import ToolDefinition
+
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.models.mcp import MCPServerSpec
+from flink_agents.api.durable import UnknownOutcome
+from flink_agents.api.errors import MCPError, MCPOutcomeUnknownError
+from flink_agents.api.models.chat import OnToolError
+from flink_agents.api.models.mcp import MCPServerSpec, MCPTool
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.mcp.calls import MCPServerCalls
-from flink_agents.models.mcp.requests import MCPRequests
-from flink_agents.models.mcp.tool import MCPModelTool
+from flink_agents.models.mcp.content import told
+from flink_agents.models.mcp.failures import FailureKind
+from flink_agents.models.mcp.requests import MCPRequests, RequestFailedError
 from flink_agents.models.setup.descriptions import overridden, read_configured
-from flink_agents.models.tools.calls import ModelTool
+from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, UnknownToolOutcome
+
+
+class MCPModelTool:
+    """A tool of a server.
+
+    Its outcome is the record of its call, including failures that are reported to the model.
+
+    Args:
+        server: The server.
+        tool: The tool.
+        is_approved: True if no approval is requested, even if the server's description requires one.
+        name: The name under which the model calls it. Default: the name of the tool.
+
+    Attributes:
+        on_name_taken: Policy if the model has another tool with its name.
+    """
+
+    def __init__(
+        self, server: MCPServerCalls, tool: MCPTool, is_approved: bool = False, name: str | None = None
+    ) -> None:
+        self.name = name or tool.name
+        self.on_name_taken = server.on_name_taken
+        self._server = server
+        self._tool = tool
+        self._is_approved = is_approved or server.is_approved(tool)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Return True if :meth:`call` requests an approval first."""
+        return not self._is_approved
+
+    @property
+    def approved(self) -> MCPModelTool:
+        """Return the same tool without approvals."""
+        return MCPModelTool(self._server, self._tool, True, self.name)
+
+    @property
+    def prefixed(self) -> MCPModelTool:
+        """Return the same tool, with the server's name as a prefix."""
+        name = f"{self._server.name}_{self.name}"
+        return MCPModelTool(self._server, self._tool, self._is_approved, name)
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """Return the definition of the tool for the model."""
+        return ToolDefinition(
+            name=self.name,
+            description=self._tool.description or None,
+            parameters_json_schema=dict(self._tool.parameters),
+        )
+
+    async def call(
+        self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
+    ) -> ToolOutcome | UnknownToolOutcome:
+        """Call the tool with a model's arguments, which the server checks.
+
+        Raises:
+            MCPError: The server is unavailable.
+        """
+        given = dict(arguments)
+        if self.needs_approval:
+            approval = await self._server.approval(self._tool, arguments)
+            if not approval.approved:
+                return ToolOutcome("denied", approval.text)
+            given = dict(approval.arguments)
+        return await self._call(given, policy, None)
+
+    async def _call(
+        self, given: dict[str, Any], policy: ToolPolicy, key: str | None
+    ) -> ToolOutcome | UnknownToolOutcome:
+        """Call the tool; ``key`` is the idempotency key of the call that this one repeats."""
+        what, repeatable = f"call_tool:{self._tool.tool}", self._server.is_repeatable(self._tool)
+
+        async def call_tool(arguments: dict[str, Any], idempotency_key: str) -> list[Any]:
+            try:
+                timeout = policy.timeout
+                answer = await self._server.ask_tool(self._tool.tool, arguments, idempotency_key, timeout)
+            except RequestFailedError as error:
+                if error.failure.kind is FailureKind.REFUSED:
+                    return ["retry", error.failure.text or "The tool failed."]
+                if error.failure.kind is FailureKind.UNKNOWN and not repeatable:
+                    return ["unknown", [error.failure.text, idempotency_key]]
+                raise self._server.error_of(what, error, repeatable) from None
+            try:
+                return list(told(answer, policy.result_limit))
+            except (ValueError, TypeError, RecursionError) as error:
+                # The tool was called: after an error, the next attempt of the action would call it again.
+                return ["failed", f"The tool gave a result that cannot be read: {error}"[:500]]
+
+        unknown = UnknownOutcome(lambda reason, key: ["unknown", [reason, key]], repeats=repeatable)
+        try:
+            kind, content = await self._server.recorded(call_tool, what, given, key=key, unknown=unknown)
+        except MCPError as error:
+            if policy.on_error is OnToolError.FAIL:
+                raise
+            return ToolOutcome("failed", f"{error.message}: {error.found}")
+        if kind != "unknown":
+            return ToolOutcome(kind, content)
+        reason, known = content
+        again = partial(self._call, given, policy, known)
+        named = f"the tool {self._tool.tool!r} of the MCP server {self._server.name!r}"
+        return UnknownToolOutcome(named, self.name, reason, given, again, MCPOutcomeUnknownError)
+
 
 _OF_PROCESS = frozenset({"command", "args", "env", "cwd"})
 _OF_ADDRESS = frozenset({"url", "headers", "auth"})

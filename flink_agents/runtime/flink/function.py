@@ -8,8 +8,9 @@ user's line first, and then raised to Flink.
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,14 +25,13 @@ from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
 from flink_agents.runtime.flink import compat as flink_compat
-from flink_agents.runtime.flink.attempts import SubtaskAttempt
 from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess
 from flink_agents.runtime.flink.fast.java_logs import follow_java
 from flink_agents.runtime.flink.inputs import open_ends
 from flink_agents.runtime.flink.inputs.open_ends import OpenEnd
 from flink_agents.runtime.flink.metrics import FlinkMetrics
 from flink_agents.runtime.flink.resume.announced import AnnouncedRun
-from flink_agents.runtime.flink.shipping import module_renewal
+from flink_agents.runtime.flink.shipping import module_renewal, module_uses
 from flink_agents.runtime.flink.shipping.code_digest import CodeCheck
 from flink_agents.runtime.flink.shipping.main_module import MainModule
 from flink_agents.runtime.flink.stores import StoreChoice
@@ -46,6 +46,58 @@ from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.retention.pruning import pruner_of
 from flink_agents.runtime.serde import type_modules
 from flink_agents.runtime.state.keyed_state import KeyedState
+
+_local = threading.local()
+_lock = threading.Lock()
+_attempts: dict[Hashable, SubtaskAttempt] = {}
+
+
+class SubtaskAttempt:
+    """An attempt of one subtask of one operator.
+
+    Args:
+        identity: Equal for attempts of the same subtask; only the latest one may work.
+        end: Ends everything that the attempt started; may be called again. Its argument is True to
+            wait for that end, in bounded time.
+    """
+
+    def __init__(self, identity: Hashable, end: Callable[[bool], None]) -> None:
+        self._identity = identity
+        self._end = end
+        # Work that outlives its thread still runs the code that it was loaded with.
+        self._use = module_uses.hold(self)
+
+    def begin(self) -> None:
+        """Become the latest attempt; earlier ones have ended when this returns."""
+        with _lock:
+            previous = _attempts.get(self._identity)
+            _attempts[self._identity] = self
+        if previous is not None:
+            previous.end(wait=True)
+        _local.sentinels = [*getattr(_local, "sentinels", ()), _Sentinel(self)]
+
+    def end(self, wait: bool) -> None:
+        """End the attempt; the next one can still find and await it until a caller has waited for its end."""
+        self._end(wait)
+        if wait:
+            module_uses.release(self._use, self)
+            with _lock:
+                if _attempts.get(self._identity) is self:
+                    del _attempts[self._identity]
+
+
+class _Sentinel:
+    """Is destroyed with the thread that created it."""
+
+    def __init__(self, attempt: SubtaskAttempt) -> None:
+        self._attempt = attempt
+
+    def __del__(self) -> None:
+        self._attempt.end(wait=False)
+        if not sys.is_finalizing():
+            # There may be no next attempt: then only this removes it.
+            threading.Thread(target=self._attempt.end, args=(True,), name="attempt-end", daemon=True).start()
+
 
 METRIC_GROUP = "flink_agents"
 

@@ -17,20 +17,19 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import (
     ActionStateStore,
-    JournalInfo,
     JournalKey,
     Owner,
     Record,
     RecordKind,
-    StoreStats,
     closed_error,
 )
+from flink_agents.connectors.action_state.forwarding import ForwardingStore
 
 GUARD = "\x00guard"
 """Id of a journal that is only written to check that its writer still owns its group. No job has this id."""
 
 
-class GroupedStore(ActionStateStore):
+class GroupedStore(ForwardingStore):
     """Opens one store for each job whose journals the attempt owns, and routes each call to the right one.
 
     Args:
@@ -39,7 +38,7 @@ class GroupedStore(ActionStateStore):
     """
 
     def __init__(self, own: ActionStateStore, make: Callable[[], ActionStateStore]) -> None:
-        self._own = own
+        super().__init__(own)
         self._make = make
         self._owner: Owner | None = None
         self._group: str | None = None
@@ -49,19 +48,9 @@ class GroupedStore(ActionStateStore):
         self._guarded = 0
         self._closed = False
 
-    @property
-    @override
-    def store_id(self) -> str:
-        return self._own.store_id
-
-    @property
-    @override
-    def max_record_bytes(self) -> int:
-        return self._own.max_record_bytes
-
     @override
     async def open(self, owner: Owner | None) -> None:
-        await self._own.open(owner)
+        await super().open(owner)
         self._owner = owner
         self._group = None if owner is None else owner.group
 
@@ -104,6 +93,7 @@ class GroupedStore(ActionStateStore):
         own = self._owner
         return own is not None and journal_id != own.group and not journal_id.startswith("\x00")
 
+    @override
     def _of(self, journal: JournalKey) -> ActionStateStore:
         """Return the store to read a journal from. Journals of unrelated jobs are read from the own store."""
         return self._others.get(journal.journal_id, self._own)
@@ -156,25 +146,7 @@ class GroupedStore(ActionStateStore):
         await self._own.append(journal, [Record(RecordKind.RUN, self._guarded, "", 0, b"")])
         await self._own.prune(journal, self._guarded)
 
-    @override
-    async def forget(self, journal_id: str) -> None:
-        await self._own.forget(journal_id)
-
     # -- reading ----------------------------------------------------------------------
-
-    @override
-    async def read(self, journal: JournalKey, seq: int) -> list[Record]:
-        return await self._of(journal).read(journal, seq)
-
-    @override
-    async def scan(
-        self, journal: JournalKey, from_seq: int | None = None, to_seq: int | None = None
-    ) -> list[Record]:
-        return await self._of(journal).scan(journal, from_seq, to_seq)
-
-    @override
-    async def pruned_through(self, journal: JournalKey) -> int:
-        return await self._of(journal).pruned_through(journal)
 
     @override
     def may_have(self, journal: JournalKey, marker: bytes | None = None, pending: bool = True) -> bool:
@@ -182,23 +154,6 @@ class GroupedStore(ActionStateStore):
             return self._own.may_have(journal, marker, pending)
         other = self._others.get(journal.journal_id)
         return other is None or other.may_have(journal, marker, pending)
-
-    @override
-    async def rebuild(
-        self, journal: JournalKey | None = None, marker: bytes | None = None, pending: bool = True
-    ) -> None:
-        store = self._own if journal is None else self._of(journal)
-        await store.rebuild(journal, marker, pending)
-
-    @override
-    def recovery_marker(self, journal: JournalKey) -> bytes:
-        return self._of(journal).recovery_marker(journal)
-
-    @override
-    async def journals(
-        self, journal_id: str | None = None, after: JournalKey | None = None, limit: int = 1000
-    ) -> list[JournalInfo]:
-        return await self._own.journals(journal_id, after, limit)
 
     @override
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
@@ -211,10 +166,6 @@ class GroupedStore(ActionStateStore):
     @override
     async def plans(self) -> dict[str, bytes]:
         return await self._own.plans()
-
-    @override
-    async def stats(self) -> StoreStats:
-        return await self._own.stats()
 
     @override
     def metrics(self) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ import pytest
 from renewal_tools import ANSWER, CHECKED, PREFIX, Operator, Process
 
 from flink_agents.api.errors import StaleCodeError
-from flink_agents.runtime.flink.attempts import SubtaskAttempt
+from flink_agents.runtime.flink.function import SubtaskAttempt
 from flink_agents.runtime.flink.shipping import module_renewal
 
 SHARED = {

@@ -27,9 +27,7 @@ VERSION = 1
 """Version of records in the claims topic."""
 
 BATCH_VERSION = 3
-"""Version of batches. In version 1, removals have no age, and batches of a looker have no marker."""
-
-READABLE = (1, BATCH_VERSION)
+"""Version of batches."""
 
 LOOKER = "looker-"
 """Prefix of the token of a writer without a claim, which only removes."""
@@ -147,10 +145,10 @@ def unpack_batch(data: bytes) -> list[Entry]:
     Raises:
         StoreFormatError: It is corrupt, or of an unknown version.
     """
-    if not data or data[0] not in READABLE:
+    if not data or data[0] != BATCH_VERSION:
         raise StoreFormatError(
             "a batch of the store is of a format that this version cannot read",
-            expected=f"version {BATCH_VERSION} or older",
+            expected=f"version {BATCH_VERSION}",
             found=f"version {data[0]}" if data else "no bytes",
             fix="run the version of flink-agents-python that wrote it, or a newer one",
         )
@@ -170,18 +168,6 @@ def _entry(journal_id: str, key: str, content: Any) -> Entry:
     return Entry(
         journal, [Record(_KINDS[kind], seq, step, index, data) for kind, seq, step, index, data in content]
     )
-
-
-def counting(entries: list[Entry], key: BatchKey, data: bytes) -> list[Entry]:
-    """Return the entries that count of a batch whose writer has no claim.
-
-    A claim is removed when no record of its owner is needed, so that anything later comes from an owner that
-    does not know of its end. Only a reader of the store removes without a claim; in batches of version 1,
-    nothing else distinguishes the two.
-    """
-    if key.token.startswith(LOOKER):
-        return entries
-    return [entry for entry in entries if entry.through is not None] if data[:1] == b"\x01" else []
 
 
 def pack_marker(marker: Marker) -> bytes:

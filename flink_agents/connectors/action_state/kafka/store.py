@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from flink_agents.api.action_state import (
-    PLANS,
     JournalInfo,
     JournalKey,
     Owner,
@@ -208,14 +207,8 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             self._claims_writer.plan(fingerprint, data)
 
     async def recall_plan(self, fingerprint: str) -> bytes | None:
-        """Return the stored content of a plan; earlier versions stored it in a journal."""
-        self._require_open()
-        await self._in_thread(self._scanner.claims.refresh)
-        found = self._scanner.claims.plans.get(fingerprint)
-        if found is not None:
-            return found
-        await self.rebuild(JournalKey(PLANS, fingerprint))
-        return await super().recall_plan(fingerprint)
+        """Return the stored content of a plan."""
+        return (await self.plans()).get(fingerprint)
 
     @override
     async def plans(self) -> dict[str, bytes]:
