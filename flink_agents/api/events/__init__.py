@@ -263,8 +263,6 @@ def _check_fields(event: type[Event]) -> None:
                 fix = "write EVENT_TYPE = '...' without annotation"
             else:
                 continue
-            # That module imports this one.
-
             written = annotation if isinstance(annotation, str) else formatannotation(annotation)
             raise AgentDefinitionError(
                 f"the event class {event.__name__} declares {name!r}, which each event already has",

@@ -77,7 +77,7 @@ def _of_provider(
     check_installed(provider, f"{what}, {model!r},")
     if isinstance(connection, Provider):
         return infer_model(model, lambda _: connection)
-    arguments = _arguments(spec, connection, secrets)
+    arguments = secrets.arguments(connection, spec)
 
     def make(name: str) -> Provider[Any]:
         return infer_provider_class(name)(**arguments) if arguments else infer_provider(name)
@@ -93,20 +93,6 @@ def _of_provider(
             found=f"{type(error).__name__}: {secrets.hide(error)}",
             fix="correct the name, or set api_key={'env': VARIABLE} if the key is missing",
         ) from None
-
-
-def _arguments(spec: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
-    """Return the arguments of the provider's class: those of the connection, overridden by the model's."""
-    arguments: dict[str, Any] = {}
-    for endpoint in (connection, spec):
-        if endpoint is None:
-            continue
-        arguments |= secrets.resolved(endpoint.options)
-        if endpoint.base_url is not None:
-            arguments["base_url"] = endpoint.base_url
-        if endpoint.api_key is not None:
-            arguments["api_key"] = secrets.read(endpoint.api_key)
-    return arguments
 
 
 def client_of(model: Model) -> Any:

@@ -30,7 +30,7 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.classes import made_by
-from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
+from flink_agents.models.setup.descriptions import configured, read_description
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
 from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, retry_after_of
 from flink_agents.models.setup.limiter import RequestLimiter
@@ -89,14 +89,10 @@ class EmbeddingModelResource:
     def begin(self, ctx: RunnerContext) -> EmbeddingModelSpec:
         """Return its description, overridden by the options of the job."""
         if self._begun is None:
-            said = overridden(
-                AgentOptions.EMBEDDING_MODELS,
-                self.name,
-                self._declared.arguments,
-                EmbeddingModelSpec.model_fields,
-                ctx.config,
+            described = configured(
+                EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, self._declared, ctx.config
             )
-            self._begun = described = read_configured(EmbeddingModelSpec, said, self.name)
+            self._begun = described
             self._limiter = RequestLimiter(described.max_concurrency, described.rate_limit)
             again = (RetryableError, EmbeddingMismatchError)
             policy = RetryPolicy(**described.retry.model_dump(), retry_on=again)
@@ -277,7 +273,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     if provider == "test":
         return TestEmbeddingModel(name)
     endpoint = connection if isinstance(connection, Endpoint) else None
-    own = _arguments(description, endpoint, secrets)
+    own = secrets.arguments(endpoint, description)
 
     def make(kind: str) -> Any:
         if isinstance(connection, Provider):
@@ -304,18 +300,6 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
     return model
 
 
-def _arguments(description: Endpoint, connection: Endpoint | None, secrets: Secrets) -> dict[str, Any]:
-    """Return the arguments of the provider's class: those of the connection, overridden by the model's."""
-    own: dict[str, Any] = {}
-    for endpoint in filter(None, (connection, description)):
-        own |= secrets.resolved(endpoint.options)
-        if endpoint.base_url is not None:
-            own["base_url"] = endpoint.base_url
-        if endpoint.api_key is not None:
-            own["api_key"] = secrets.read(endpoint.api_key)
-    return own
-
-
 class EmbeddingModelProvider(ResourceProvider):
     """Provides resources of the kind ``embedding_model``."""
 
@@ -333,11 +317,9 @@ class EmbeddingModelProvider(ResourceProvider):
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        name, fields = declared.name, EmbeddingModelSpec.model_fields
-        said = overridden(AgentOptions.EMBEDDING_MODELS, name, declared.arguments, fields, config)
-        what = f"the embedding model {name!r}"
-        check_ready(what, declared.clazz, said)
-        spec = read_configured(EmbeddingModelSpec, said, name)
+        spec = configured(EmbeddingModelSpec, AgentOptions.EMBEDDING_MODELS, declared, config)
+        what = f"the embedding model {declared.name!r}"
+        check_ready(what, declared.clazz, spec.model_dump(mode="json", exclude_unset=True))
         if declared.clazz or spec.model.partition(":")[0] == "wordllama":
             # Reading it from files takes long.
             return

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from flink_agents.api.common.option_values import ConfigOption
 from flink_agents.api.errors import OptionError
 from flink_agents.api.models.chat import problem
+from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import Configuration
 
 D = TypeVar("D", bound=BaseModel)
@@ -42,6 +43,24 @@ def read_configured(kind: type[D], arguments: Mapping[str, Any], name: str) -> D
             found=str(error),
             fix="correct the option",
         ) from None
+
+
+def configured(
+    kind: type[D], option: ConfigOption[dict[str, Any]], declared: DeclaredResource, config: Configuration
+) -> D:
+    """Return the description of a resource, overridden by the options of the job.
+
+    Args:
+        kind: The class of the description.
+        option: The option that has entries for resources of this kind.
+        declared: The resource.
+        config: The options of the job.
+
+    Raises:
+        OptionError: An option is unknown or invalid.
+    """
+    said = overridden(option, declared.name, declared.arguments, kind.model_fields, config)
+    return read_configured(kind, said, declared.name)
 
 
 def overridden(

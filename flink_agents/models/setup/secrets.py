@@ -9,7 +9,7 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.errors import ResourceUnavailableError
-from flink_agents.api.models.chat import Public, Secret
+from flink_agents.api.models.chat import Endpoint, Public, Secret
 
 _CREDENTIALS = ("api_key", "auth_token", "_api_key", "_token", "token")
 """Attributes in which clients of providers keep their credentials."""
@@ -93,6 +93,21 @@ class Secrets:
         if kind is not None and len(value) == 1 and isinstance(next(iter(value.values())), str):
             return self.text(kind(**value), of)
         return {name: self._resolved(one, str(name)) for name, one in value.items()}
+
+    def arguments(self, *endpoints: Endpoint | None) -> dict[str, Any]:
+        """Return the arguments of a provider's class for endpoints, of which the later ones take precedence.
+
+        Raises:
+            ResourceUnavailableError: The worker does not have a secret.
+        """
+        found: dict[str, Any] = {}
+        for endpoint in filter(None, endpoints):
+            found |= self.resolved(endpoint.options)
+            if endpoint.base_url is not None:
+                found["base_url"] = endpoint.base_url
+            if endpoint.api_key is not None:
+                found["api_key"] = self.read(endpoint.api_key)
+        return found
 
     def shown_in(self, text: object) -> bool:
         """Return True if ``text`` contains a secret."""

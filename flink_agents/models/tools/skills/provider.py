@@ -10,7 +10,7 @@ from typing_extensions import override
 from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
-from flink_agents.models.setup.descriptions import overridden, read_description
+from flink_agents.models.setup.descriptions import configured, read_description
 from flink_agents.models.setup.extras import check_installed
 from flink_agents.models.setup.ready import check_ready
 
@@ -32,8 +32,8 @@ class SkillsProvider(ResourceProvider):
 
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
-        fields = SkillsSpec.model_fields
-        said = overridden(AgentOptions.SKILLS, declared.name, declared.arguments, fields, config)
+        spec = configured(SkillsSpec, AgentOptions.SKILLS, declared, config)
+        said = spec.model_dump(mode="json", exclude_unset=True)
         check_ready(f"the skills {declared.name!r}", "", said)
 
     @override

@@ -12,7 +12,7 @@ from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.models.setup.descriptions import overridden, read_configured
+from flink_agents.models.setup.descriptions import configured
 from flink_agents.models.tools.skills.library import SkillLibrary
 from flink_agents.models.tools.skills.scripts import ScriptRunner
 from flink_agents.models.tools.skills.tools import SkillSet
@@ -41,10 +41,8 @@ class SkillsResource:
             SkillError: They do not exist, or one of them is invalid.
         """
         if self._source is None:
-            arguments = self._declared.arguments
-            fields = SkillsSpec.model_fields
-            said = overridden(AgentOptions.SKILLS, self.name, arguments, fields, ctx.config)
-            self._source = opened(self.name, read_configured(SkillsSpec, said, self.name))
+            spec = configured(SkillsSpec, AgentOptions.SKILLS, self._declared, ctx.config)
+            self._source = opened(self.name, spec)
         return self._source
 
 
