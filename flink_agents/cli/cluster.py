@@ -149,8 +149,7 @@ def run(
         _run_here(script, arguments or (), environ, parallelism, named_values(option, "--option"), given)
     from flink_agents.api.errors import JobFailedError
     from flink_agents.runtime.flink.clusters.run import run_on_cluster
-    from flink_agents.runtime.flink.clusters.savepoint_places import check_savepoint
-    from flink_agents.runtime.flink.clusters.submission import JobRequest
+    from flink_agents.runtime.flink.clusters.submission import JobRequest, check_savepoint
 
     rest = _rest(cluster, data)
     savepoint = directory(savepoint)
@@ -332,8 +331,13 @@ def _say(line: str) -> None:
 
 def _print_status(status: ClusterStatus, as_json: bool, head: str) -> None:
     from flink_agents.api.errors import ClusterError
-    from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
-    from flink_agents.runtime.flink.clusters.jobs import jobs_of, last_failure, shown_state
+    from flink_agents.runtime.flink.clusters.jobs import (
+        dead_letters,
+        jobs_of,
+        last_failure,
+        letter_lines,
+        shown_state,
+    )
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest = ClusterRest(status.address or "")

@@ -31,9 +31,8 @@ from flink_agents.runtime.serde.keys import KeyEncoder, encode_key, unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
 from flink_agents.testing.fakes.checkpoints import FakeFlink
 from flink_agents.testing.fakes.pauses import Pauses
-from flink_agents.testing.fakes.signals import KeyedSignal, unkeyed
-from flink_agents.testing.fakes.snapshots import Snapshot as Snapshot
-from flink_agents.testing.fakes.state import KeyState
+from flink_agents.testing.fakes.state import KeyState, Snapshot as Snapshot
+from flink_agents.testing.fakes.waits import KeyedSignal, unkeyed
 from flink_agents.testing.recovery.everywhere import Crashes
 from flink_agents.testing.recovery.forced import CRASH, REPLAY, RESTART, TIMERS, forced_conditions
 from flink_agents.testing.recovery.restarts import Reorder, Restarts, reordered

@@ -18,7 +18,7 @@ from flink_agents.runtime.serde import exceptions as failures
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.testing.fakes.checkpoints import FakeFlink
-from flink_agents.testing.fakes.snapshots import Snapshot
+from flink_agents.testing.fakes.state import Snapshot
 from flink_agents.testing.subtasks.building import Builder
 
 T = TypeVar("T")

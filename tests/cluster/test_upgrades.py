@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from flink_agents.api.errors import ClusterError
-from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
 from flink_agents.runtime.flink.clusters.jobs import (
     ClusterJob,
     cancel,
+    dead_letters,
     jobs_of,
     last_failure,
+    letter_lines,
     stop_with_savepoint,
 )
 from flink_agents.runtime.flink.clusters.run import run_on_cluster

@@ -21,7 +21,7 @@ from flink_agents import (
 )
 from flink_agents.api.errors import ActionFailedError, NestedChatsError
 from flink_agents.models.engine import FlinkDurability
-from flink_agents.models.setup.nesting import MOST_NESTED
+from flink_agents.models.setup.limiter import MOST_NESTED
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
 import sysconfig
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any, cast
 
@@ -117,3 +121,24 @@ def describe(value: object) -> str:
     if type(value).__repr__ is object.__repr__:
         return f"an object of type {type(value).__qualname__}"
     return repr(value)
+
+
+_lock = threading.Lock()
+
+
+@contextmanager
+def no_collection() -> Generator[None]:
+    """Let no garbage collection begin in a block that reads frames which another thread executes.
+
+    Python 3.11 makes the object of a frame when the frame is first read. That may start a collection, which
+    may let the other thread run. If it leaves the frame then, the object refers to memory of other frames,
+    and the process crashes. The block must not let the thread wait.
+    """
+    with _lock:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()

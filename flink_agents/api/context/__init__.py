@@ -12,14 +12,13 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from flink_agents.api.common.metrics import MetricGroup
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context.asking import AskMethods
-from flink_agents.api.context.servers import ServerMethods
+from flink_agents.api.context.servers import FilledPrompt, ServerMethods
 from flink_agents.api.context.tasks import TaskMethods
 from flink_agents.api.context.waits import WaitMethods
 from flink_agents.api.durable import NOT_GIVEN, DurableCallable, durable_callable
 from flink_agents.api.events import Event
 from flink_agents.api.models.chat import ChatInput, ChatResult, ConversationOptions
 from flink_agents.api.models.history import ConversationHandle
-from flink_agents.api.models.prompts import FilledPrompt
 from flink_agents.api.models.retrieval import DEFAULT_K, Collection, LongTermMemory
 from flink_agents.api.resources import ResourceType
 from flink_agents.api.resources.memory import MemoryObject, MemoryRef

@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any
 
 from flink_agents.api.common.places import caller_place
 from flink_agents.api.errors import AgentDefinitionError
 from flink_agents.api.models.mcp import MCPServerClient
-from flink_agents.api.models.prompts import FilledPrompt
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ChatMessage, Prompt, ResourceType
+
+
+class FilledPrompt(Awaitable[list[ChatMessage]]):
+    """A prompt with its values. Await it for its messages; ``ctx.chat`` awaits it itself.
+
+    Args:
+        name: Name of the prompt.
+        prompt: The prompt.
+        values: Values for its variables.
+        server: Returns an MCP server of the agent.
+
+    Raises:
+        AgentDefinitionError: A value is missing, belongs to no variable, or is invalid.
+    """
+
+    def __init__(
+        self, name: str, prompt: Prompt, values: Mapping[str, Any], server: Callable[[str], MCPServerClient]
+    ) -> None:
+        self._source = prompt.mcp
+        self._server = server
+        self._local = prompt.filled(values, f"the prompt {name!r}", all_known=True)
+        self._arguments = {} if self._source is None else self._source.filled(values, f"the prompt {name!r}")
+
+    def __await__(self) -> Generator[Any, Any, list[ChatMessage]]:
+        return self._messages().__await__()
+
+    async def _messages(self) -> list[ChatMessage]:
+        if self._source is None:
+            return list(self._local)
+        server = self._server(self._source.server)
+        return [*self._local, *await server.get_prompt(self._source.prompt, **self._arguments)]
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """Return the messages, for code that cannot await.
+
+        Raises:
+            AgentDefinitionError: They come from an MCP server.
+        """
+        if self._source is not None:
+            raise AgentDefinitionError(
+                f"the prompt {self._source.prompt!r} comes from the MCP server {self._source.server!r}",
+                expected="an async def action, which can wait for the server",
+                fix="write await ctx.prompt(...), or pass the prompt to ctx.chat",
+            )
+        return list(self._local)
 
 
 class ServerMethods(ABC):

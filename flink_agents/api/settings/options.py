@@ -28,7 +28,7 @@ from flink_agents.api.errors.base import suggest
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.local_jobs import Accept, Resume
 from flink_agents.api.settings.stores import STORE_PREFIX, STORES, options_of_store, third_party_stores
-from flink_agents.api.settings.trace_options import TraceOptions
+from flink_agents.api.settings.tracing import TraceOptions
 
 T = TypeVar("T")
 

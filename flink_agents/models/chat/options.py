@@ -1,4 +1,4 @@
-"""Checks the options of one conversation before the first request is sent."""
+"""Checks the options of one conversation, and applies the options of a job to a chat model."""
 
 from __future__ import annotations
 

@@ -66,16 +66,18 @@ from flink_agents.models.engine.model_calls import (
     policy_of,
 )
 from flink_agents.models.engine.model_loop import on_model_loop
-from flink_agents.models.engine.server_failures import ServerFailedError, reaching_servers, unavailable
 from flink_agents.models.engine.tool_calls import (
+    ServerFailedError,
     call_tool,
     new_key,
+    reaching_servers,
     takes_key,
+    unavailable,
     with_hints,
     with_placeholder,
     without_key,
 )
-from flink_agents.models.setup.nesting import nested
+from flink_agents.models.setup.limiter import nested
 from flink_agents.models.setup.secrets import know_models
 
 # Their operations wait for durable steps, which are not tasks of the action, or for tasks of their own.
@@ -93,7 +95,7 @@ _LISTS = (ToolsetGetToolsId, ToolsetGetInstructionsId)
 
 def _watch(toolset: AbstractToolset[Any]) -> None:
     if "pydantic_ai.mcp" in sys.modules:
-        from flink_agents.models.engine.served_tools import watch
+        from flink_agents.models.engine.tool_calls import watch
 
         watch(toolset)
 

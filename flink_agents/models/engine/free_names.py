@@ -22,7 +22,7 @@ from pydantic_ai.toolsets import (
 from typing_extensions import override
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.models.tools.names import duplicate
+from flink_agents.models.tools.toolbox import duplicate
 
 _log = bounded_logger("flink_agents.mcp")
 

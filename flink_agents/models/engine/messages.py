@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from flink_agents.api.context.current import current_context
 from flink_agents.api.errors import UrlContentError
 from flink_agents.api.resources.provenance import is_data, messages_in
-from flink_agents.models.chat.messages.origins import own_request, own_response
+from flink_agents.models.chat.messages.converting import own_request, own_response
 
 
 def own_messages(messages: Sequence[ModelMessage], allow_urls: bool) -> list[ModelMessage]:

@@ -15,15 +15,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from pydantic_ai.exceptions import ModelRetry
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset
 
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.current import current_context
-from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, UnknownOutcome
-from flink_agents.api.errors import ActionTimeoutError
+from flink_agents.api.durable import IDEMPOTENCY_KEY, DurableCallable, RetryableError, UnknownOutcome
+from flink_agents.api.errors import ActionTimeoutError, MCPServerUnavailableError
 from flink_agents.api.models.chat import OnUnknownOutcome
-from flink_agents.models.engine.server_failures import ServerFailedError, unavailable
+from flink_agents.models.mcp import failures as mcp_failures
+from flink_agents.models.mcp.failures import Failure, FailureKind, HTTPAnswers, failure_of
+from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import (
     OutcomeUnknown,
     ToolOutcome,
@@ -31,6 +36,57 @@ from flink_agents.models.tools.calls import (
     UnknownToolOutcome,
     settled,
 )
+from flink_agents.redaction import hide
+
+_NOT_CONNECTED = "Client failed to connect"
+"""Start of the client's error message if it did not reach its server."""
+
+_LIBRARIES = frozenset({"fastmcp", "httpcore", "httpx", "httpx2", "mcp", "pydantic_core"})
+"""Packages whose exceptions mean that a server failed, or that its answer is invalid."""
+
+_MOST_CHARACTERS = 1000
+
+
+class ServerFailedError(RetryableError):
+    """A server was not reached, or its answer is unreadable. The request can be sent again."""
+
+
+async def reaching_servers(body: Callable[[], Awaitable[object]], reads: bool) -> object:
+    """Await ``body``, which connects to a server if there is no connection yet.
+
+    Args:
+        body: Lists the tools of a toolset, or calls one.
+        reads: True if it lists tools. Then it can be repeated after any failure.
+
+    Raises:
+        ServerFailedError: The server was not reached, or its list is unreadable.
+    """
+    try:
+        return await body()
+    except Exception as error:
+        if not (_is_unreached(error) or (reads and _is_of_server(error))):
+            raise
+        text = hide(f"{type(error).__name__}: {text_of(error)}")
+        raise ServerFailedError(text[:_MOST_CHARACTERS]) from error
+
+
+def unavailable(name: str, error: ServerFailedError) -> MCPServerUnavailableError:
+    """Return the error of a durable call whose server failed in all attempts."""
+    return MCPServerUnavailableError(
+        f"an MCP server did not answer to {name!r}",
+        expected="a running server that answers in time",
+        found=str(error),
+        fix="check the server; raise read_timeout of the toolset, or retry of tool_calls",
+    )
+
+
+def _is_of_server(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _LIBRARIES or isinstance(error, TimeoutError)
+
+
+def _is_unreached(error: BaseException) -> bool:
+    return type(error) is RuntimeError and text_of(error).startswith(_NOT_CONNECTED)
+
 
 _UNKNOWN = "flink-agents/unknown-outcome"
 """Key of the record of a call whose outcome is unknown."""
@@ -204,3 +260,54 @@ def new_key() -> str:
     """Return a new idempotency key; in an action it is the same on replay."""
     context = current_context()
     return uuid.uuid4().hex if context is None else context.uuid4().hex
+
+
+Call = Callable[..., Awaitable[Any]]
+
+_WATCHES = "__flink_agents_watches__"
+
+
+def watch(toolset: AbstractToolset[Any]) -> None:
+    """Add idempotency keys to recorded calls of a toolset, and detect lost calls."""
+    if isinstance(toolset, MCPToolset) and not hasattr(toolset.process_tool_call, _WATCHES):
+        toolset.process_tool_call = _through(toolset.process_tool_call)
+
+
+def _through(author: Any) -> Any:
+    """Wrap the author's function for tool calls, if there is one, around a call with a key."""
+
+    async def process(ctx: Any, call: Call, name: str, arguments: dict[str, Any]) -> Any:
+        made = being_made.get()
+        if made is None:
+            return await (call(name, arguments) if author is None else author(ctx, call, name, arguments))
+
+        async def keyed(name: str, args: dict[str, Any], metadata: Any = None, **others: Any) -> Any:
+            said = {mcp_failures.IDEMPOTENCY_KEY: made.key, **(metadata or {})}
+            try:
+                return await call(name, args, metadata=said, **others)
+            except Exception as error:
+                failure = _failure(error)
+                if failure.kind is not FailureKind.UNKNOWN:
+                    raise
+                if made.repeatable:
+                    # The model would make another call, with another key.
+                    raise ServerFailedError(failure.text) from error
+                raise OutcomeUnknown(failure.text) from error
+
+        return await (keyed(name, arguments) if author is None else author(ctx, keyed, name, arguments))
+
+    setattr(process, _WATCHES, True)
+    return process
+
+
+def _failure(error: Exception) -> Failure:
+    """Return the failure that caused ``error``."""
+    if isinstance(error, ModelRetry):
+        # The tool itself reported an error, unless the library reports a lost connection in this way.
+        cause = error.__cause__
+        return (
+            Failure(FailureKind.REFUSED, text_of(error))
+            if cause is None
+            else failure_of(cause, HTTPAnswers(), of_call=True)
+        )
+    return failure_of(error, HTTPAnswers(), of_call=True)

@@ -20,8 +20,7 @@ from flink_agents.api.resources import ResourceType
 from flink_agents.models.engine.free_names import ServedToolsetTool
 from flink_agents.models.setup.descriptions import read_configured
 from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled
-from flink_agents.models.tools.skills.resource import opened
-from flink_agents.models.tools.skills.tools import SkillSet
+from flink_agents.models.tools.skills.resource import SkillSet, opened
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 """The server checks arguments itself."""

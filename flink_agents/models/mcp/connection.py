@@ -1,4 +1,4 @@
-"""One connection to a server: it lives in its own task, independently of the first caller."""
+"""One connection to a server, and its transport. It lives in its own task, not in the first caller's."""
 
 from __future__ import annotations
 

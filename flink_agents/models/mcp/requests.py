@@ -1,4 +1,4 @@
-"""Sends requests to one server, over a connection that all keys of a subtask share.
+"""Sends requests to one server, over a connection that all keys share, and compares its lists of tools.
 
 A connection is opened by the first request. A connection that is lost, or on which a request timed out, gets
 no further requests. Its requests in flight continue, and the next request opens another connection.

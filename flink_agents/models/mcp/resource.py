@@ -1,4 +1,4 @@
-"""The MCP server that ``ctx.get_resource`` returns: one of a subtask, with its description."""
+"""The MCP server that ``ctx.get_resource`` returns: one of a subtask, with its tools for models."""
 
 from __future__ import annotations
 

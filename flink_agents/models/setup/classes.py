@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any, TypeVar
 
-from flink_agents.api.common.frames import no_collection
+from flink_agents.api.common.places import no_collection
 from flink_agents.api.errors import ResourceUnavailableError
 from flink_agents.api.resources.providers import NamedCode
 

@@ -23,7 +23,7 @@ from flink_agents.api.resources.providers import provider_of
 from flink_agents.api.settings import AgentSettings, check_settings
 from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
-from flink_agents.plan.compile.code import AgentCode
+from flink_agents.plan.compile.code import AgentCode, DeclaredAgent
 from flink_agents.plan.compile.configuration import (
     configuration_of,
     is_plain_json,
@@ -33,7 +33,6 @@ from flink_agents.plan.compile.declarations import (
     ActionDeclaration,
     ResourceDeclaration,
 )
-from flink_agents.plan.compile.declared import DeclaredAgent
 from flink_agents.plan.compile.events import (
     Emissions,
     emitted_types,

@@ -13,8 +13,7 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 from typing import Any
 
-from flink_agents.api.common.frames import no_collection
-from flink_agents.api.common.places import is_users, is_users_code
+from flink_agents.api.common.places import is_users, is_users_code, no_collection
 from flink_agents.runtime.execution.phases import WaitPhase
 from flink_agents.runtime.serde.tracebacks import place
 

@@ -24,8 +24,13 @@ from flink_agents.api.tables import ON_CHANGE, OnChange
 from flink_agents.plan.compile.literal_secrets import check_options
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following.executions import at_users_line
-from flink_agents.runtime.flink.inputs.given import given_selector, given_stream, given_table, list_source
-from flink_agents.runtime.flink.inputs.runtime_mode import check_mode_of_tables
+from flink_agents.runtime.flink.inputs.given import (
+    check_mode_of_tables,
+    given_selector,
+    given_stream,
+    given_table,
+    list_source,
+)
 from flink_agents.runtime.flink.job import Job
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.launch.packages import check_conflicting_packages

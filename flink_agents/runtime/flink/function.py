@@ -3,6 +3,11 @@
 A thin adapter: it passes Flink's keyed state, timers and clock to the engine-free
 ``AgentProcessor`` and yields the result. A failure is printed at once, with the
 user's line first, and then raised to Flink.
+
+PyFlink calls ``close()`` at the regular end of a job only. After a failure, a cancel or a stop with a
+savepoint, the interpreter keeps running, and with it the loop of a dead operator. Two things end it: a
+sentinel that is destroyed with the operator's thread, and the next attempt of the same subtask, which first
+ends the previous one.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ from flink_agents.runtime.flink.following.executions import (
 from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
+from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.inputs.open_ends import keep_open
-from flink_agents.runtime.flink.inputs.runtime_mode import check_mode_of_tables, check_runtime_mode
 from flink_agents.runtime.flink.launch import gateway
 from flink_agents.runtime.flink.resume.local_start import LocalStart
 from flink_agents.runtime.flink.resume.opening import ResumableAgent, check_checkpoints, open_start

@@ -1,4 +1,7 @@
-"""Attempts of actions on the event loop: each has its limits, its slot, its thread and its deadline."""
+"""Attempts of actions on the event loop: each has its limits, its slot, its thread and its deadline.
+
+Tasks that the code of an action starts end with the attempt.
+"""
 
 from __future__ import annotations
 

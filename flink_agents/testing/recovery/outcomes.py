@@ -11,8 +11,8 @@ from flink_agents.api.common.policies import DeadLetter
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import OBJECT, Head
-from flink_agents.testing.fakes.delayed import delayed_in
 from flink_agents.testing.fakes.state import KeyState
+from flink_agents.testing.fakes.waits import delayed_in
 
 MAX_TOLD = 1000
 """Maximum number of characters of each side in a difference."""

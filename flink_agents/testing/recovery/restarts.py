@@ -1,4 +1,4 @@
-"""Ends an operator and starts another one in its place."""
+"""Ends an operator and starts another one in its place, with inputs in the same order or another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flink_agents.api.errors import AgentConfigurationError
 from flink_agents.runtime.serde.codec import ValueCodec
-from flink_agents.testing.fakes.snapshots import Snapshot
+from flink_agents.testing.fakes.state import Snapshot
 from flink_agents.testing.records import Records
 from flink_agents.testing.subtasks.driver import HarnessSubtask
 from flink_agents.testing.subtasks.meters import MetricSums

@@ -13,7 +13,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.runtime.state.suspended import ReleasedRun
 from flink_agents.testing.fakes.outside import AnswerLog
-from flink_agents.testing.fakes.snapshots import Snapshot
+from flink_agents.testing.fakes.state import Snapshot
 from flink_agents.testing.faults import Fault, Faults
 
 EVERYWHERE = "everywhere"

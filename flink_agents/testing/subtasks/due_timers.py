@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from flink_agents.runtime.state.keyed_state import Head
-from flink_agents.testing.fakes.delayed import delayed_in
-from flink_agents.testing.fakes.signals import suspended_in
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
+from flink_agents.testing.fakes.waits import delayed_in, suspended_in
 
 SOON_MS = 5000
 """Timers of runs in flight are nearer than this. A later timer belongs to a wait that is over."""

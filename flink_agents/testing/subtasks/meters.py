@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flink_agents.runtime.metrics.metrics import LocalMetricGroup
-from flink_agents.testing.fakes.snapshots import gauges_of, sum_of
+from flink_agents.testing.fakes.state import gauges_of, sum_of
 from flink_agents.testing.subtasks.driver import HarnessSubtask
 
 Values = Mapping[str, int | float]

@@ -9,9 +9,8 @@ from typing import Any
 from flink_agents.api.events.approvals import APPROVALS_TAG, ApprovalOutcome, ApprovalRequest
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedSignal
 from flink_agents.runtime.serde.keys import encode_key
-from flink_agents.testing.fakes.delayed import PendingDelayed, shown
-from flink_agents.testing.fakes.signals import PendingWait, waits_in, waits_of
 from flink_agents.testing.fakes.state import KeyState
+from flink_agents.testing.fakes.waits import PendingDelayed, PendingWait, shown, waits_in, waits_of
 from flink_agents.testing.subtasks.building import Builder
 from flink_agents.testing.subtasks.given import given_request
 

@@ -23,8 +23,7 @@ from flink_agents.api.errors import (
     VectorStoreUnavailableError,
 )
 from flink_agents.api.vector_store import Document, VectorSpace
-from flink_agents.models.retrieval.sqlite.file import VERSION
-from flink_agents.models.retrieval.sqlite.hosts import Host
+from flink_agents.models.retrieval.sqlite.hosts import VERSION, Host
 from flink_agents.models.retrieval.sqlite.store import SQLiteVectorStore
 from flink_agents.plan import AgentCode, BoundAgent, bind, compile_agent
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from flink_agents import Agent, ChatModel, InputEvent, OutputEvent, RunnerContext, action
 from flink_agents.api.models.skills import SkillsSpec
-from flink_agents.models.tools.skills.resource import opened
-from flink_agents.models.tools.skills.tools import SkillSet
+from flink_agents.models.tools.skills.resource import SkillSet, opened
 from flink_agents.testing.models import ScriptedModel
 
 SCRIPT: list[ScriptedModel] = []

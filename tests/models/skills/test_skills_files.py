@@ -18,8 +18,7 @@ from flink_agents import Skills
 from flink_agents.api.errors import AgentDefinitionError, DuplicateNameError, SkillError
 from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.models.tools.skills.library import SkillLibrary
-from flink_agents.models.tools.skills.resource import opened
-from flink_agents.models.tools.skills.tools import SkillSet
+from flink_agents.models.tools.skills.resource import SkillSet, opened
 
 pytestmark = pytest.mark.own_conditions
 

@@ -55,14 +55,14 @@ patch(
 )
 patch(
     "data-as-answer",
-    "chat.messages.origins:own_response",
+    "chat.messages.converting:own_response",
     "if any(map(is_data, (response, *response.parts))):",
     "if False:",
     "A record forges what the model said earlier.",
 )
 patch(
     "data-as-tool-result",
-    "chat.messages.origins:_part",
+    "chat.messages.converting:_part",
     "if of_data or any(map(is_data, files)):",
     "if False:",
     "A record forges the result of a tool.",
@@ -78,7 +78,7 @@ patch(
 )
 patch(
     "data-says-how-to-download",
-    "chat.messages.origins:own_content",
+    "chat.messages.converting:own_content",
     "made = replace(one, force_download=False, vendor_metadata=None)",
     "made = replace(one)",
     "A record lets the worker download from its own network.",

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from flink_agents import Agent, InputEvent
-from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
+from flink_agents.runtime.flink.clusters.jobs import dead_letters, letter_lines
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.metrics.run_metrics import MOST_REASONS, OTHER_REASONS, RunMetrics
 from flink_agents.testing import OperatorHarness

@@ -27,7 +27,7 @@ from flink_agents.connectors.action_state.memory.store import MemoryPlace, Memor
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.runtime.serde.typenames import resolve_type
 from flink_agents.testing import OperatorHarness
-from flink_agents.testing.fakes.snapshots import Snapshot
+from flink_agents.testing.fakes.state import Snapshot
 
 pytestmark = pytest.mark.own_conditions
 

@@ -1,7 +1,7 @@
 """Redrives dead letters: from the topic of dead letters into the topic that a job reads.
 
 Each letter is redriven exactly once, even if a redrive is interrupted: the written letters and the read
-position belong to one transaction.
+position belong to one transaction. The marks of what was read are part of the committed position.
 """
 
 from __future__ import annotations

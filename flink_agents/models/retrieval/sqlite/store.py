@@ -28,12 +28,12 @@ from flink_agents.api.vector_store import (
 )
 from flink_agents.models.retrieval.sqlite import search
 from flink_agents.models.retrieval.sqlite.conditions import field_of, rows_of
-from flink_agents.models.retrieval.sqlite.file import kind_of
 from flink_agents.models.retrieval.sqlite.hosts import (
     Host,
     check_host,
     check_name,
     claim,
+    kind_of,
     renew,
     this_host,
     unnamed_host,

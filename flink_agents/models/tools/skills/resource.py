@@ -1,21 +1,144 @@
-"""Skills as a resource of an agent, for its conversations."""
+"""Skills as a resource of an agent, and the tools by which models of its conversations use them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from pydantic_ai.exceptions import ModelRetry
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
-from flink_agents.api.errors import ResourceNotFoundError
+from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError
 from flink_agents.api.models.skills import SkillsSpec
-from flink_agents.api.resources import ResourceType
+from flink_agents.api.resources import ResourceType, Tool
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.models.setup.descriptions import configured
-from flink_agents.models.tools.skills.library import SkillLibrary
+from flink_agents.models.tools.calls import OutcomeUnknown
+from flink_agents.models.tools.skills.library import Skill, SkillLibrary, SkillRefusal
 from flink_agents.models.tools.skills.scripts import ScriptRunner
-from flink_agents.models.tools.skills.tools import SkillSet
+
+_INTRODUCTION = (
+    "You have skills: instructions for tasks of a kind. Before you do a task that the description of a skill "
+    "fits, load the skill by load_skill, and follow what it says."
+)
+
+
+class SkillSet:
+    """The skills of one conversation, of one source or several.
+
+    Args:
+        sources: The skills and the script runner of each source; None if its scripts must not run.
+
+    Raises:
+        DuplicateNameError: Two sources have a skill with the same name.
+    """
+
+    def __init__(self, sources: Sequence[tuple[SkillLibrary, ScriptRunner | None]]) -> None:
+        self._skills: dict[str, tuple[Skill, ScriptRunner | None]] = {}
+        for library, runner in sources:
+            for name, skill in library.items():
+                if name in self._skills:
+                    raise DuplicateNameError(
+                        f"a model got two skills {name!r}",
+                        expected="skills of different names",
+                        found=f"{self._skills[name][0].tree.where} and {skill.tree.where}",
+                        fix="leave one out: Skills(..., only=[...])",
+                    )
+                self._skills[name] = (skill, runner)
+
+    @property
+    def instructions(self) -> str:
+        """Return the instructions about the skills: their names, and the purpose of each."""
+        lines = [
+            f"- {name}: {' '.join(skill.description.split())}" for name, (skill, _) in self._skills.items()
+        ]
+        return "\n".join([_INTRODUCTION, *lines])
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """Return the functions that a model can call. Their results have to be recorded."""
+        skills = [skill for skill, _ in self._skills.values()]
+        given: list[Callable[..., Any]] = [self.load_skill]
+        if any(skill.files for skill in skills):
+            given.append(self.read_skill_file)
+        if any(skill.scripts for skill, runner in self._skills.values() if runner is not None):
+            given.append(self.run_script)
+        return given
+
+    @property
+    def tools(self) -> list[Tool]:
+        """Return the functions as tools of a conversation; ``run_script`` may need an approval."""
+        sources = [runner.limits for _, runner in self._skills.values() if runner is not None]
+        asking = [one for one in sources if one.needs_approval]
+        if not asking:
+            return [Tool(one) for one in self.functions]
+        # It is one tool for all sources, so the shortest timeout applies.
+        seconds = min((one.approval_timeout for one in asking if one.approval_timeout), default=None)
+        run = Tool(self.run_script, needs_approval=self.needs_approval, approval_timeout=seconds)
+        return [run if one == self.run_script else Tool(one) for one in self.functions]
+
+    def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
+        """Return True if running a script needs approval."""
+        _, runner = self._skills.get(arguments["skill"], (None, None))
+        return runner is not None and not runner.limits.is_approved(
+            f"{arguments['skill']}/{arguments['script']}"
+        )
+
+    async def load_skill(self, skill: str) -> dict[str, Any]:
+        """Read the instructions of a skill, and which files and scripts it has.
+
+        Args:
+            skill: Name of the skill.
+        """
+        found, runner = self._find(skill)
+        scripts = [] if runner is None else found.scripts
+        listed = {"files": found.files, "scripts": scripts}
+        return {"instructions": found.text, **{name: paths for name, paths in listed.items() if paths}}
+
+    async def read_skill_file(self, skill: str, path: str) -> str:
+        """Read a file of a skill.
+
+        Args:
+            skill: Name of the skill.
+            path: The file, as load_skill lists it.
+        """
+        found, _ = self._find(skill)
+        try:
+            return found.find(path, [*found.files, *found.scripts]).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ModelRetry(
+                f"{path!r} of the skill {skill!r} is not text; only scripts can read it."
+            ) from None
+        except SkillRefusal as refusal:
+            raise ModelRetry(str(refusal)) from None
+
+    async def run_script(self, skill: str, script: str, arguments: list[str] | None = None) -> dict[str, Any]:
+        """Run a script of a skill in a copy of its folder. Returns its exit code and its outputs.
+
+        Args:
+            skill: Name of the skill.
+            script: The script, as load_skill lists it.
+            arguments: Its arguments, one after the other.
+        """
+        found, runner = self._find(skill)
+        if runner is None:
+            raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
+        try:
+            told = await runner.run(found, script, arguments or [])
+        except SkillRefusal as refusal:
+            raise ModelRetry(str(refusal)) from None
+        if "killed" in told and not runner.limits.is_idempotent(f"{skill}/{script}"):
+            wrote = "".join(f"; {name}: {told[name][-500:]}" for name in ("stdout", "stderr") if told[name])
+            raise OutcomeUnknown(f"the script was killed: {told['killed']}{wrote}")
+        return told
+
+    def _find(self, name: str) -> tuple[Skill, ScriptRunner | None]:
+        if name not in self._skills:
+            raise ModelRetry(f"There is no skill {name!r}. There is {', '.join(map(repr, self._skills))}.")
+        return self._skills[name]
+
 
 _log = bounded_logger("flink_agents.skills")
 

@@ -1,4 +1,7 @@
-"""Runs scripts of skills: as processes, with their own folder and environment, and a timeout."""
+"""Runs scripts of skills: as processes, with their own folder and environment, and a timeout.
+
+Before the first one, the secrets of the worker are protected from processes of the same user.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from flink_agents.api.errors import (
     SubmissionError,
     UnknownJobError,
 )
-from flink_agents.runtime.flink.clusters.dead_letters import dead_letters, letter_lines
-from flink_agents.runtime.flink.clusters.jobs import last_checkpoint
+from flink_agents.runtime.flink.clusters.jobs import dead_letters, last_checkpoint, letter_lines
 from flink_agents.runtime.flink.clusters.submission import JobRequest, Submission
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
 from flink_agents.runtime.flink.following.job_logs import new_log, shown

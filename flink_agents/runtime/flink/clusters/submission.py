@@ -2,6 +2,8 @@
 
 Flink passes on the output of the script, and adds its own lines: the ids of jobs, and around a Python
 traceback two hundred lines of Java. You see the script's lines; all lines go to a file.
+
+Before that, it is checked that the savepoint exists: a job would wait for one that does not.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ from __future__ import annotations
 import os
 import queue
 import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+from flink_agents.api.errors import SubmissionError
+from flink_agents.api.errors.base import suggest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome
 
 CLIENT_DIRECTORY = Path(".flink-agents") / "client"
@@ -155,3 +161,48 @@ class Submission:
                 self.traceback.append(line)
         elif not _FLINKS_OWN.match(line) and not _JAVA.match(line):
             self._say(line)
+
+
+METADATA = "_metadata"
+_MOST_SHOWN = 5
+
+
+def check_savepoint(place: str, cluster: str) -> None:
+    """Check that a path has a savepoint or a checkpoint, if this machine can see it.
+
+    Args:
+        place: A path or URL.
+        cluster: Address of the cluster. Paths on other machines are not checked.
+
+    Raises:
+        SubmissionError: The path has neither.
+    """
+    url = urlsplit(place)
+    if url.scheme not in ("", "file") or not _is_here(cluster):
+        return
+    path = Path(unquote(url.path))
+    if path.is_file() or (path / METADATA).is_file():
+        return
+    parent = next((one for one in (path, *path.parents) if one.is_dir()), path)
+    names = sorted(one.name for one in parent.iterdir()) if parent.is_dir() else []
+    savepoints = [name for name in names if (parent / name / METADATA).is_file()]
+    shown = ", ".join((savepoints or names)[:_MOST_SHOWN]) or "nothing"
+    missing = path.relative_to(parent).parts
+    hint = _deeper(savepoints)
+    raise SubmissionError(
+        f"no savepoint was found at {path}",
+        expected=f"a directory with a file {METADATA}, as flink-agents stop prints it",
+        found=f"{parent} has {shown}",
+        fix=suggest(missing[0], savepoints, hint) if missing else hint,
+    )
+
+
+def _deeper(savepoints: list[str]) -> str:
+    if savepoints:
+        return f"name one of the savepoints in it, such as {savepoints[-1]}"
+    return "correct --savepoint; flink-agents stop prints the path of a new one"
+
+
+def _is_here(cluster: str) -> bool:
+    host = urlsplit(cluster if "://" in cluster else f"http://{cluster}").hostname or ""
+    return host in ("localhost", "127.0.0.1", "::1", socket.gethostname())

@@ -1,4 +1,7 @@
-"""One start of a local job that resumes: its work before, during and after Flink's execution of the job."""
+"""One start of a local job that resumes: its work before, during and after Flink's execution of the job.
+
+Ctrl-C and SIGTERM stop it with a savepoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of tables: field names of inputs, and cells of outputs."""
+"""Rows of tables: field names and Java values of inputs, and cells of outputs."""
 
 from __future__ import annotations
 
