@@ -86,7 +86,7 @@ def _value_form(key: Any, value: Any) -> bytes:
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and unordered(key.code):
         return b"<" + b"".join(_framed(form) for form in sorted(_form(item) for item in value)) + b">"
     if isinstance(key, msgpack.ExtType) and isinstance(value, list) and key.code in MARKED:
-        # Type markers are no part of the value.
+        # Type markers are no part of the value, and earlier versions wrote none.
         return _form(value[:2])
     return _form(value)
 

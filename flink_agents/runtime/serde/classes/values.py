@@ -176,11 +176,12 @@ def _write_dataclass(value: Any) -> tuple[int, Any]:
 
 
 def _read_dataclass(content: list[Any]) -> Any:
-    name, fields, marks, *origin = content
+    # Earlier versions wrote no markers.
+    name, fields, marks, *origin = content if len(content) > 2 else (*content, None)
     cls = find_type(name)
     if cls is not None and kind_of(cls) is Kind.DATACLASS:
         names, current = _marks_of(cls)
-        if marks == current and len(fields) == len(names) and all(one in fields for one in names):
+        if marks in (None, current) and len(fields) == len(names) and all(one in fields for one in names):
             return _from(origin, remake_dataclass(cls, fields))
     same = partial(_same_types, list(fields), marks)
     return _from(origin, read_changed(Stored(name, Kind.DATACLASS, fields, same=same)))
@@ -193,18 +194,28 @@ def _named_tuple_writer(kind: type) -> Writer:
 
 
 def _read_named_tuple(content: list[Any]) -> Any:
-    name, values, joined, marks = content
+    name, values, *rest = content
     cls: Any = find_type(name)
-    names = joined.split(",") if joined else []
-    if cls is not None and kind_of(cls) is Kind.NAMED_TUPLE and (tuple(names), marks) == _marks_of(cls):
-        return cls(*values)
+    same_kind = cls is not None and kind_of(cls) is Kind.NAMED_TUPLE
+    if not rest:
+        # An earlier version wrote no names.
+        stored_names, marks = (_marks_of(cls)[0] if same_kind else ()), None
+        names = [*stored_names, *(f"field {at}" for at in range(len(stored_names), len(values)))]
+    else:
+        names, marks = rest[0].split(",") if rest[0] else [], rest[1]
+    if cls is not None and same_kind:
+        known, current = _marks_of(cls)
+        if marks in (None, current) and tuple(names) == known:
+            return cls(*values)
     fields = dict(zip(names, values, strict=False))
     same = partial(_same_types, names, marks)
     return read_changed(Stored(name, Kind.NAMED_TUPLE, fields, same=same))
 
 
-def _same_types(names: list[str], marks: bytes, cls: type) -> frozenset[str]:
-    """Return the fields whose declared type in ``cls`` is unchanged."""
+def _same_types(names: list[str], marks: bytes | None, cls: type) -> frozenset[str]:
+    """Return the fields whose declared type in ``cls`` is unchanged; all of them if that is unknown."""
+    if marks is None:
+        return frozenset(names)
     if kind_of(cls) not in (Kind.DATACLASS, Kind.NAMED_TUPLE):
         return frozenset()
     known, current = _marks_of(cls)
