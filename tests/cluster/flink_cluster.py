@@ -18,14 +18,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from flink_agents import AgentsExecutionEnvironment
+from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.launch.flink_home import FlinkHome, Part
+from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
 from tests.cluster.flink_rest import ClusterJob, FlinkRest
 from tests.cluster.waiting import tail, wait_until
 
@@ -45,6 +48,23 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+
+
+SMALL = {"taskmanager.memory.process.size": "1 gb", "jobmanager.memory.process.size": "1 gb"}
+"""Options of a cluster that shares its machine with others."""
+
+
+@contextmanager
+def small_cluster(directory: Path, **options: str) -> Iterator[ClusterRest]:
+    """A cluster of the command line with one slot, at a free port."""
+    cluster = StandaloneCluster(directory)
+    try:
+        cluster.start(slots=1, port=free_ports(1)[0], options=SMALL | options)
+        address = cluster.status().address
+        assert address is not None
+        yield ClusterRest(address)
+    finally:
+        cluster.stop()
 
 
 @dataclass(frozen=True)

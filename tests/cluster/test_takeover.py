@@ -16,13 +16,11 @@ from flink_agents.runtime.flink.clusters.jobs import jobs_of, stop_with_savepoin
 from flink_agents.runtime.flink.clusters.run import run_on_cluster
 from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
-from tests.cluster.flink_cluster import free_ports
+from tests.cluster.flink_cluster import small_cluster
 from tests.cluster.waiting import wait_until
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
-OPTIONS = {"taskmanager.memory.process.size": "1 gb", "jobmanager.memory.process.size": "1 gb"}
 KEYS = 7
 
 JOB = """
@@ -99,14 +97,8 @@ def run_here(directory: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def rest(tmp_path: Path) -> Iterator[ClusterRest]:
-    cluster = StandaloneCluster(tmp_path / "cluster")
-    try:
-        cluster.start(slots=1, port=free_ports(1)[0], options=OPTIONS)
-        address = cluster.status().address
-        assert address is not None
-        yield ClusterRest(address)
-    finally:
-        cluster.stop()
+    with small_cluster(tmp_path / "cluster") as rest:
+        yield rest
 
 
 def newest_savepoint(directory: Path) -> Path:

@@ -24,9 +24,8 @@ from flink_agents.runtime.flink.clusters.jobs import (
 from flink_agents.runtime.flink.clusters.run import run_on_cluster
 from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
-from tests.cluster.flink_cluster import free_ports
-from tests.cluster.test_upgrades import OPTIONS, until
+from tests.cluster.flink_cluster import small_cluster
+from tests.cluster.test_upgrades import until
 from tests.runtime.journal.upgrade_edits import EDITS, PHASES
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
@@ -106,14 +105,8 @@ CALLS = Calls()
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
-    cluster = StandaloneCluster(tmp_path_factory.mktemp("upgrade-table"))
-    try:
-        cluster.start(slots=1, port=free_ports(1)[0], options=OPTIONS)
-        address = cluster.status().address
-        assert address is not None
-        yield ClusterRest(address)
-    finally:
-        cluster.stop()
+    with small_cluster(tmp_path_factory.mktemp("upgrade-table")) as rest:
+        yield rest
 
 
 def rows() -> dict[str, dict[str, str]]:

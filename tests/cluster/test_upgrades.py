@@ -26,12 +26,10 @@ from flink_agents.runtime.flink.clusters.jobs import (
 from flink_agents.runtime.flink.clusters.run import run_on_cluster
 from flink_agents.runtime.flink.clusters.submission import JobRequest
 from flink_agents.runtime.flink.following.rest import ClusterRest
-from flink_agents.runtime.flink.launch.standalone import StandaloneCluster
-from tests.cluster.flink_cluster import free_ports
+from tests.cluster.flink_cluster import small_cluster
 
 pytestmark = [pytest.mark.minicluster, pytest.mark.cluster, pytest.mark.nightly]
 
-OPTIONS = {"taskmanager.memory.process.size": "1 gb", "jobmanager.memory.process.size": "1 gb"}
 DELAY = 5.0
 PATIENCE = 300.0
 
@@ -94,14 +92,8 @@ FORMER = {
 
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRest]:
-    cluster = StandaloneCluster(tmp_path_factory.mktemp("upgrades"))
-    try:
-        cluster.start(slots=1, port=free_ports(1)[0], options=OPTIONS)
-        address = cluster.status().address
-        assert address is not None
-        yield ClusterRest(address)
-    finally:
-        cluster.stop()
+    with small_cluster(tmp_path_factory.mktemp("upgrades")) as rest:
+        yield rest
 
 
 def submit(rest: ClusterRest, directory: Path, savepoint: str | None = None, **code: Any) -> ClusterJob:

@@ -6,9 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel
 
 from flink_agents import Agent, InputEvent
 from flink_agents.api.action_state import JournalKey, Record, RecordKind
@@ -23,6 +26,22 @@ EFFECTS: list[Any] = []
 
 SEEN: list[Any] = []
 """What executions of actions saw, in order."""
+
+
+class Order(BaseModel):
+    number: int
+    lines: list[str] = []
+
+
+@dataclass
+class Money:
+    amount: Decimal
+    currency: str
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
 
 
 def effect(value: Any) -> Any:

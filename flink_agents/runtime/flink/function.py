@@ -201,7 +201,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             self._go_fast(processor, heartbeat, subtask.low)
             timers = access.timers
             assert timers is not None
-            self._open_end = OpenEnd(self._end, timers.current_watermark, heartbeat)
+            self._open_end = OpenEnd(self._end, timers.current_watermark, lambda: heartbeat.rests)
         open_ends.note((task.job_id, name, task.subtask), self._open_end)
 
     def _resumed(self, context: RuntimeContext, attempt: int) -> AnnouncedRun | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from durable_tools import (
     EFFECTS,
     SEEN,
+    Money,
+    Order,
+    Point,
     calls_of,
     crash,
     crash_and_replay,
@@ -22,7 +24,7 @@ from durable_tools import (
     journal,
     one_action,
 )
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from flink_agents import InputEvent, OutputEvent
 from flink_agents.api.action_state import RecordKind
@@ -37,23 +39,6 @@ from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.tracebacks import text_of
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Fault, Faults, at_record
-
-
-class Order(BaseModel):
-    number: int
-    lines: list[str] = []
-
-
-@dataclass
-class Money:
-    amount: Decimal
-    currency: str
-
-
-class Point(NamedTuple):
-    x: int
-    y: int
-
 
 pytestmark = pytest.mark.executes_once
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from durable_tools import (
     EFFECTS,
     SEEN,
+    Money,
+    Order,
+    Point,
     crash,
     crash_and_replay,
     effect,
@@ -18,7 +20,6 @@ from durable_tools import (
     forget,
     one_action,
 )
-from pydantic import BaseModel
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent
 from flink_agents.api.action_state import RecordKind
@@ -31,22 +32,6 @@ pytestmark = pytest.mark.executes_once
 @pytest.fixture(autouse=True)
 def clean() -> None:
     forget()
-
-
-class Order(BaseModel):
-    number: int
-    lines: list[str] = []
-
-
-@dataclass
-class Money:
-    amount: Decimal
-    currency: str
-
-
-class Point(NamedTuple):
-    x: int
-    y: int
 
 
 # -- actions that ended -------------------------------------------------------------------

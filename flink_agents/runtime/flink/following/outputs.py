@@ -6,13 +6,14 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pyflink.datastream import DataStream
 
 from flink_agents.api.common.places import authors_place
 from flink_agents.api.errors import OutputsNotReadyError
 from flink_agents.runtime.flink import compat as flink_compat
+from flink_agents.runtime.flink.following.list_files import ListFile
 
 
 class Outputs(list[Any]):
@@ -66,28 +67,6 @@ for _name in _READS:
     setattr(Outputs, _name, _checked(_name))
 
 
-class FileOfOutputs(Protocol):
-    """Reads the outputs of a stream after its job has finished."""
-
-    def read(self) -> list[Any]:
-        """Return all outputs."""
-        ...
-
-
-class ListReader(Protocol):
-    """Fills a list."""
-
-    found: list[Any]
-
-    def finish(self) -> None:
-        """Wait for the end of the stream.
-
-        Raises:
-            Exception: What reading raised.
-        """
-        ...
-
-
 @dataclass
 class Collecting:
     """A stream that fills a list.
@@ -100,7 +79,7 @@ class Collecting:
 
     stream: DataStream
     found: Outputs
-    source: flink_compat.Collector | FileOfOutputs | None = None
+    source: flink_compat.Collector | ListFile | None = None
 
     def reader(self) -> ListReader:
         """Start filling the list."""
@@ -118,7 +97,7 @@ class _FileReader:
         found: The list.
     """
 
-    def __init__(self, file: FileOfOutputs, found: list[Any]) -> None:
+    def __init__(self, file: ListFile, found: list[Any]) -> None:
         self._file = file
         self.found = found
 
@@ -155,3 +134,7 @@ class _StreamReader(threading.Thread):
         self._collector.close()
         if self._error is not None:
             raise self._error
+
+
+ListReader = _StreamReader | _FileReader
+"""Fills a list."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 from pyflink.common import TypeInformation, WatermarkStrategy
@@ -42,41 +42,28 @@ Place = tuple[str, str, int]
 """A subtask: the id of its job, the name of its agent, and its number."""
 
 
-class Resting(Protocol):
-    """Reports whether runs are open."""
-
-    @property
-    def rests(self) -> bool:
-        """True if the end of the input has nothing to wait for."""
-        ...
-
-
 class OpenEnd:
     """The end of the input of one subtask of an agent.
 
     Args:
         times: When the timers at the end fire.
         watermark: Returns the present watermark of the subtask.
-        runs: Reports whether runs are open.
+        rests: Returns True if the end of the input has nothing to wait for.
     """
 
-    def __init__(self, times: EndTimes, watermark: Callable[[], int], runs: Resting) -> None:
+    def __init__(self, times: EndTimes, watermark: Callable[[], int], rests: Callable[[], bool]) -> None:
         self._times = times
         self._watermark = watermark
-        self._runs = runs
+        self._rests = rests
 
     @property
     def is_over(self) -> bool:
         """True if all inputs have ended, and no run is open."""
         # In this order: after the watermark, there are no more inputs.
-        return self._watermark() >= self._times.start and self._runs.rests
+        return self._watermark() >= self._times.start and self._rests()
 
 
-class _AlwaysRests:
-    rests = True
-
-
-_NEVER_WAITS = OpenEnd(FIRST_AGENT, lambda: FIRST_AGENT.start, _AlwaysRests())
+_NEVER_WAITS = OpenEnd(FIRST_AGENT, lambda: FIRST_AGENT.start, lambda: True)
 _open: WeakValueDictionary[Place, OpenEnd] = WeakValueDictionary()
 
 
