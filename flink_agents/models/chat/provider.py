@@ -11,8 +11,8 @@ from typing_extensions import override
 from flink_agents.api.models.chat import ChatModelSpec, Endpoint, problem, two_makers
 from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import Configuration
+from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.extras import check_installed
-from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.chat.resource import ChatModelResource

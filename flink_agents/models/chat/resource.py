@@ -36,8 +36,8 @@ from flink_agents.models.chat.output import OutputType
 from flink_agents.models.chat.requests import ModelRequests, RequestAnswer
 from flink_agents.models.chat.router import choose
 from flink_agents.models.chat.usage import UsageCounter
+from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.limiter import nested
-from flink_agents.models.setup.ready import check_ready
 from flink_agents.models.setup.secrets import Secrets
 from flink_agents.models.tools.calls import ToolPolicy
 from flink_agents.models.tools.skills.resource import with_skills

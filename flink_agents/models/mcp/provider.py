@@ -10,9 +10,9 @@ from typing_extensions import override
 from flink_agents.api.models.mcp import MCPServerSpec
 from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import Configuration
+from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.descriptions import read_description
 from flink_agents.models.setup.extras import check_modules
-from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.mcp.resource import MCPServerResource

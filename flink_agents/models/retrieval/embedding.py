@@ -29,12 +29,11 @@ from flink_agents.api.resources.providers import DeclaredResource, ResourceProvi
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.vector_store import VectorSpace
 from flink_agents.models.setup.bodies import bound_bodies
-from flink_agents.models.setup.classes import made_by
+from flink_agents.models.setup.classes import check_ready, made_by
 from flink_agents.models.setup.descriptions import configured, read_description
 from flink_agents.models.setup.extras import check_installed, extra_of, missing
 from flink_agents.models.setup.failures import failed_attempt, may_succeed_again, retry_after_of
 from flink_agents.models.setup.limiter import RequestLimiter
-from flink_agents.models.setup.ready import check_ready
 from flink_agents.models.setup.secrets import Secrets
 
 InputType = Literal["query", "document"]

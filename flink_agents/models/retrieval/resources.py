@@ -21,8 +21,8 @@ from flink_agents.models.retrieval.collection import StoreCollection
 from flink_agents.models.retrieval.embedding import EmbeddingModelResource
 from flink_agents.models.retrieval.long_term_memory import StoredMemory
 from flink_agents.models.retrieval.store_calls import VECTOR_STORES, StoreCalls
+from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.descriptions import overridden, read_configured, read_description
-from flink_agents.models.setup.ready import check_ready
 
 
 class VectorStoreResource:

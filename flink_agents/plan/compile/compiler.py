@@ -25,6 +25,7 @@ from flink_agents.plan.analysis.functions import has_async_code, lambda_text
 from flink_agents.plan.compile import validation
 from flink_agents.plan.compile.code import AgentCode, DeclaredAgent
 from flink_agents.plan.compile.configuration import (
+    check_attributes,
     configuration_of,
     is_plain_json,
     json_or_reason,
@@ -43,7 +44,6 @@ from flink_agents.plan.compile.events import (
 )
 from flink_agents.plan.compile.literal_secrets import check_secrets
 from flink_agents.plan.compile.named import named_objects
-from flink_agents.plan.compile.near_misses import check_attributes
 from flink_agents.plan.compile.signatures import check_client, check_resource_method, check_tool
 from flink_agents.plan.model import (
     ActionPlan,

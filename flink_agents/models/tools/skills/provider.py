@@ -10,9 +10,9 @@ from typing_extensions import override
 from flink_agents.api.models.skills import SkillsSpec
 from flink_agents.api.resources.providers import DeclaredResource, ResourceProvider
 from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.models.setup.classes import check_ready
 from flink_agents.models.setup.descriptions import configured, read_description
 from flink_agents.models.setup.extras import check_installed
-from flink_agents.models.setup.ready import check_ready
 
 if TYPE_CHECKING:
     from flink_agents.models.tools.skills.resource import SkillsResource
