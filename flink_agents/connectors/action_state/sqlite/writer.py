@@ -41,7 +41,7 @@ from flink_agents.connectors.action_state.group_writer import (
     StoreMetrics,
 )
 from flink_agents.connectors.action_state.sqlite.file import READ_BUSY_SECONDS, log_path, translate
-from flink_agents.connectors.action_state.sqlite.removals import expire
+from flink_agents.connectors.action_state.sqlite.removals import expire, prepare
 from flink_agents.connectors.action_state.sqlite.rows import Rows
 from flink_agents.sqlite_files import begin, is_busy
 
@@ -220,6 +220,8 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
                 if self._owner is not None and not owns(self._connection, self._owner):
                     self._connection.execute("ROLLBACK")
                     return [stale_error(self._owner) for _ in batch]
+                if self._pruned is None:
+                    prepare(self._connection)
                 rows = Rows(self._connection, map(_journal_of, batch))
                 outcomes = _applied(batch, rows)
                 rows.flush()
