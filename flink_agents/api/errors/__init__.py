@@ -163,150 +163,20 @@ first line of an error's text is the user's own place in the code where one is k
 then what was expected, what was found and what to do. Errors survive pickling.
 """
 
+# ruff: noqa: F403 - these modules define errors of the tree, and little else.
+
 from __future__ import annotations
 
 from flink_agents.api.errors.base import AgentsError
-from flink_agents.api.errors.console import (
-    ConsoleError as ConsoleError,
-    RejectedAnswerError as RejectedAnswerError,
-    UnsafeAddressError as UnsafeAddressError,
-)
-from flink_agents.api.errors.jobs import (
-    ClusterError as ClusterError,
-    ClusterStartError as ClusterStartError,
-    ClusterUnavailableError as ClusterUnavailableError,
-    EnvelopeError as EnvelopeError,
-    JobFailedError as JobFailedError,
-    KafkaConnectorError as KafkaConnectorError,
-    KafkaStreamError as KafkaStreamError,
-    KafkaValueError as KafkaValueError,
-    MissingTimestampsError as MissingTimestampsError,
-    ModuleNotOnWorkersError as ModuleNotOnWorkersError,
-    OutputsNotReadyError as OutputsNotReadyError,
-    SavepointFailedError as SavepointFailedError,
-    SubmissionError as SubmissionError,
-    TaskManagerLostError as TaskManagerLostError,
-    UnknownJobError as UnknownJobError,
-    UnpicklableOutputError as UnpicklableOutputError,
-    UnshippableCodeError as UnshippableCodeError,
-)
-from flink_agents.api.errors.models import (
-    AgentNotDurableError as AgentNotDurableError,
-    ApprovalUnavailableError as ApprovalUnavailableError,
-    DocumentError as DocumentError,
-    EmbeddingMismatchError as EmbeddingMismatchError,
-    HistoryError as HistoryError,
-    MCPError as MCPError,
-    MCPOutcomeUnknownError as MCPOutcomeUnknownError,
-    MCPRequestError as MCPRequestError,
-    MCPResultError as MCPResultError,
-    MCPServerUnavailableError as MCPServerUnavailableError,
-    MessageOriginError as MessageOriginError,
-    ModelError as ModelError,
-    ModelOutputError as ModelOutputError,
-    ModelRefusedError as ModelRefusedError,
-    ModelRequestError as ModelRequestError,
-    NestedChatsError as NestedChatsError,
-    RetrievalError as RetrievalError,
-    SkillError as SkillError,
-    ToolError as ToolError,
-    ToolOutcomeUnknownError as ToolOutcomeUnknownError,
-    ToolResultError as ToolResultError,
-    ToolRetriesExceededError as ToolRetriesExceededError,
-    UrlContentError as UrlContentError,
-    UsageLimitExceededError as UsageLimitExceededError,
-    VectorFilterError as VectorFilterError,
-    VectorStoreFormatError as VectorStoreFormatError,
-    VectorStoreInUseError as VectorStoreInUseError,
-    VectorStoreUnavailableError as VectorStoreUnavailableError,
-)
-from flink_agents.api.errors.resume import (
-    CannotResumeError as CannotResumeError,
-    CheckpointDamagedError as CheckpointDamagedError,
-    CheckpointsGoneError as CheckpointsGoneError,
-    InputChangedError as InputChangedError,
-    JobChangedError as JobChangedError,
-    JobFolderError as JobFolderError,
-    JobFolderInUseError as JobFolderInUseError,
-    JobRunMissingError as JobRunMissingError,
-    JournalMissingError as JournalMissingError,
-    JournalOutdatedError as JournalOutdatedError,
-    OtherScriptError as OtherScriptError,
-    OutputsExpiredError as OutputsExpiredError,
-    ResumeError as ResumeError,
-    SourceNotResumableError as SourceNotResumableError,
-)
-from flink_agents.api.errors.runs import (
-    ActionFailedError as ActionFailedError,
-    ActionInterruptedError as ActionInterruptedError,
-    ActionTimeoutError as ActionTimeoutError,
-    AgentOutputsError as AgentOutputsError,
-    ApprovalDeniedError as ApprovalDeniedError,
-    BranchesRecordedEarlierError as BranchesRecordedEarlierError,
-    ContextMisuseError as ContextMisuseError,
-    DurableResultError as DurableResultError,
-    EventLimitError as EventLimitError,
-    InvalidDurationError as InvalidDurationError,
-    MemoryPathError as MemoryPathError,
-    MissingAwaitError as MissingAwaitError,
-    NoMoreSignalsError as NoMoreSignalsError,
-    NonDeterminismError as NonDeterminismError,
-    NotAnEventError as NotAnEventError,
-    NoVerdictError as NoVerdictError,
-    OutputTypeError as OutputTypeError,
-    RecordedFailureError as RecordedFailureError,
-    ResourceNotFoundError as ResourceNotFoundError,
-    ResourceUnavailableError as ResourceUnavailableError,
-    RetriesExhaustedError as RetriesExhaustedError,
-    RunDeadlineError as RunDeadlineError,
-    RunEndedError as RunEndedError,
-    RunError as RunError,
-    SignalTimeoutError as SignalTimeoutError,
-    UnhandledEventError as UnhandledEventError,
-    UnknownEventError as UnknownEventError,
-    UnknownSideOutputError as UnknownSideOutputError,
-    UnsavedChangeError as UnsavedChangeError,
-)
-from flink_agents.api.errors.state import (
-    KeyEncodingError as KeyEncodingError,
-    PlanChangedError as PlanChangedError,
-    StateError as StateError,
-    StateFormatError as StateFormatError,
-    UnknownTypeNameError as UnknownTypeNameError,
-    UnserializableValueError as UnserializableValueError,
-    UpgradeFailedError as UpgradeFailedError,
-    ValueChangedError as ValueChangedError,
-)
-from flink_agents.api.errors.stores import (
-    AppendOutcomeUnknownError as AppendOutcomeUnknownError,
-    BrokerDownloadError as BrokerDownloadError,
-    BrokerError as BrokerError,
-    BrokerMismatchError as BrokerMismatchError,
-    BrokerPortInUseError as BrokerPortInUseError,
-    BrokerStartError as BrokerStartError,
-    FencedOwnerError as FencedOwnerError,
-    JobIdentifierInUseError as JobIdentifierInUseError,
-    JobIdentifierMismatchError as JobIdentifierMismatchError,
-    RecordsPrunedError as RecordsPrunedError,
-    RecordTooLargeError as RecordTooLargeError,
-    RunNotReplayableError as RunNotReplayableError,
-    StoreClosedError as StoreClosedError,
-    StoreError as StoreError,
-    StoreFormatError as StoreFormatError,
-    StoreMismatchError as StoreMismatchError,
-    StoreUnavailableError as StoreUnavailableError,
-)
-from flink_agents.api.errors.testing import (
-    HarnessUseError as HarnessUseError,
-    RecoveryMismatchError as RecoveryMismatchError,
-)
-from flink_agents.api.errors.trace import (
-    TraceError as TraceError,
-    TraceFormatError as TraceFormatError,
-    TraceNotFoundError as TraceNotFoundError,
-    TraceOptionError as TraceOptionError,
-    UnknownTraceSinkError as UnknownTraceSinkError,
-)
+from flink_agents.api.errors.console import *
+from flink_agents.api.errors.jobs import *
+from flink_agents.api.errors.models import *
+from flink_agents.api.errors.resume import *
+from flink_agents.api.errors.runs import *
+from flink_agents.api.errors.state import *
+from flink_agents.api.errors.stores import *
+from flink_agents.api.errors.testing import *
+from flink_agents.api.errors.trace import *
 
 
 class AgentDefinitionError(AgentsError):
