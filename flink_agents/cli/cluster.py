@@ -135,12 +135,7 @@ def run(
     if fresh and not local:
         raise typer.BadParameter("--fresh goes with --local; on a cluster, omit --savepoint.")
     if local:
-        given = {
-            "--cluster": cluster,
-            "--data": data,
-            "--py-files": py_files,
-            "--detach": detach,
-        }
+        given = {"--cluster": cluster, "--data": data, "--py-files": py_files, "--detach": detach}
         environ = {"FLINK_AGENTS_LOCAL_FRESH": "true"} if fresh else {}
         if savepoint is not None:
             environ["FLINK_AGENTS_LOCAL_SAVEPOINT"] = savepoint

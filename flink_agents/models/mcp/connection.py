@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -57,6 +57,21 @@ def transport_of(
     headers = secrets.headers(spec.headers)
     if spec.auth is not None:
         headers["Authorization"] = f"Bearer {secrets.read(spec.auth)}"
+    client = _http_client(spec, http)
+    if spec.way == "sse":
+        # Events are rare: silence between them must not end the connection.
+        return SSETransport(spec.url, headers, sse_read_timeout=24 * 3600, httpx_client_factory=client)
+    return StreamableHttpTransport(
+        spec.url,
+        headers,
+        httpx_client_factory=client,
+        # The library's own limit, 1 MiB, ends the connection.
+        max_sse_event_size=spec.response_limit,
+    )
+
+
+def _http_client(spec: MCPServerSpec, http: HTTPAnswers) -> Callable[..., httpx2.AsyncClient]:
+    """Return a function that makes clients which report their answers to ``http``."""
 
     async def note(response: httpx2.Response) -> None:
         http.note(response.request.content, response.status_code, response.headers.get("retry-after"))
@@ -73,16 +88,7 @@ def transport_of(
         )
         return made
 
-    if spec.way == "sse":
-        # Events are rare: silence between them must not end the connection.
-        return SSETransport(spec.url, headers, sse_read_timeout=24 * 3600, httpx_client_factory=client)
-    return StreamableHttpTransport(
-        spec.url,
-        headers,
-        httpx_client_factory=client,
-        # The library's own limit, 1 MiB, ends the connection.
-        max_sse_event_size=spec.response_limit,
-    )
+    return client
 
 
 _log = bounded_logger("flink_agents.mcp")

@@ -299,12 +299,7 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
         for one in plan.resources
         if one.type in (ResourceType.TOOL, ResourceType.CLIENT)
     }
-    if code is not None:
-        context_class, side_outputs, output_type = code.context_class, code.side_outputs, code.output_type
-    else:
-        context_class = plan.context_class.resolve() if plan.context_class else None
-        side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
-        output_type = type_from_text(plan.output_type) if plan.output_type else None
+    context_class, side_outputs, output_type = _types_of(plan, code)
     denied = ApprovalDeniedEvent.EVENT_TYPE
     tells = any(denied in one.triggers for one in plan.actions)
     # The constructor may have received it as an argument, which no plan holds.
@@ -330,6 +325,15 @@ def bind(plan: AgentPlan, code: AgentCode | None = None) -> BoundAgent:
             one.name: _needs(one, declared) for one in plan.resources if one.type is ResourceType.TOOL
         },
     )
+
+
+def _types_of(plan: AgentPlan, code: AgentCode | None) -> tuple[Any, Mapping[str, Any], Any]:
+    """Return the context class, the types of side outputs, and the output type."""
+    if code is not None:
+        return code.context_class, code.side_outputs, code.output_type
+    context_class = plan.context_class.resolve() if plan.context_class else None
+    side_outputs = {tag: type_from_text(text) for tag, text in plan.side_outputs.items()}
+    return context_class, side_outputs, type_from_text(plan.output_type) if plan.output_type else None
 
 
 def _agent_class(plan: AgentPlan, code: AgentCode | None) -> type[Agent]:

@@ -143,27 +143,7 @@ class LocalStart:
         place = None if given is None else given.removeprefix("file://")
         number = run.starts[-1].number + 1 if run.starts else 1
         chosen = self.beginning.chosen
-        start = Start(
-            number,
-            uuid.uuid4().hex,
-            now(),
-            env.get_parallelism(),
-            os.getpid(),
-            place,
-            parent=0 if chosen is None else chosen.candidate.start,
-            resumed=0 if chosen is None else chosen.content.number,
-        )
-        self._start = start
-        self._run = self._record.write(
-            replace(
-                run,
-                starts=(*run.starts, start),
-                stopping=None,
-                plans=self.beginning.plans,
-                journal=self.journal is not None,
-                outputs={list_files.LINK: run.outputs.get(list_files.LINK) or list_files.new_link()},
-            )
-        )
+        start = self._record_start(number, env.get_parallelism(), place)
         checkpoints = directory_of(folder, start)
         announced = AnnouncedRun(
             self.beginning.identifier, run.identifier, str(folder.journal), str(checkpoints), os.getpid()
@@ -177,6 +157,31 @@ class LocalStart:
         flink_compat.configure(env, settings | once)
         before = read_progress(folder)
         self._watcher = Watcher(folder, number, checkpoints, self.journal, self._first_checkpoint, before)
+
+    def _record_start(self, number: int, parallelism: int, place: str | None) -> Start:
+        """Add this start to the record of the job run."""
+        run, chosen = self.beginning.run, self.beginning.chosen
+        start = self._start = Start(
+            number,
+            uuid.uuid4().hex,
+            now(),
+            parallelism,
+            os.getpid(),
+            place,
+            parent=0 if chosen is None else chosen.candidate.start,
+            resumed=0 if chosen is None else chosen.content.number,
+        )
+        self._run = self._record.write(
+            replace(
+                run,
+                starts=(*run.starts, start),
+                stopping=None,
+                plans=self.beginning.plans,
+                journal=self.journal is not None,
+                outputs={list_files.LINK: run.outputs.get(list_files.LINK) or list_files.new_link()},
+            )
+        )
+        return start
 
     def list_file(self, index: int, stream: DataStream) -> list_files.ListFile:
         """Write a stream to the files of a list, and return the list's reader.
