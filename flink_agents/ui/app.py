@@ -63,7 +63,7 @@ def make_index(settings: ConsoleSettings) -> TraceIndex:
 
 
 def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outside: Outside) -> ASGIApp:
-    """Return the console as an ASGI application. It follows new records, and closes the index when it ends.
+    """Return the console as an ASGI application. It follows new records until it ends.
 
     Args:
         settings: Sources of the console.
@@ -80,6 +80,7 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
             yield
         finally:
             index.close()
+            outside.close()
 
     def missing(request: Request, error: Exception) -> Response:
         return view.page(request, "missing.html", 404, what="page", name=request.url.path)

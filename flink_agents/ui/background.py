@@ -69,8 +69,8 @@ class Background(Generic[T]):
                 self._thread.start()
             if self._value is None and not self._problem:
                 self._changed.wait_for(lambda: self._value is not None or bool(self._problem), patience)
-            elif old and self._made and time.monotonic() - self._made >= STALE_SECONDS:
-                # Nobody has looked for a while: a page that shows it as it was misleads.
+            elif old and self._made:
+                # A page that shows a value as it was misleads, so most reads end before it is shown.
                 self._changed.wait_for(lambda: self._thread is None, patience)
             return Reading(self._value, self._problem, time.monotonic() - self._made if self._made else 0.0)
 

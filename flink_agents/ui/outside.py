@@ -18,6 +18,7 @@ from flink_agents.api.events.key_requests import inspect_request
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
+from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.answers import inputs_behind, inspected
@@ -108,12 +109,18 @@ class Outside:
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
         self._desk = KafkaApprovals(settings.signals, settings.requests, **settings.client)
-        self._requests = Background(self._desk.pending) if settings.requests else None
+        self._pending = PendingRequests(settings.requests, settings.client) if settings.requests else None
+        self._requests = Background(self._pending.read, 1.0) if self._pending else None
         self._letters = {name: Background(partial(self._read, name), 5.0) for name in settings.dead_letters}
         self._jobs = Background(partial(_jobs, ClusterRest(settings.cluster))) if settings.cluster else None
         self._answering = threading.Lock()
         self.sent: dict[str, ApprovalResponse] = {}
         self._answers: dict[str, KeyAnswer] = {}
+
+    def close(self) -> None:
+        """Close the connections that stay open between two pages."""
+        if self._pending is not None:
+            self._pending.close()
 
     # -- reading ----------------------------------------------------------------------
 
@@ -173,8 +180,10 @@ class Outside:
         """
         if self._settings.signals is None:
             raise _not_set_up("answers", "--signals TOPIC")
+        if self._pending is None:
+            raise _not_set_up("answers", "--requests TOPIC")
         with self._answering:
-            request = next((one for one in self._desk.pending() if one.id == response.id), None)
+            request = next((one for one in self._pending.read() if one.id == response.id), None)
             if request is None:
                 raise _rejected("this request is no longer pending", found=response.id)
             unknown = [name for name in response.arguments or () if name not in request.arguments]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,18 +162,25 @@ def _approvals(topic: str | None, answers: str | None, client: str | None, key: 
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.cli.runs.commands import forms
-    from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
+    from flink_agents.connectors.kafka.requests.pending import PendingRequests
     from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
 
     wanted, said = forms(key), list[str]()
     options = client_options(client)
-    for one in KafkaApprovals(None, topic, **options).pending():
+    requests = PendingRequests(topic, options)
+    with closing(requests):
+        pending = requests.read()
+    for one in pending:
         if encode_key(one.key) in wanted:
             expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
             said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
             said.append(f"  {next_steps.approve(one.id, topic, answers, options)}")
-    return bool(said), said
+    known = bool(said)
+    if requests.foreign:
+        # One line: a wrong topic can have a million of them.
+        said.append(f"{len(requests.foreign)} record(s) of the topic {topic} are not requests for approvals.")
+    return known, said
 
 
 def _recorded(store: str | None, journal: str | None, key: str) -> Said:

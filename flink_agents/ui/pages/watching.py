@@ -35,9 +35,17 @@ def overview(view: View, request: Request) -> Response:
         errors=queries.errors(view.index),
         oldest=queries.waiting(view.index, most=5),
         answers=view.outside.answer_about,
-        requests=view.outside.requests(),
+        pending=_pending(view),
         invalid=view.index.invalid,
     )
+
+
+def _pending(view: View) -> int | None:
+    """Return the number of requests without an answer from this console; None if it is not known."""
+    reading = view.outside.requests()
+    if reading is None or reading.value is None:
+        return None
+    return sum(one.id not in view.outside.sent for one in reading.value)
 
 
 def agents(view: View, request: Request) -> Response:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flink_agents.api.errors import KafkaStreamError, KafkaValueError
 from flink_agents.connectors.kafka.client import check_topic, made_client
@@ -17,6 +17,12 @@ POLL_MS = 500
 
 STALLED_SECONDS = 60.0
 """Time that a read waits for records that the brokers have, but do not send."""
+
+RENEW_SECONDS = 600.0
+"""Time after which a topic that is followed is read from its start again."""
+
+MOST_FOREIGN = 10_000
+"""Invalid records of a topic that are noted."""
 
 REQUESTS = "the topic that approvals_to_kafka writes, or kafka_signals reads"
 
@@ -131,18 +137,79 @@ def latest_values(
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.
     """
-    found: dict[tuple[int, bytes | None], T] = {}
-    foreign: list[UnexpectedRecord] = []
-    with reader_of(topic, client) as (consumer, partitions):
-        consumer.seek_to_beginning(*partitions)
-        for record in records_until_now(consumer, partitions):
-            place = record.partition, record.key
-            if record.value is None:
-                found.pop(place, None)
-                continue
-            try:
-                found[place] = read(record.value)
-            except KafkaValueError as error:
-                problem = " ".join((error.found or error.message).split())[:200]
-                foreign.append(UnexpectedRecord(topic, record.partition, record.offset, problem))
-    return list(found.values()), tuple(foreign)
+    values = LatestValues(topic, client, read)
+    with closing(values):
+        return values.read(), tuple(values.foreign)
+
+
+class LatestValues(Generic[T]):
+    """Follows a compacted topic: each read continues at the last position.
+
+    It starts over if the topic was truncated or made anew, after an error, and every `RENEW_SECONDS`: by
+    then, Kafka may have removed records that end a key, and another topic may have the name.
+
+    Args:
+        topic: The topic.
+        client: Options of kafka-python for the connection.
+        read: Parses the value of a record.
+
+    Attributes:
+        foreign: The invalid records, up to `MOST_FOREIGN`.
+    """
+
+    def __init__(self, topic: str, client: Mapping[str, Any], read: Callable[[bytes], T]) -> None:
+        self._topic, self._client, self._parse = topic, client, read
+        self._open = ExitStack()
+        self._consumer: Any = None
+        self._partitions: list[Any] = []
+        self._found: dict[tuple[int, bytes | None], T] = {}
+        self._since = 0.0
+        self.foreign: list[UnexpectedRecord] = []
+
+    def read(self) -> list[T]:
+        """Return the last value of each key. An invalid record does not replace a valid one.
+
+        Raises:
+            KafkaStreamError: There is no such topic, or the brokers cannot be reached.
+        """
+        try:
+            if self._consumer is None or self._is_old():
+                self._start()
+            for record in records_until_now(self._consumer, self._partitions):
+                self._take(record)
+        except BaseException:
+            self.close()
+            raise
+        return list(self._found.values())
+
+    def close(self) -> None:
+        """Close the consumer. The next read starts over."""
+        self._consumer = None
+        self._open.close()
+
+    def _is_old(self) -> bool:
+        if time.monotonic() - self._since >= RENEW_SECONDS:
+            return True
+        first = self._consumer.beginning_offsets(self._partitions)
+        ends = self._consumer.end_offsets(self._partitions)
+        places = {one: self._consumer.position(one) for one in self._partitions}
+        return any(not first[one] <= at <= ends[one] for one, at in places.items())
+
+    def _start(self) -> None:
+        self.close()
+        self._found, self.foreign = {}, []
+        consumer, self._partitions = self._open.enter_context(reader_of(self._topic, self._client))
+        consumer.seek_to_beginning(*self._partitions)
+        self._consumer, self._since = consumer, time.monotonic()
+
+    def _take(self, record: Any) -> None:
+        place = record.partition, record.key
+        if record.value is None:
+            self._found.pop(place, None)
+            return
+        try:
+            self._found[place] = self._parse(record.value)
+        except KafkaValueError as error:
+            problem = " ".join((error.found or error.message).split())[:200]
+            if len(self.foreign) < MOST_FOREIGN:
+                self.foreign.append(UnexpectedRecord(self._topic, record.partition, record.offset, problem))
