@@ -49,5 +49,5 @@ def _wait_for(actor: KeyActor) -> None:
     if World.chance.random() < 0.5:
         return
     until = time.monotonic() + LAG_SECONDS
-    while actor.running and time.monotonic() < until:
+    while actor.runs.running and time.monotonic() < until:
         time.sleep(0.0005)

@@ -34,9 +34,10 @@ from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
 from flink_agents.runtime.loop.action_loop import ActionLoop
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, cancelled_itself
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns, cancelled_itself
 from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_step, make_task
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
 from flink_agents.runtime.loop.suspensions import Suspensions
 from flink_agents.runtime.loop.watchdog import Watchdog
@@ -61,8 +62,8 @@ class AgentLoop:
         shared: The agent's shared objects.
         steps: Executes steps.
         clock: Returns the wall-clock time in milliseconds.
-        to_look_at: Receives the actors with news for Flink's task thread; None if that thread checks all of
-            them.
+        to_look_at: Receives the runs of keys with news for Flink's task thread; None if that thread checks
+            all keys.
 
     Attributes:
         failure: The error that ends the attempt, or None.
@@ -77,7 +78,7 @@ class AgentLoop:
         shared: RunEnvironment,
         steps: StepExecutor,
         clock: Callable[[], int],
-        to_look_at: deque[KeyActor] | None = None,
+        to_look_at: deque[KeyRuns] | None = None,
     ) -> None:
         self._shared = shared
         self._to_look_at = to_look_at
@@ -86,9 +87,9 @@ class AgentLoop:
         self._clock = clock
         self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
         self._stopped = False
-        self._inbox: deque[KeyActor] = deque()
+        self._inbox: deque[KeyRuns] = deque()
         self._woken = False
-        self._tasks: dict[asyncio.Task[None], KeyActor] = {}
+        self._tasks: dict[asyncio.Task[None], KeyRuns] = {}
         # Each counter is written by one thread only, so it needs no lock.
         self._submitted = self._asked = 0
         self._pulled = self._read = 0
@@ -136,39 +137,39 @@ class AgentLoop:
         """Number of runs that are executed."""
         return self._begun - self.ended
 
-    def age(self, actor: KeyActor) -> float:
-        """Return the seconds since the present run of ``actor`` started."""
-        state = actor.state
+    def age(self, runs: KeyRuns) -> float:
+        """Return the seconds since the present run of a key started."""
+        state = runs.state
         return 0.0 if state is None else clock() - state.begun
 
     def submit(self, actor: KeyActor, waiting: QueuedInput) -> None:
         """Add one more input to the queue of ``actor``."""
         self._submitted += 1
         actor.submitted += 1
-        actor.put(waiting, self._shared.observers)
-        self._wake_for(actor)
+        actor.runs.put(waiting, self._shared.observers)
+        self._wake_for(actor.runs)
 
-    def read(self, actor: KeyActor) -> None:
-        """Have the records of the key of ``actor`` read."""
+    def read(self, runs: KeyRuns) -> None:
+        """Have the records of a key read."""
         self._asked += 1
-        self._wake_for(actor)
+        self._wake_for(runs)
 
-    def withdraw(self, actor: KeyActor) -> None:
-        """Remove the queued inputs of an actor whose run was suspended."""
+    def withdraw(self, runs: KeyRuns) -> None:
+        """Remove the queued inputs of a key whose run was suspended."""
         journals = self._shared.journals
-        chosen = actor.order is not None or any(waiting.records for waiting in actor.queue)
+        chosen = runs.recovery is not None or any(waiting.records for waiting in runs.queue)
         if journals is not None and chosen:
             # Recorded runs are left. Their inputs are examined and chosen again after the resumption.
-            journals.unmark_replayed(actor.journal_id, actor.key_text)
-        self._submitted -= len(actor.queue)
-        actor.queue.clear()
+            journals.unmark_replayed(runs.journal_id, runs.key_text)
+        self._submitted -= len(runs.queue)
+        runs.queue.clear()
 
-    def end_run(self, actor: KeyActor, seq: int) -> None:
-        """End a run of ``actor`` that a user wants to end.
+    def end_run(self, runs: KeyRuns, seq: int) -> None:
+        """End a run that a user wants to end.
 
         If it is not executed yet, it ends at its start.
         """
-        self._bridge.hand(end_if_executed, self._tasks, actor, seq)
+        self._bridge.hand(end_if_executed, self._tasks, runs, seq)
 
     def ask(self, question: Coroutine[Any, Any, T]) -> futures.Future[T]:
         """Run a coroutine on the loop, and return a future of its result.
@@ -177,9 +178,9 @@ class AgentLoop:
         """
         return self._bridge.ask(question)
 
-    def _wake_for(self, actor: KeyActor) -> None:
-        # Before the flag is read: the loop resets the flag, then empties the inbox. So no actor is missed.
-        self._inbox.append(actor)
+    def _wake_for(self, runs: KeyRuns) -> None:
+        # Before the flag is read: the loop resets the flag, then empties the inbox. So no key is missed.
+        self._inbox.append(runs)
         if not self._woken:
             self._woken = True
             self._bridge.hand(self._drain)
@@ -210,12 +211,12 @@ class AgentLoop:
     def held_back(self) -> str:
         """Return the runs that have not ended and the reasons, as text; empty if there are none."""
         now = clock()
-        states = [actor.state for actor in list(self._tasks.values()) if actor.state is not None]
+        states = [runs.state for runs in list(self._tasks.values()) if runs.state is not None]
         shown = [state.describe(now) for state in states if state.in_flight or state.phase is Phase.RECORDS]
         if len(shown) > MAX_SHOWN:
             shown[MAX_SHOWN:] = [f"and so do {len(shown) - MAX_SHOWN} more runs"]
-        runs = f"runs are in flight: {'; '.join(shown)}" if shown else ""
-        return ". ".join(filter(None, (runs, self.replays.held_back())))
+        in_flight = f"runs are in flight: {'; '.join(shown)}" if shown else ""
+        return ". ".join(filter(None, (in_flight, self.replays.held_back())))
 
     def describe_runs(self) -> str:
         """Return action, key and stack of the runs in flight, as text."""
@@ -272,13 +273,13 @@ class AgentLoop:
     async def _stop(self) -> None:
         """End the runs, then the clients that they use, then everything else."""
         # Before tasks are cancelled, which removes them.
-        actors = [*self._tasks.values(), *self._inbox]
+        keys = [*self._tasks.values(), *self._inbox]
         if self._durable is not None:
             await self._drain_calls(self._durable)
         # Runs end before the clients that they use.
         await cancel_tasks(self._tasks)
-        for actor in actors:
-            actor.abandon()
+        for runs in keys:
+            runs.abandon()
         if self._shared.asking is not None:
             await self._shared.asking.close()
         await self._shared.clients.close()
@@ -296,7 +297,7 @@ class AgentLoop:
         """
         drained = self._loop.create_task(durable.drain())
         keys = durable.recording.busy_keys
-        await cancel_tasks([task for task, actor in self._tasks.items() if actor.key_text not in keys])
+        await cancel_tasks([task for task, runs in self._tasks.items() if runs.key_text not in keys])
         await drained
 
     async def _close_store(self) -> None:
@@ -320,73 +321,75 @@ class AgentLoop:
         if not self._watch.is_awake():
             self._watch.wake()
         if not self._inbox:
-            # Reset first: an actor that is submitted from now on wakes the loop again, or is found below.
+            # Reset first: runs that are submitted from now on wake the loop again, or are found below.
             self._woken = False
         while self._inbox:
-            actor = self._inbox.popleft()
-            if not actor.running and (actor.queue or actor.order is ReplayStatus.UNREAD):
-                self._begin(actor)
+            runs = self._inbox.popleft()
+            recovery = runs.recovery
+            if not runs.running and (runs.queue or (recovery is not None and recovery.order is None)):
+                self._begin(runs)
         if self._woken:
             self._loop.call_later(PAUSE_SECONDS, self._drain)
 
-    def _begin(self, actor: KeyActor) -> None:
-        if actor.suspended is not None:
+    def _begin(self, runs: KeyRuns) -> None:
+        if runs.suspended is not None:
             # Later inputs wait for the suspended run. Flink's task thread has not stored it yet.
             return
-        actor.running = True
+        runs.running = True
         # The task belongs to no action, so the loop's factory is not needed.
-        self._tasks[asyncio.Task(self._work(actor), loop=self._loop)] = actor
+        self._tasks[asyncio.Task(self._work(runs), loop=self._loop)] = runs
 
-    async def _work(self, actor: KeyActor) -> None:
+    async def _work(self, runs: KeyRuns) -> None:
         notified, task = False, asyncio.current_task()
         assert task is not None
         try:
-            if actor.order is ReplayStatus.UNREAD:
-                actor.state = self._reading(actor)
-                await self.replays.read(actor)
-                actor.state = None
+            recovery = runs.recovery
+            if recovery is not None and recovery.order is None:
+                runs.state = self._reading(runs, recovery)
+                await self.replays.read(runs, recovery)
+                runs.state = None
                 self._read += 1
-            while self.failure is None and (actor.queue or (actor.order is not None and self._pull(actor))):
-                waiting = actor.queue.popleft()
+            while self.failure is None and (runs.queue or (runs.recovery is not None and self._pull(runs))):
+                waiting = runs.queue.popleft()
                 # Before the run starts: the watchdog names it.
-                actor.seq = waiting.seq
+                runs.seq = waiting.seq
                 self._begun += 1
                 begun = clock()
-                actor.state = waiting.begin(begun)
+                runs.state = waiting.begin(begun)
                 # A run that started on Flink's task thread continues here.
-                run = waiting.run or self._new_run(actor, waiting)
+                run = waiting.run or self._new_run(runs, waiting)
                 try:
-                    await self._execute(actor, run, waiting)
+                    await self._execute(runs, run, waiting)
                 except RunSuspended as suspended:
-                    await self.suspensions.suspend(actor, waiting, suspended)
+                    await self.suspensions.suspend(runs, waiting, suspended)
                     self.ended += 1
                     notified = False
                     break
                 # Before the next run starts, which runs on the memory of this one.
-                actor.finish(run, waiting)
-                self._ended(actor, clock() - begun)
+                runs.finish(run, waiting)
+                self._ended(runs, clock() - begun)
                 notified = True
-                self._notify(actor)
+                self._notify(runs)
         except asyncio.CancelledError:
             if self._bridge.over:
                 raise
-            self._fail(cancelled_itself(actor))
+            self._fail(cancelled_itself(runs.key_text))
         except BaseException as error:
             self._fail(error)
         finally:
-            # First: a new task for the actor may start as soon as it is not running.
+            # First: a new task for the key may start as soon as none is running.
             self._tasks.pop(task, None)
-            actor.running = False
-            if actor.state is not None:
+            runs.running = False
+            if runs.state is not None:
                 # No effect on a run that has succeeded: it is in a later phase.
-                actor.state.fail()
+                runs.state.fail()
             if self.failure is not None:
-                actor.abandon()
-            if not notified or actor.order is not None or self.failure is not None:
+                runs.abandon()
+            if not notified or runs.recovery is not None or self.failure is not None:
                 # Flink's task thread was not notified, or it was before `running` was cleared.
-                self._notify(actor)
+                self._notify(runs)
 
-    async def _execute(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
+    async def _execute(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
         """Execute a run to its end. A run that the present code cannot continue ends as ``on_error`` says.
 
         Raises:
@@ -395,12 +398,12 @@ class AgentLoop:
         state = run.state
         try:
             if self._may_wait:
-                self.suspensions.attach(actor, run, waiting)
+                self.suspensions.attach(runs, run, waiting)
             elif (journals := self._shared.journals) is not None:
-                actor.attach_journal(run, waiting, journals.plan, journals.codec)
+                runs.attach_journal(run, waiting, journals.plan, journals.codec)
             # Before the actions start: a user wants to end this run.
-            if actor.ends:
-                check_not_ended(actor, run, waiting)
+            if runs.ends:
+                check_not_ended(runs, run, waiting)
             if waiting.run is None:
                 self._steps.begin(run, waiting.record)
             if waiting.suspension is not None or (run.journal is not None and run.journal.replayed):
@@ -423,10 +426,10 @@ class AgentLoop:
         finally:
             state.executing = False
 
-    def _ended(self, actor: KeyActor, took: float) -> None:
+    def _ended(self, runs: KeyRuns, took: float) -> None:
         """Count a run that has ended, and update the moving averages."""
         if took >= self._watch.stuck_after:
-            self._watch.ended(actor, took)
+            self._watch.ended(runs, took)
         off = took - self.expected
         if self.ended:
             self.expected += off * 0.1
@@ -435,38 +438,39 @@ class AgentLoop:
             self.expected = took
         self.ended += 1
 
-    def _reading(self, actor: KeyActor) -> RunState:
+    def _reading(self, runs: KeyRuns, recovery: KeyRecovery) -> RunState:
         """Return the state of the next run while its records are read."""
-        return RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.RECORDS, clock())
+        seq = recovery.actor.next_seq
+        return RunState(runs.key_text, seq, self._shared.observers, Phase.RECORDS, clock())
 
-    def _pull(self, actor: KeyActor) -> bool:
+    def _pull(self, runs: KeyRuns) -> bool:
         """Choose one more input that is in memory; returns True if there is one."""
-        before = actor.pulled
-        found = self.replays.pull(actor)
-        self._pulled += actor.pulled - before
+        before = runs.pulled
+        found = self.replays.pull(runs)
+        self._pulled += runs.pulled - before
         return found
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
         self._notify()
 
-    def _notify(self, actor: KeyActor | None = None) -> None:
-        if actor is not None and self._to_look_at is not None:
-            self._to_look_at.append(actor)
+    def _notify(self, runs: KeyRuns | None = None) -> None:
+        if runs is not None and self._to_look_at is not None:
+            self._to_look_at.append(runs)
         self._bridge.notify()
 
-    def _new_run(self, actor: KeyActor, waiting: QueuedInput) -> Run:
+    def _new_run(self, runs: KeyRuns, waiting: QueuedInput) -> Run:
         """Create the run of an input. Flink's task thread may have started others."""
         return Run(
             self._shared,
-            actor.journal_id,
-            actor.key_text,
+            runs.journal_id,
+            runs.key_text,
             waiting.run_seq,
             waiting.timestamp,
             self._clock(),
             None,
-            actor.memory,
-            waiting.ordered or actor.unrecorded or waiting.is_later_part,
+            runs.memory,
+            waiting.ordered or runs.unrecorded or waiting.is_later_part,
             waiting.identity,
             waiting.state,
         )

@@ -13,7 +13,8 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.pending import read_input
@@ -28,7 +29,7 @@ LOG_INTERVAL_SECONDS = 10.0
 
 
 class Replays:
-    """Chooses the next input of actors with recorded runs.
+    """Chooses the next input of keys with recorded runs; see ``KeyRecovery``.
 
     Flink's task thread can read all inputs from state, and examines each once. The loop has some of them in
     memory, and chooses among those if Flink's task thread is busy.
@@ -36,26 +37,26 @@ class Replays:
     Args:
         shared: The agent's shared objects.
         bridge: Leads to the event loop.
-        begin: Resumes the work of an actor; only for the loop's thread.
+        begin: Resumes the work of a key; only for the loop's thread.
 
     Attributes:
         no_more_input: True if the input has ended, so that nothing waits for it.
         uncached: The number of inputs in memory that the loop has chosen.
     """
 
-    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyActor], None]) -> None:
+    def __init__(self, shared: RunEnvironment, bridge: Bridge, begin: Callable[[KeyRuns], None]) -> None:
         self._shared = shared
         self._bridge = bridge
         self._begin = begin
         self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
-        self._held: dict[KeyActor, None] = {}
+        self._held: dict[KeyRuns, KeyRecovery] = {}
         self._logged_at = -LOG_INTERVAL_SECONDS
         self.no_more_input = False
         self.uncached = 0
 
     # -- for the loop's thread --------------------------------------------------------
 
-    async def read(self, actor: KeyActor) -> None:
+    async def read(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
         """Read the records of a key. From then on its inputs can be chosen.
 
         Raises:
@@ -64,32 +65,33 @@ class Replays:
         journals = self._shared.journals
         assert journals is not None
         # A fresh head does not know the numbers of an earlier attempt.
-        from_seq = None if actor.fresh else actor.next_seq
+        actor = recovery.actor
+        from_seq = None if recovery.fresh else actor.next_seq
         recorded = await journals.recorded(
-            actor.journal_id,
-            actor.key_text,
+            runs.journal_id,
+            runs.key_text,
             from_seq,
-            actor.marker,
-            actor.pending,
-            actor.overtaken,
-            actor.origins,
+            recovery.marker,
+            recovery.pending,
+            recovery.overtaken,
+            recovery.origins,
         )
-        with actor.lock:
-            if actor.fresh and recorded.first is not None:
-                actor.go_on_from(recorded.begin_of(recorded.first))
+        with recovery.lock:
+            if recovery.fresh and recorded.first is not None:
+                actor.continue_generation(recorded.begin_of(recorded.first))
             order = InputOrder(recorded, actor.head.first_pending)
             # Flink's task thread has loaded these inputs already, and will not examine them again.
             for number in range(order.looked, actor.loaded):
-                packed = actor.cached.get(number)
+                packed = recovery.cached.get(number)
                 order.look(None if packed is None else input_digest(packed))
-            actor.order = order
+            recovery.order = order
             # The suspended run goes first, before any other input is chosen.
-            if actor.resumes is not None:
-                self._resume(actor, actor.resumes, order)
+            if recovery.resumes is not None:
+                self._resume(runs, recovery, recovery.resumes, order)
             # Before any run starts: it could take a signal that a later recorded run has taken.
-            if actor.mail is not None:
-                self._reserve(actor.mail, recorded)
-            self.let_drained_go(actor, order)
+            if runs.mailbox is not None:
+                self._reserve(runs.mailbox, recorded)
+            self.end_if_drained(runs, recovery)
 
     def _reserve(self, mail: ActiveMailbox, recorded: RecordedRuns) -> None:
         """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
@@ -97,74 +99,76 @@ class Replays:
         for records in recorded.runs:
             mail.reserve([one.identity for one in taken_signals(codec, records) if one.identity is not None])
 
-    def _resume(self, actor: KeyActor, waiting: QueuedInput, order: InputOrder) -> None:
+    def _resume(self, runs: KeyRuns, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder) -> None:
         """Put a suspended run first, with its records from the store."""
-        journals = self._shared.journals
+        journals, actor = self._shared.journals, recovery.actor
         assert journals is not None
-        actor.resumes = None
+        recovery.resumes = None
         waiting.records = order.recorded.resume(waiting.seq)
-        journals.left(actor.journal_id, actor.key_text, order.recorded)
+        journals.left(runs.journal_id, runs.key_text, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.settled, waiting.ordered = not order.recorded, True
-        actor.put(waiting, self._shared.observers)
-        actor.pulled += 1
+        runs.put(waiting, self._shared.observers)
+        runs.pulled += 1
 
-    def pull(self, actor: KeyActor) -> bool:
+    def pull(self, runs: KeyRuns) -> bool:
         """Choose one more input in memory; returns True if the queue has one."""
-        if actor.order is None:
-            return bool(actor.queue)
-        with actor.lock:
-            if not actor.queue and (chosen := self.choose(actor, actor.cached.get)) is not None:
-                actor.pulled += 1
+        recovery = runs.recovery
+        if recovery is None:
+            return bool(runs.queue)
+        with recovery.lock:
+            if not runs.queue and (chosen := self.choose(runs, recovery.cached.get)) is not None:
+                runs.pulled += 1
                 self.uncached += 1
-                actor.put(chosen, self._shared.observers)
-            if not actor.queue:
-                self.hold(actor)
-            return bool(actor.queue)
+                runs.put(chosen, self._shared.observers)
+            if not runs.queue:
+                self.hold(runs)
+            return bool(runs.queue)
 
-    def _overdue(self, actor: KeyActor, since: float) -> None:
+    def _overdue(self, runs: KeyRuns, recovery: KeyRecovery, since: float) -> None:
         """Let other inputs run: the recorded one, awaited since ``since``, did not come in time."""
-        with actor.lock:
+        with recovery.lock:
             # The input has come meanwhile, or another run waits now.
-            if actor.held != since:
+            if runs.held != since:
                 return
-            actor.overdue = True
-            self._let_go(actor)
+            recovery.overdue = True
+            self._stop_holding(runs)
         self._shared.run_metrics.count("runs_reordered")
         if clock() - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = clock()
             _log.warning(
                 "key %r, and maybe others: the input of a recorded run did not come within %g s "
                 "(%s); others run first, and it gets its records when it comes",
-                decode_key(actor.key_text),
+                decode_key(runs.key_text),
                 self._seconds,
                 AgentOptions.REORDER_TIMEOUT.key,
             )
-        if not actor.running:
-            self._begin(actor)
+        if not runs.running:
+            self._begin(runs)
 
-    # -- for any thread, which has the lock of the actor ---------------------------------
+    # -- for any thread, which has the lock of the recovery ------------------------------
 
-    def choose(self, actor: KeyActor, load: Callable[[int], bytes | None]) -> QueuedInput | None:
+    def choose(self, runs: KeyRuns, load: Callable[[int], bytes | None]) -> QueuedInput | None:
         """Return the input that runs next; None if all have to wait, or if it cannot be loaded here."""
-        order, journals = actor.order, self._shared.journals
-        if not isinstance(order, InputOrder):
+        recovery, journals = runs.recovery, self._shared.journals
+        if recovery is None or recovery.order is None:
             return None
         assert journals is not None
-        choice = order.next(actor.next_seq, not (actor.overdue or self.no_more_input))
+        actor, order = recovery.actor, recovery.order
+        choice = order.next(actor.next_seq, not (recovery.overdue or self.no_more_input))
         packed = None if choice is None else load(choice.number)
         if choice is None or packed is None:
             return None
         records = order.take(choice)
-        journals.left(actor.journal_id, actor.key_text, order.recorded)
-        actor.cached.pop(choice.number, None)
+        journals.left(runs.journal_id, runs.key_text, order.recorded)
+        recovery.cached.pop(choice.number, None)
         actor.next_seq = max(actor.next_seq, choice.seq + 1)
         # The wait for this input is over, so its timer has no effect.
-        held = self._let_go(actor)
+        held = self._stop_holding(runs)
         # For a wake-up, Flink's task thread replaces both.
         record, timestamp = read_input(self._shared.codec, packed)
         settled = not order.recorded
-        self.let_drained_go(actor, order)
+        self.end_if_drained(runs, recovery)
         return QueuedInput(
             record,
             timestamp,
@@ -178,65 +182,63 @@ class Replays:
             state=held if held is not None and held.sequence_number == choice.seq else None,
         )
 
-    def hold(self, actor: KeyActor) -> None:
+    def hold(self, runs: KeyRuns) -> None:
         """If all inputs of a key wait for that of a recorded run, start the timeout."""
-        order = actor.order
-        if actor.held is not None or actor.overdue or not isinstance(order, InputOrder):
+        recovery = runs.recovery
+        if recovery is None or recovery.order is None or runs.held is not None or recovery.overdue:
             return
+        actor, order = recovery.actor, recovery.order
         # Not all inputs were examined, so the right one may be among them.
         if actor.backlog <= 0 or order.looked < actor.head.next_pending:
             return
         if order.next(actor.next_seq, True) is not None:
             return
         self._shared.run_metrics.count("inputs_held_back")
-        held = RunState(actor.key_text, actor.next_seq, self._shared.observers, Phase.INPUT, clock())
-        actor.state = held
-        self._held[actor] = None
+        held = RunState(runs.key_text, actor.next_seq, self._shared.observers, Phase.INPUT, clock())
+        runs.state = held
+        self._held[runs] = recovery
         bridge = self._bridge
-        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, actor, held.since)
+        bridge.hand(bridge.loop.call_later, self._seconds, self._overdue, runs, recovery, held.since)
 
-    def _let_go(self, actor: KeyActor) -> RunState | None:
+    def _stop_holding(self, runs: KeyRuns) -> RunState | None:
         """Stop holding inputs back. Returns the state of the run that waited for its input, if one did."""
-        self._held.pop(actor, None)
-        if actor.held is None:
+        self._held.pop(runs, None)
+        if runs.held is None:
             return None
-        held, actor.state = actor.state, None
+        held, runs.state = runs.state, None
         return held
 
-    def let_drained_go(self, actor: KeyActor, order: InputOrder) -> None:
+    def end_if_drained(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
         """Let the inputs of a key run as they arrive, if no recorded run is left."""
-        if order.drained:
-            actor.order = None
-            actor.cached.clear()
-            actor.loaded = order.looked
+        order = recovery.order
+        if order is not None and order.drained:
+            recovery.actor.loaded = order.looked
+            recovery.cached.clear()
+            runs.recovery = None
 
     # -- for any thread ---------------------------------------------------------------
 
-    def rest(self, actor: KeyActor) -> float | None:
+    def rest(self, runs: KeyRuns) -> float | None:
         """Return the seconds for which inputs of a key may still wait for another one; None if none waits."""
-        since = actor.held
+        since = runs.held
         return None if since is None else max(0.0, since + self._seconds - clock())
 
     def end_of_input(self) -> None:
         """Stop all waits for inputs."""
         self.no_more_input = True
-        for actor in list(self._held):
-            with actor.lock:
-                self._let_go(actor)
-            if not actor.running:
-                self._begin(actor)
+        for runs, recovery in list(self._held.items()):
+            with recovery.lock:
+                self._stop_holding(runs)
+            if not runs.running:
+                self._begin(runs)
 
     def held_back(self) -> str:
         """Return the keys that hold inputs back and the reasons, as text; empty if none does.
 
         For any thread.
         """
-        shown = [
-            f"key {decode_key(actor.key_text)!r} holds {actor.backlog} back, "
-            f"for the input of {_awaited(actor.next_seq, actor.order.recorded.first)}"
-            for actor in list(self._held)
-            if isinstance(actor.order, InputOrder)
-        ]
+        held = list(self._held.values())
+        shown = [_describe(one.actor, one.order) for one in held if one.order is not None]
         if not shown:
             return ""
         if len(shown) > MAX_SHOWN:
@@ -245,6 +247,11 @@ class Replays:
             f"inputs wait for those of recorded runs: {'; '.join(shown)}. Give those as well, or end the "
             f"input; {AgentOptions.REORDER_TIMEOUT.key}, {self._seconds:g} s, bounds the wait"
         )
+
+
+def _describe(actor: KeyActor, order: InputOrder) -> str:
+    awaited = _awaited(actor.next_seq, order.recorded.first)
+    return f"key {decode_key(actor.key_text)!r} holds {actor.backlog} back, for the input of {awaited}"
 
 
 def _awaited(next_seq: int, first: int | None) -> str:

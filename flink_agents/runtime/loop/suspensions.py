@@ -22,7 +22,8 @@ from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import header_of
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, restore_begin
+from flink_agents.runtime.loop.actor import KeyRuns, restore_begin
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
@@ -47,11 +48,11 @@ class Suspensions:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def offer(self, actor: KeyActor, mail: StoredSignal) -> None:
-        """Offer a signal to the runs of an actor."""
-        assert actor.mail is not None
-        actor.mail.sent(mail)
-        self._bridge.hand(actor.mail.offer, mail)
+    def offer(self, runs: KeyRuns, mail: StoredSignal) -> None:
+        """Offer a signal to the runs of a key."""
+        assert runs.mailbox is not None
+        runs.mailbox.sent(mail)
+        self._bridge.hand(runs.mailbox.offer, mail)
 
     def end_of_input(self) -> None:
         """End waits for signals: none comes any longer."""
@@ -61,31 +62,31 @@ class Suspensions:
 
     # -- for the loop's thread --------------------------------------------------------
 
-    def attach(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> None:
+    def attach(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
         """Give a run its journal and its waits."""
-        assert actor.mail is not None
-        self._live[actor.mail] = None
-        if self._ended and not actor.mail.ended:
-            actor.mail.end_input(self._skips)
+        assert runs.mailbox is not None
+        self._live[runs.mailbox] = None
+        if self._ended and not runs.mailbox.ended:
+            runs.mailbox.end_input(self._skips)
         # From here on, the run takes signals from this mailbox, not from state.
-        actor.mail.runs.add(run.sequence_number)
+        runs.mailbox.runs.add(run.sequence_number)
         # Before the waits, which read recorded signals from it.
-        run.journal = journal = self._journal(actor, run, waiting)
+        run.journal = journal = self._journal(runs, run, waiting)
         suspension = waiting.suspension
         run.waits = RunWaits(
-            actor.mail,
+            runs.mailbox,
             suspension.waits if suspension is not None else (),
             suspension.left if suspension is not None else {},
             suspension.failed if suspension is not None else {},
             None if self._deadline is None else run.started_at + self._deadline,
-            None if actor.release is None or suspension is None else actor.release.parts(run, suspension),
+            None if runs.release is None or suspension is None else runs.release.parts(run, suspension),
             any(map(ends_part, waiting.records)),
         )
         self._take_recorded(run.waits, journal, waiting)
         if waiting.records or suspension is not None:
-            actor.mail.expect(-1)
+            runs.mailbox.expect(-1)
 
-    async def suspend(self, actor: KeyActor, waiting: QueuedInput, suspended: RunSuspended) -> None:
+    async def suspend(self, runs: KeyRuns, waiting: QueuedInput, suspended: RunSuspended) -> None:
         """Create the stored form of a run, and hand it over to Flink's task thread."""
         step = suspended.args[0]
         run: Run = step.run
@@ -99,7 +100,7 @@ class Suspensions:
         run.put_out(step.path, [event.output for event in outputs_of(step)], step.side or [])
         # Before the stored form is built, which contains all records.
         journal.keep_reads()
-        release = actor.release
+        release = runs.release
         part = None if release is None else await release.end_part(run, waiting)
         suspension = Suspension(
             waiting.number,
@@ -119,26 +120,26 @@ class Suspensions:
             suspension = release.left(suspension, run, waiting, step.path, part)
         if self._shared.journals is not None and journal.begun and waiting.settled:
             # From here on, state has the earlier records. New ones come after this position.
-            journal.end = self._shared.journals.marker(actor.journal_id, actor.key_text)
+            journal.end = self._shared.journals.marker(runs.journal_id, runs.key_text)
         waiting.run = waiting.step = None
         # Last, because Flink's task thread may store the run from here on.
-        actor.suspend(run, suspension, waiting.overtakes, part)
+        runs.suspend(run, suspension, waiting.overtakes, part)
 
-    def forget(self, actor: KeyActor) -> None:
+    def forget(self, runs: KeyRuns) -> None:
         """Drop the signals of a key that has no actor any longer; for Flink's task thread."""
-        if actor.mail is not None:
-            self._bridge.hand(self._live.pop, actor.mail, None)
+        if runs.mailbox is not None:
+            self._bridge.hand(self._live.pop, runs.mailbox, None)
 
-    def _journal(self, actor: KeyActor, run: Run, waiting: QueuedInput) -> BufferedJournal:
+    def _journal(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> BufferedJournal:
         journals, suspension, codec = self._shared.journals, waiting.suspension, self._shared.codec
-        records, is_later, release = waiting.records, waiting.is_later_part, actor.release
+        records, is_later, release = waiting.records, waiting.is_later_part, runs.release
         before = suspension.records if suspension is not None and not is_later else ()
         began = suspension.started_at if suspension is not None else None
         log = restore_begin(codec, run, [*before, *records], began)
         header: Callable[[], RunHeader] = _no_header
         if journals is not None:
             memory, packed = run.short_term, waiting.packed
-            header = partial(header_of, journals.plan, run.started_at, memory, packed, actor.begin, is_later)
+            header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
         made = BufferedJournal if release is None else partial(release.journal, waiting.seq)
         return made(
             store=None if journals is None else journals.store,

@@ -31,7 +31,7 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.phases import RunState, WaitPhase
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
-from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.serde.keys import decode_key
 
 _log = bounded_logger("flink_agents.watch")
@@ -79,7 +79,7 @@ class Watchdog:
         self,
         shared: RunEnvironment,
         loop: asyncio.AbstractEventLoop,
-        runs: Mapping[asyncio.Task[Any], KeyActor],
+        runs: Mapping[asyncio.Task[Any], KeyRuns],
         current: ContextVar[ActionRun | None],
     ) -> None:
         self._agent = shared.agent_name
@@ -98,7 +98,7 @@ class Watchdog:
         self._busy, self._end = threading.Event(), threading.Event()
         self.is_awake = self._busy.is_set
         # Of the loop's thread.
-        self._reported: dict[KeyActor, RunState] = {}
+        self._reported: dict[KeyRuns, RunState] = {}
         self._next_look = self._used = 0.0
         self._loop_thread = 0
         # Messages from the loop's thread to the watchdog's, and the time of the open callback.
@@ -130,12 +130,12 @@ class Watchdog:
             self._used = self._loop.time()
             self._busy.set()
 
-    def ended(self, actor: KeyActor, seconds: float) -> None:
-        """Note that a run of ``actor`` ended after ``stuck_after`` or more."""
-        if self._reported.pop(actor, None) is not None:
+    def ended(self, runs: KeyRuns, seconds: float) -> None:
+        """Note that a run of a key ended after ``stuck_after`` or more."""
+        if self._reported.pop(runs, None) is not None:
             text = "agent %s, key %r, sequence %d: the run ended after all; it took %.3g s"
-            self._note(logging.INFO, text, self._agent, _key(actor), actor.seq, seconds)
-            self._note_line(actor, seconds, ended=True)
+            self._note(logging.INFO, text, self._agent, _key(runs), runs.seq, seconds)
+            self._note_line(runs, seconds, ended=True)
 
     def _turn(self) -> None:
         """Note that the loop is responsive, and check the runs if it is time."""
@@ -154,25 +154,25 @@ class Watchdog:
 
     def _look(self, now: float) -> None:
         """Report the runs that have become too old."""
-        reported, others = 0, list[KeyActor]()
-        for task, actor in self._runs.items():
-            state = actor.state
+        reported, others = 0, list[KeyRuns]()
+        for task, runs in self._runs.items():
+            state = runs.state
             if state is None or not (state.in_flight or state.phase is Phase.RECORDS):
                 continue
-            if state.started > now - self.stuck_after or self._reported.get(actor) is state:
+            if state.started > now - self.stuck_after or self._reported.get(runs) is state:
                 continue
             # Once per run: the key of the table is the run's state.
-            self._reported[actor] = state
+            self._reported[runs] = state
             self._stuck.inc()
             if reported + len(others) < MANY_LINES:
-                self._note_state(task, actor, state, now - state.started)
+                self._note_state(task, runs, state, now - state.started)
             if state.action_run is None or reported >= MANY:
-                others.append(actor)
+                others.append(runs)
             else:
                 reported += 1
                 self._report(task, state, state.action_run, now - state.started)
         if others:
-            keys = ", ".join(repr(_key(actor)) for actor in others[:MANY])
+            keys = ", ".join(repr(_key(runs)) for runs in others[:MANY])
             more = ", ..." if len(others) > MANY else ""
             text = "agent %s: %d more runs take longer than %.3g s: keys %s%s"
             self._note(logging.WARNING, text, self._agent, len(others), self.stuck_after, keys, more)
@@ -180,8 +180,8 @@ class Watchdog:
     def describe_runs(self) -> list[str]:
         """Return activity and stack of each run in flight, for the first of many. For any thread."""
         now, texts = self._loop.time(), list[str]()
-        for task, actor in list(self._runs.items())[:MAX_TASKS]:
-            state = actor.state
+        for task, runs in list(self._runs.items())[:MAX_TASKS]:
+            state = runs.state
             if state is not None and state.action_run is not None:
                 fields = self._report_fields(task, state, state.action_run, now - state.started)
                 texts.append(_REPORT % fields)
@@ -215,7 +215,7 @@ class Watchdog:
         awaited = wait.awaited() if callable(wait.awaited) else wait.awaited
         return None if awaited is None else Stack.of(awaited)
 
-    def _note_state(self, task: asyncio.Task[Any], actor: KeyActor, state: RunState, seconds: float) -> None:
+    def _note_state(self, task: asyncio.Task[Any], runs: KeyRuns, state: RunState, seconds: float) -> None:
         """Let the thread log a run for those who read logs by program."""
         step, waits = state.action_run, state.waits_for or state.phase.value
         more: dict[str, Any] = {"phase": state.phase.name.lower(), "for": waits}
@@ -224,10 +224,10 @@ class Watchdog:
             more |= {"action": step.action.name, "where": where}
             if step.retry_state is not None and step.retry_state.failed:
                 more["attempt"] = len(step.retry_state.failed) + 1
-        self._note_line(actor, seconds, **more)
+        self._note_line(runs, seconds, **more)
 
-    def _note_line(self, actor: KeyActor, seconds: float, **more: Any) -> None:
-        about = {"agent": self._agent, "key": actor.key_text, "sequence": actor.seq}
+    def _note_line(self, runs: KeyRuns, seconds: float, **more: Any) -> None:
+        about = {"agent": self._agent, "key": runs.key_text, "sequence": runs.seq}
         times = {"seconds": round(seconds, 3), "time": round(time.time(), 3)}
         line = json.dumps(about | times | more, default=str)
         self._notes.append(partial(_lines.info, "%s%s", WATCH_MARK, line))
@@ -296,8 +296,8 @@ class Watchdog:
 
     def _step_of_run(self, task: Any) -> ActionRun | None:
         """Return the step of the run that ``task`` executes, if any; also while a condition is evaluated."""
-        actor = self._runs.get(task)
-        return None if actor is None or actor.state is None else actor.state.action_run
+        runs = self._runs.get(task)
+        return None if runs is None or runs.state is None else runs.state.action_run
 
     def _log_notes(self) -> None:
         while self._notes:
@@ -395,8 +395,8 @@ def _describe(step: ActionRun) -> str:
     )
 
 
-def _key(actor: KeyActor) -> Any:
-    return decode_key(actor.key_text)
+def _key(runs: KeyRuns) -> Any:
+    return decode_key(runs.key_text)
 
 
 def _seconds(duration: timedelta) -> float:

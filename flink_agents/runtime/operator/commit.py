@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.queued_input import SuspendedRun
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.operator.emission import Emission, trace_outputs
 from flink_agents.runtime.operator.services.hooks import Hooks
@@ -114,16 +115,16 @@ class RunCommitter:
             The last of them if it was suspended or released: the actor executes nothing after it.
         """
         # Read this first: then all runs before the suspended one are in `finished`, and commit before it.
-        suspended = actor.suspended
+        suspended, finished = actor.runs.suspended, actor.runs.finished
         runs: list[EndedRun] = []
-        while actor.finished:
+        while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
-            run, waiting, changes, _ = actor.finished.popleft()
+            run, waiting, changes, _ = finished.popleft()
             resumed, overtakes = waiting.suspension is not None, waiting.overtakes
             number, seq = waiting.number, waiting.seq
             runs.append(EndedRun(run, number, seq, changes, resumed=resumed, overtakes=overtakes))
         # A suspended run comes last. All runs of the actor before it are committed first.
-        last = None if suspended is None else _suspended(actor, *suspended)
+        last = None if suspended is None else _suspended(suspended)
         if last is not None:
             runs.append(last)
         if not runs:
@@ -245,7 +246,7 @@ class RunCommitter:
         """
         if head.fresh:
             # The actor may have found the start of a generation that an earlier attempt had started.
-            head.start(head.begin if actor is None else actor.begin)
+            head.start(head.begin if actor is None else actor.runs.begin)
         head.next_seq = max(head.next_seq, seq + 1)
 
     def _head(self, head: Head, timers: Timers) -> None:
@@ -278,12 +279,12 @@ class RunCommitter:
         return self._state.pending.get(number) is None
 
 
-def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
+def _suspended(left: SuspendedRun) -> EndedRun:
     """Return the part of a run that has ended, for a run that stays in state."""
-    part = actor.part
+    run, suspension, overtakes, part = left
     if part is None:
         number, seq = suspension.number, suspension.seq
-        return EndedRun(run, number, seq, {}, suspension, released=False, overtakes=actor.overtakes)
+        return EndedRun(run, number, seq, {}, suspension, released=False, overtakes=overtakes)
     return EndedRun(
         run,
         part.number,
@@ -292,5 +293,5 @@ def _suspended(actor: KeyActor, run: Run, suspension: Suspension) -> EndedRun:
         suspension,
         counts=part.counts,
         replayed=part.replayed,
-        overtakes=actor.overtakes,
+        overtakes=overtakes,
     )

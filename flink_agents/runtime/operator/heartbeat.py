@@ -231,13 +231,14 @@ class Heartbeat(Schedule):
             self._operator.check(self._keys.text())
 
     def _commit_finished(self, timers: Timers) -> None:
-        """Commit the runs of the actors that the loop listed."""
+        """Commit the runs of the keys that the loop listed."""
         for _ in range(min(len(self._done), MOST_COMMITS)):
-            actor = self._done.popleft()
-            # Several runs of it may have ended, and it may be gone.
-            has_news = actor.finished or actor.suspended or actor.backlog
-            if has_news and self._actors.get(actor.key_text) is actor:
-                self._look(actor, timers)
+            runs = self._done.popleft()
+            actor = self._actors.get(runs.key_text)
+            # Several runs of the actor may have ended, and it may be gone.
+            if actor is not None and actor.runs is runs:
+                if runs.finished or runs.suspended or actor.backlog:
+                    self._look(actor, timers)
 
     def _look(self, actor: KeyActor, timers: Timers) -> None:
         key_text, operator = actor.key_text, self._operator
@@ -366,8 +367,9 @@ def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyAct
         return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
-        state = actor.state
+        runs = actor.runs
+        state = runs.state
         if state is None or state.phase is not Phase.INPUT:
-            age = loop.age(actor) * 1000 if actor.running else 0.0
+            age = loop.age(runs) * 1000 if runs.running else 0.0
             shortest = min(shortest, expected - age if age < expected else age / 16)
     return now + int(shortest)

@@ -13,17 +13,17 @@ from typing import Protocol
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.records import input_digest
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
 from flink_agents.runtime.loop.agent_loop import AgentLoop
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
 from flink_agents.runtime.state.pending import read_input
 
 
 class WakeUps(Protocol):
-    """Suspended runs whose keys are free. A wake-up resumes one of them, and has its turn like an input."""
+    """Suspended runs whose keys are free. A wake-up resumes one of them, and runs in order with inputs."""
 
     def is_full(self, head: Head) -> bool:
         """Return True if the number of such runs of a key is at its limit, so that inputs must wait."""
@@ -61,27 +61,30 @@ class InputDispatcher:
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
         """Hand inputs of the current key to its actor."""
-        if actor.order is ReplayStatus.UNREAD:
-            with actor.lock:
-                if actor.order is ReplayStatus.UNREAD:
-                    self._cache(actor, loop)
+        runs = actor.runs
+        recovery = runs.recovery
+        if recovery is not None and recovery.order is None:
+            with recovery.lock:
+                if recovery.order is None:
+                    self._cache(actor, recovery, loop)
                     return
-        while actor.order is not None:
+        while recovery is not None and runs.recovery is not None:
             if self._is_full(actor, loop):
                 return
-            with actor.lock:
+            with recovery.lock:
                 if not self._choose(actor, loop):
                     # Nothing of the key runs, so only an input that has not come can be the reason.
                     if actor.idle:
-                        loop.replays.hold(actor)
+                        loop.replays.hold(runs)
                     break
-        if actor.order is None:
+        if runs.recovery is None:
             self._feed_as_they_came(actor, loop)
 
     def drop(self, actor: KeyActor) -> None:
         """Remove the cached inputs of an actor that has ended."""
-        self._cached -= len(actor.cached)
-        actor.cached.clear()
+        if (recovery := actor.runs.recovery) is not None:
+            self._cached -= len(recovery.cached)
+            recovery.cached.clear()
 
     def load(self, number: int, actor: KeyActor) -> bytes | None:
         """Read an input from state; None if it was committed before older ones, or runs already."""
@@ -106,9 +109,10 @@ class InputDispatcher:
         return self.wake_ups is not None and self.wake_ups.is_full(head)
 
     def _is_full(self, actor: KeyActor, loop: AgentLoop) -> bool:
-        if len(actor.queue) >= self._queue_per_key:
+        queue = actor.runs.queue
+        if len(queue) >= self._queue_per_key:
             return True
-        return bool(actor.queue) and loop.load + self._in_cache(loop) >= self.most_load
+        return bool(queue) and loop.load + self._in_cache(loop) >= self.most_load
 
     def _feed_as_they_came(self, actor: KeyActor, loop: AgentLoop) -> None:
         head = actor.head
@@ -150,13 +154,15 @@ class InputDispatcher:
 
     def _choose(self, actor: KeyActor, loop: AgentLoop) -> bool:
         """Choose or examine one more input; returns False if there is none."""
-        order = actor.order
-        if not isinstance(order, InputOrder):
+        runs = actor.runs
+        recovery = runs.recovery
+        if recovery is None or (order := recovery.order) is None:
             return False
-        before = len(actor.cached)
-        chosen = loop.replays.choose(actor, lambda number: self._again(number, actor))
+        cached = recovery.cached
+        before = len(cached)
+        chosen = loop.replays.choose(runs, lambda number: self._again(number, recovery))
         if chosen is not None:
-            self._cached -= before - len(actor.cached)
+            self._cached -= before - len(cached)
             resumed = self._resumed(actor, chosen.number, chosen.packed, chosen.seq)
             if resumed is not None:
                 chosen = replace(
@@ -166,9 +172,9 @@ class InputDispatcher:
                     suspension=resumed.suspension,
                 )
             loop.submit(actor, chosen)
-            if actor.cached and len(actor.cached) + len(actor.queue) > self._queue_per_key:
+            if cached and len(cached) + len(runs.queue) > self._queue_per_key:
                 # The queue counts against the same limit. The input is still in state.
-                actor.cached.popitem()
+                cached.popitem()
                 self._cached -= 1
             return True
         if order.looked == actor.head.next_pending:
@@ -177,34 +183,34 @@ class InputDispatcher:
         packed = self.load(number, actor)
         order.look(None if packed is None else input_digest(packed))
         # Only this thread knows the entry of a suspended run, and so chooses its wake-up.
-        if packed is not None and number not in self._woken(actor.head) and self._may_cache(actor, loop):
-            self._keep(actor, number, packed)
-        loop.replays.let_drained_go(actor, order)
+        if packed is not None and number not in self._woken(actor.head) and self._may_cache(recovery, loop):
+            self._keep(recovery, number, packed)
+        loop.replays.end_if_drained(runs, recovery)
         return True
 
-    def _again(self, number: int, actor: KeyActor) -> bytes:
+    def _again(self, number: int, recovery: KeyRecovery) -> bytes:
         """Return an input that was examined before."""
-        packed = actor.cached.get(number) or self._state.pending.get(number)
+        packed = recovery.cached.get(number) or self._state.pending.get(number)
         assert packed is not None
         return packed
 
-    def _cache(self, actor: KeyActor, loop: AgentLoop) -> None:
+    def _cache(self, actor: KeyActor, recovery: KeyRecovery, loop: AgentLoop) -> None:
         """Load the first inputs into memory until it is known which of them runs next."""
         if self._woken(actor.head) or self._is_held(actor.head):
             # A wake-up goes first, so these inputs may have to wait. Records decide the order, if any.
             return
-        while actor.loaded < actor.head.next_pending and self._may_cache(actor, loop):
+        while actor.loaded < actor.head.next_pending and self._may_cache(recovery, loop):
             packed = self.load(actor.loaded, actor)
             if packed is not None:
-                self._keep(actor, actor.loaded, packed)
+                self._keep(recovery, actor.loaded, packed)
             actor.loaded += 1
 
-    def _may_cache(self, actor: KeyActor, loop: AgentLoop) -> bool:
+    def _may_cache(self, recovery: KeyRecovery, loop: AgentLoop) -> bool:
         """Return True if one more input may be in memory without being chosen.
 
         Half of the room is for chosen ones.
         """
-        if len(actor.cached) + len(actor.queue) >= self._queue_per_key:
+        if len(recovery.cached) + len(recovery.actor.runs.queue) >= self._queue_per_key:
             return False
         cached = self._in_cache(loop)
         return 2 * cached < self.most_load and loop.load + cached < self.most_load
@@ -212,6 +218,6 @@ class InputDispatcher:
     def _in_cache(self, loop: AgentLoop) -> int:
         return self._cached - loop.replays.uncached
 
-    def _keep(self, actor: KeyActor, number: int, packed: bytes) -> None:
-        actor.cached[number] = packed
+    def _keep(self, recovery: KeyRecovery, number: int, packed: bytes) -> None:
+        recovery.cached[number] = packed
         self._cached += 1

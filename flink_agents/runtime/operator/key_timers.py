@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.actor import KeyActor, KeyRuns
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import NOTHING, Emission
@@ -92,7 +92,7 @@ class KeyTimers(Schedule):
         if timestamp == end.start:
             operator.waits.loop.end_of_input()
             timers.register_event_time_timer(end.drain)
-        elif not (actor.finished or actor.backlog or actor.suspended):
+        elif not (actor.runs.finished or actor.backlog or actor.runs.suspended):
             self._look_again(actor, timestamp, timers)
             return emission
         operator.commit(actor, emission, timers)
@@ -189,23 +189,23 @@ class KeyTimers(Schedule):
         """Register one timer for the actor."""
         if actor.timer is None or actor.timer == fired:
             loop = self._operator.waits.loop
-            rest = loop.replays.rest(actor) if actor.idle else None
+            rest = loop.replays.rest(actor.runs) if actor.idle else None
             actor.far = rest is not None
             if rest is not None:
                 actor.timer = self._clock() + int(rest * 1000) + 1
             else:
-                actor.timer = next_look(self._clock(), loop, actor, len(self._operator.actors))
+                actor.timer = next_look(self._clock(), loop, actor.runs, len(self._operator.actors))
             timers.register_processing_time_timer(actor.timer)
 
 
-def next_look(now: int, loop: AgentLoop, actor: KeyActor, busy_keys: int) -> int:
-    """Return the time of the next check of an actor, in milliseconds since the epoch."""
+def next_look(now: int, loop: AgentLoop, runs: KeyRuns, busy_keys: int) -> int:
+    """Return the time of the next check of a key, in milliseconds since the epoch."""
     grid = grid_ms(busy_keys)
     many = busy_keys >= MANY_KEYS
     alike = loop.deviation <= loop.expected / 8
     # An unnecessary check costs more than a result that waits until the next point of the grid.
     expected = 1000 * (loop.expected if grid == 1 else loop.expected + 2 * loop.deviation)
-    age = loop.age(actor) * 1000 if actor.running else 0.0
+    age = loop.age(runs) * 1000 if runs.running else 0.0
     delay = expected - age if age < expected else age / (4 if many else 16)
     longest = MAX_DELAY_OF_MANY_MS if many and alike and age < expected else MAX_DELAY_MS
     return (now + min(longest, int(delay)) + grid) // grid * grid

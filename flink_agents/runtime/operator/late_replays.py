@@ -12,7 +12,6 @@ from datetime import timedelta
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
@@ -93,6 +92,8 @@ class LateReplays(KeyService):
 
 def _forget(actor: KeyActor, seq: int) -> bool:
     """Drop a recorded run; returns False if its input has come."""
-    with actor.lock:
-        order = actor.order
-        return isinstance(order, InputOrder) and order.recorded.give_up(seq)
+    recovery = actor.runs.recovery
+    if recovery is None:
+        return False
+    with recovery.lock:
+        return recovery.order is not None and recovery.order.recorded.give_up(seq)

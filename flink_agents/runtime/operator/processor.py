@@ -24,7 +24,8 @@ from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus, load_of
+from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.end_times import START
@@ -62,7 +63,8 @@ class AgentProcessor:
         hooks: The hooks of key services; resolved before the first input.
         new_head: Creates the head of a key that has none.
         most_seconds: The longest time for which Flink's task thread may wait in one call.
-        to_look_at: Receives the actors with news for Flink's task thread; None if the schedule checks all.
+        to_look_at: Receives the runs of keys with news for Flink's task thread; None if the schedule checks
+            all keys.
 
     Attributes:
         actors: The keys with uncommitted work, each with its actor.
@@ -73,7 +75,7 @@ class AgentProcessor:
         waits: Creates the agent loop, and waits for it.
         schedule: Decides when Flink's task thread checks actors.
         on_timer: Called for each timer of the current key, with its time and the timers of the key.
-        to_look_at: The actors with news for Flink's task thread; None if the schedule checks all of them.
+        to_look_at: The runs of keys with news for Flink's task thread; None if the schedule checks all keys.
     """
 
     schedule: Schedule
@@ -89,7 +91,7 @@ class AgentProcessor:
         hooks: Hooks,
         new_head: Callable[[str], Head],
         most_seconds: float,
-        to_look_at: deque[KeyActor] | None,
+        to_look_at: deque[KeyRuns] | None,
     ) -> None:
         config = shared.config
         self._shared = shared
@@ -228,14 +230,15 @@ class AgentProcessor:
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
         """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
         actor = self.actors.get(key_text)
-        if actor is None or actor.mail is None or actor.suspended is not None:
+        if actor is None or (mailbox := actor.runs.mailbox) is None or actor.runs.suspended is not None:
             return None
-        return [(wait.wait_id, wait.stored) for wait in list(actor.mail.open)]
+        return [(wait.wait_id, wait.stored) for wait in list(mailbox.open)]
 
     def live_runs(self, key_text: str) -> Collection[int]:
         """Return the sequence numbers of the runs that the loop has started since the key has an actor."""
         actor = self.actors.get(key_text)
-        return actor.mail.runs if actor is not None and actor.mail is not None else ()
+        mailbox = None if actor is None else actor.runs.mailbox
+        return () if mailbox is None else mailbox.runs
 
     def open(self, timers: Timers | None = None) -> None:
         """Prepare the operator for the first input.
@@ -366,8 +369,9 @@ class AgentProcessor:
         for hook in hooks.resuming:
             hook(actor)
         self.feeder.feed(actor, self.waits.loop)
-        if actor.order is ReplayStatus.UNREAD:
-            self.waits.loop.read(actor)
+        recovery = actor.runs.recovery
+        if recovery is not None and recovery.order is None:
+            self.waits.loop.read(actor.runs)
         return actor
 
     def _new_actor(
@@ -384,12 +388,11 @@ class AgentProcessor:
         if head.overtaken:
             for hook in hooks.overtaken:
                 hook(head, key_text)
-        origins = origins_of(head, self._state.pending) if head.origins else ()
         journals = self._shared.journals
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
-        actor = KeyActor(key_text, head, known, pending, origins, journal)
+        actor = KeyActor(key_text, head, known, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
-            actor.order = ReplayStatus.UNREAD
+            actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())
             if not head.fresh:
                 self._commits.restored(actor)
         for hook in hooks.acting:
@@ -404,7 +407,7 @@ class AgentProcessor:
         """Remove the actor of a key without waiting inputs. The loop no longer uses it."""
         # First, so that no hook finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
-        self.cache.keep(actor.key_text, actor.head, actor.memory, True, searched=False)
+        self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
         for hook in self.hooks.idle:
             hook(actor)
         self.schedule.released(actor, timers)
@@ -442,7 +445,7 @@ class AgentProcessor:
     def is_held_back(self, key_text: str) -> bool:
         """Return True if the inputs of a key wait for another input, which may be late."""
         actor = self.actors.get(key_text)
-        return actor is not None and actor.held is not None and actor.idle
+        return actor is not None and actor.runs.held is not None and actor.idle
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit the finished runs of the current key's actor, unless the attempt has failed."""

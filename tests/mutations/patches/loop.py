@@ -6,14 +6,14 @@ patch = Room("runtime.loop")
 
 patch(
     "memory-of-the-last-commit",
-    "actor:KeyActor.finish",
+    "actor:KeyRuns.finish",
     "self.memory.update(changes)",
     "pass",
     "The next run of a key does not see what the last one wrote.",
 )
 patch(
     "unrecorded-unnoted",
-    "actor:KeyActor.finish",
+    "actor:KeyRuns.finish",
     "self.unrecorded = self.unrecorded or not run.recorded",
     "pass",
     "A run behind one that recorded nothing does not record what it reads.",
@@ -21,20 +21,20 @@ patch(
 patch(
     "parked-miscounted",
     "actor:KeyActor.backlog",
-    "self.submitted + self.pulled - self.committed",
-    "self.submitted + self.pulled",
+    "self.submitted + self.runs.pulled - self.committed",
+    "self.submitted + self.runs.pulled",
     "Committed inputs count as those that the loop works on.",
 )
 patch(
     "done-with-parked",
     "actor:KeyActor.is_done",
-    "return bool(self.finished) and not self.backlog",
-    "return bool(self.finished)",
+    "return bool(runs.finished) and not self.backlog",
+    "return bool(runs.finished)",
     "An actor counts as done while inputs of its key wait in state.",
 )
 patch(
     "finish-before-marker",
-    "actor:KeyActor.finish",
+    "actor:KeyRuns.finish",
     "run.journal.mark_end()",
     "pass",
     "No marker is taken behind the records of a run.",
@@ -42,28 +42,28 @@ patch(
 patch(
     "withdrawn-unmarked",
     "agent_loop:AgentLoop.withdraw",
-    "journals.unmark_replayed(actor.journal_id, actor.key_text)",
+    "journals.unmark_replayed(runs.journal_id, runs.key_text)",
     "pass",
     "The records of inputs that go back to state are not read again.",
 )
 patch(
     "untraced-behind-unrecorded",
     "agent_loop:AgentLoop._new_run",
-    "waiting.ordered or actor.unrecorded or waiting.is_later_part",
+    "waiting.ordered or runs.unrecorded or waiting.is_later_part",
     "waiting.ordered or waiting.is_later_part",
     "A run behind one that recorded nothing does not trace its memory.",
 )
 patch(
     "suspended-goes-on",
     "agent_loop:AgentLoop._begin",
-    "if actor.suspended is not None:",
+    "if runs.suspended is not None:",
     "if False:",
     "An actor begins another run while its suspended one is not in state.",
 )
 patch(
     "actor-begun-twice",
     "agent_loop:AgentLoop._drain",
-    "if not actor.running and (",
+    "if not runs.running and (",
     "if (",
     "Two tasks work on one actor.",
 )
@@ -126,14 +126,14 @@ patch(
 patch(
     "fresh-reads-its-own",
     "replays:Replays.read",
-    "from_seq = None if actor.fresh else actor.next_seq",
+    "from_seq = None if recovery.fresh else actor.next_seq",
     "from_seq = actor.next_seq",
     "A new incarnation does not find what a dead attempt began.",
 )
 patch(
     "fresh-begins-anew",
     "replays:Replays.read",
-    "actor.go_on_from(recorded.begin_of(recorded.first))",
+    "actor.continue_generation(recorded.begin_of(recorded.first))",
     "pass",
     "A new incarnation keeps its own numbers beside those that a dead attempt recorded.",
 )
@@ -147,7 +147,7 @@ patch(
 patch(
     "signals-unreserved",
     "replays:Replays.read",
-    "self._reserve(actor.mail, recorded)",
+    "self._reserve(runs.mailbox, recorded)",
     "pass",
     "A new run takes a signal that a recorded run had taken.",
 )
@@ -168,7 +168,7 @@ patch(
 patch(
     "overdue-by-an-old-timer",
     "replays:Replays._overdue",
-    "if actor.held != since:",
+    "if runs.held != since:",
     "if False:",
     "A timer of an earlier wait ends the present one.",
 )
@@ -181,8 +181,8 @@ patch(
 )
 patch(
     "drained-place-lost",
-    "replays:Replays.let_drained_go",
-    "actor.loaded = order.looked",
+    "replays:Replays.end_if_drained",
+    "recovery.actor.loaded = order.looked",
     "pass",
     "Inputs that were looked at are loaded again.",
 )
@@ -202,7 +202,7 @@ patch(
 )
 patch(
     "marker-before-others",
-    "actor:KeyActor.finish",
+    "actor:KeyRuns.finish",
     "run.journal.begun and waiting.settled",
     "run.journal.begun",
     "The marker of a key passes recorded runs that are left.",

@@ -28,8 +28,8 @@ patch(
 patch(
     "commit-last-first",
     "commit:RunCommitter.commit_finished",
-    "actor.finished.popleft()",
-    "actor.finished.pop()",
+    "finished.popleft()",
+    "finished.pop()",
     "Finished runs of a key are committed in the reverse order.",
 )
 patch(
@@ -56,7 +56,7 @@ patch(
 patch(
     "commit-begin-of-head",
     "commit:RunCommitter._number",
-    "head.begin if actor is None else actor.begin",
+    "head.begin if actor is None else actor.runs.begin",
     "head.begin",
     "A new incarnation of a key begins anew, although a dead attempt had begun it.",
 )
@@ -182,14 +182,14 @@ patch(
 patch(
     "actor-unread",
     "processor:AgentProcessor._new_actor",
-    "actor.order = ReplayStatus.UNREAD",
+    "actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())",
     "pass",
     "The records of a key are not read when it gets an actor.",
 )
 patch(
     "released-without-memory",
     "processor:AgentProcessor.release",
-    "actor.head, actor.memory, True, searched=False",
+    "actor.head, actor.runs.memory, True, searched=False",
     "actor.head, {}, True, searched=False",
     "A key whose actor is done counts as one without memory.",
 )
@@ -364,7 +364,7 @@ patch(
 patch(
     "signal-unoffered",
     "waits.signals:SignalService.receive",
-    "operator.waits.loop.suspensions.offer(actor, stored)",
+    "operator.waits.loop.suspensions.offer(actor.runs, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )

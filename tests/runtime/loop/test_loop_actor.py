@@ -9,19 +9,27 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.agents.observers import Phase
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import RunHeader
-from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery, KeyRuns
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.loop.replays import Replays
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
 
+def recovering(head: Head) -> tuple[KeyRuns, KeyRecovery]:
+    """Return the runs of a key whose records were not read yet."""
+    actor = KeyActor("key", head, {})
+    actor.recover(False, ())
+    assert actor.runs.recovery is not None
+    return actor.runs, actor.runs.recovery
+
+
 def test_an_actor_is_done_when_no_input_of_its_key_waits_in_state() -> None:
     head = Head("journal", next_seq=0, first_pending=0, next_pending=2)
-    actor = KeyActor("key", head, {}, pending=False)
+    actor = KeyActor("key", head, {})
     actor.submitted = 1
     assert not actor.is_done
-    actor.finished.append(cast(Any, "an ended run"))
+    actor.runs.finished.append(cast(Any, "an ended run"))
     # The second input is not chosen yet.
     assert not actor.is_done
     actor.submitted = 2
@@ -30,8 +38,8 @@ def test_an_actor_is_done_when_no_input_of_its_key_waits_in_state() -> None:
 
 def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on() -> None:
     head = Head("journal", next_seq=0, first_pending=0, next_pending=3)
-    actor = KeyActor("key", head, {}, pending=False)
-    actor.submitted, actor.pulled = 1, 1
+    actor = KeyActor("key", head, {})
+    actor.submitted, actor.runs.pulled = 1, 1
     assert actor.backlog == 1
     actor.committed = 1
     head.finish(0, is_gone=lambda number: False)
@@ -40,26 +48,26 @@ def test_inputs_that_were_committed_are_no_longer_those_that_the_loop_works_on()
 
 def test_nothing_runs_behind_a_run_that_was_suspended() -> None:
     """Flink's thread puts what is left of it into state first. Without a loop, nothing could begin."""
-    actor = KeyActor("key", Head("journal"), {}, pending=False)
-    actor.suspended = cast(Any, ("the run", "what is left of it"))
-    AgentLoop._begin(cast(Any, "no loop"), actor)
-    assert not actor.running
+    runs = KeyActor("key", Head("journal"), {}).runs
+    runs.suspended = cast(Any, ("the run", "what is left of it"))
+    AgentLoop._begin(cast(Any, "no loop"), runs)
+    assert not runs.running
 
 
 def test_a_timer_of_an_earlier_wait_does_not_end_the_present_one() -> None:
-    actor = KeyActor("key", Head("journal"), {}, pending=False)
-    actor.state = cast(Any, SimpleNamespace(phase=Phase.INPUT, since=2.0))
-    Replays._overdue(cast(Any, "no replays"), actor, 1.0)
-    assert actor.held == 2.0 and not actor.overdue
+    runs, recovery = recovering(Head("journal"))
+    runs.state = cast(Any, SimpleNamespace(phase=Phase.INPUT, since=2.0))
+    Replays._overdue(cast(Any, "no replays"), runs, recovery, 1.0)
+    assert runs.held == 2.0 and not recovery.overdue
 
 
 def test_inputs_are_not_held_back_if_one_of_them_can_run() -> None:
     """It may be in state alone, so that the loop leaves it to Flink's thread."""
     codec = ValueCodec(False)
     recorded = Record(RecordKind.RUN, 0, "", 0, RunHeader(b"input", 1, "plan").pack(codec))
-    actor = KeyActor("key", Head("journal", next_pending=1), {}, pending=False)
-    actor.order = InputOrder(RecordedRuns(codec, [recorded]), 0)
-    actor.order.look(b"input")
-    assert actor.backlog == 1
-    Replays.hold(cast(Any, "no replays"), actor)
-    assert actor.held is None
+    runs, recovery = recovering(Head("journal", next_pending=1))
+    recovery.order = InputOrder(RecordedRuns(codec, [recorded]), 0)
+    recovery.order.look(b"input")
+    assert recovery.actor.backlog == 1
+    Replays.hold(cast(Any, "no replays"), runs)
+    assert runs.held is None

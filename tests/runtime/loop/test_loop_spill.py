@@ -61,12 +61,13 @@ def push_held(harness: OperatorHarness, records: list[Any]) -> None:
     """Push records of which most have to wait; see that what is in memory stays below the limits."""
     for number, record in enumerate(records):
         harness.push(record)
-        actors = [actor for task in harness._subtasks for actor in task.processor.actors.values()]
-        waiting = [len(actor.cached) + len(actor.queue) for actor in actors]
+        actors = [actor.runs for task in harness._subtasks for actor in task.processor.actors.values()]
+        cached = [0 if runs.recovery is None else len(runs.recovery.cached) for runs in actors]
+        waiting = [held + len(runs.queue) for held, runs in zip(cached, actors, strict=True)]
         assert max(waiting) <= PER_KEY
         # As in any other case, a key that has room for none may have one that runs next.
         assert sum(waiting) <= TOTAL + len(actors)
-        assert 2 * sum(len(actor.cached) for actor in actors) <= TOTAL
+        assert 2 * sum(cached) <= TOTAL
         if number % 100 == 99:
             assert len(harness.state(record[0]).head or b"") < 300
 

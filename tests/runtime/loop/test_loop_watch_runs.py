@@ -135,7 +135,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             inner = agent_loop().waits.made
             task = asyncio.create_task(inner._work(actor))
             inner._watch._runs = {task: actor}
-            inner._watch._look(actor.state.started + 3600)
+            inner._watch._look(actor.runs.state.started + 3600)
             looked.set()
 
     with harness_of(act, {"run.stuck-after": "1 h", "loop.blocked-after": "0 s"}) as harness:
@@ -144,7 +144,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             return harness._subtasks[0].processor
 
         harness.push("quick")
-        until(lambda: agent_loop().actors["squick"].finished and not agent_loop().waits.made._tasks)
+        until(lambda: agent_loop().actors["squick"].runs.finished and not agent_loop().waits.made._tasks)
         harness.push("looks")
         assert looked.wait(30)
         assert harness.run_metrics["runs_stuck"] == 0

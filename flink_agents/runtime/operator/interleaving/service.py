@@ -79,7 +79,7 @@ class InterleavingService(KeyService):
 
     def acting(self, actor: KeyActor) -> None:
         """Let an actor release its key when it suspends a run."""
-        actor.release = self._release
+        actor.runs.release = self._release
 
     # -- wake-ups ---------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class InterleavingService(KeyService):
             if head.suspended is None:
                 operator.waits.check_failure()
                 operator.wake(head, key_text, True, timers)
-        elif actor.suspended is None and self.has_woken(head, actor.woken):
+        elif actor.runs.suspended is None and self.has_woken(head, actor.woken):
             operator.feed(actor, timers)
 
     # -- commits ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from flink_agents.api.agents.observers import WAITS, Phase
 from flink_agents.runtime.execution.stacks import line_of
-from flink_agents.runtime.loop.actor import KeyActor, ReplayStatus
+from flink_agents.runtime.loop.actor import KeyActor, KeyRuns
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState
@@ -40,7 +40,7 @@ class Inspection:
             "memory": self._memory(),
         }
         if actor is not None:
-            found |= _live(key_text, actor)
+            found |= _live(key_text, actor.runs)
         if head.suspended is not None and (actor is None or actor.resumed is None):
             number, seq, _ = head.suspended
             found["suspended"] = self._suspended(key_text, head, number, seq)
@@ -82,18 +82,18 @@ def _wait(wait: StoredWait, id: str) -> dict[str, Any]:
     return {"name": wait.name, "deadline": wait.deadline, "id": id}
 
 
-def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
+def _live(key_text: str, runs: KeyRuns) -> dict[str, Any]:
     """Return the work of the loop for a key."""
-    found: dict[str, Any] = {"chosen": len(actor.queue), "ended": len(actor.finished)}
-    if actor.order is not None:
-        unread = isinstance(actor.order, ReplayStatus)
+    found: dict[str, Any] = {"chosen": len(runs.queue), "ended": len(runs.finished)}
+    if (recovery := runs.recovery) is not None:
+        unread = recovery.order is None
         found["replays"] = "its records are being read" if unread else "recorded runs"
-    state = actor.state
+    state = runs.state
     if state is None or state.phase in (Phase.COMMITTED, Phase.FINISHED, Phase.SUSPENDED):
         return found
     run: dict[str, Any] = {
         "sequence": state.sequence_number,
-        "run": run_id_of(state.identity or actor.journal_id, key_text, state.sequence_number),
+        "run": run_id_of(state.identity or runs.journal_id, key_text, state.sequence_number),
         "phase": state.phase.name.lower(),
         "for": state.waits_for or (state.phase.value if state.phase in WAITS else ""),
     }
@@ -106,7 +106,7 @@ def _live(key_text: str, actor: KeyActor) -> dict[str, Any]:
         failed = step.retry_state.failed if step.retry_state is not None else ()
         if failed:
             run |= {"attempt": len(failed) + 1, "error": str(failed[-1])[:300]}
-    mail = actor.mail
-    if mail is not None and mail.open:
-        run["waits"] = [_wait(one.stored, one.wait_id) for one in list(mail.open)[:MOST]]
+    mailbox = runs.mailbox
+    if mailbox is not None and mailbox.open:
+        run["waits"] = [_wait(one.stored, one.wait_id) for one in list(mailbox.open)[:MOST]]
     return found | {"run": run}

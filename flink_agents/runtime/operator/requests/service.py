@@ -70,8 +70,8 @@ class RequestService(KeyService):
         if seq is None:
             return
         if actor is not None:
-            actor.ends = head.ends
-            operator.waits.loop.end_run(actor, seq)
+            actor.runs.ends = head.ends
+            operator.waits.loop.end_run(actor.runs, seq)
         if self._suspension is not None:
             self._suspension.resume_woken(head, key_text, actor, timers)
 
@@ -86,7 +86,7 @@ class RequestService(KeyService):
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
         self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
-        actor.ends = head.ends
+        actor.runs.ends = head.ends
 
     def _handle(self, signal: Signal, key_text: str, head: Head | None, actor: KeyActor | None) -> int | None:
         """Handle a request; returns the sequence number of a run that it marks, or None.
@@ -142,12 +142,13 @@ class RequestService(KeyService):
             add(one.seq, None if left is None else left.identity)
         if actor is None:
             return found
-        if actor.suspended is not None:
-            add(actor.suspended[1].seq, actor.suspended[0].identity)
-        state = actor.state
+        runs = actor.runs
+        if runs.suspended is not None:
+            add(runs.suspended.suspension.seq, runs.suspended.run.identity)
+        state = runs.state
         if state is not None and state.in_flight:
             add(state.sequence_number, state.identity)
-        for waiting in list(actor.queue):
+        for waiting in list(runs.queue):
             add(waiting.run_seq, waiting.identity)
         return found
 

@@ -112,7 +112,7 @@ class SignalRejections:
         return suspension is not None and wait in ended_waits(key_text, suspension)
 
     def _overflow(self, mailbox: Mailbox, actor: KeyActor | None, unread: bool) -> UnmatchedReason | None:
-        live = None if actor is None else actor.mail
+        live = None if actor is None else actor.runs.mailbox
         waiting = sum(map(_is_open, mailbox.signals)) if live is None else live.waiting
         most = MANY * self._most if unread else self._most
         return UnmatchedReason.OVERFLOW if waiting >= most else None
@@ -148,10 +148,12 @@ class SignalRejections:
 
     def _own(self, head: Head, actor: KeyActor | None) -> Suspension | ActiveMailbox | None:
         """Return the waits of the run of a key that is in flight or blocks the key."""
-        if actor is not None and actor.suspended is not None:
-            return actor.suspended[1]
-        if actor is not None and not (actor.mail is not None and actor.mail.resuming):
-            return actor.mail
+        if actor is not None:
+            runs = actor.runs
+            if runs.suspended is not None:
+                return runs.suspended.suspension
+            if runs.mailbox is None or not runs.mailbox.resuming:
+                return runs.mailbox
         return None if head.suspended is None else self._pending.suspension(head.suspended[0])
 
 
@@ -200,7 +202,8 @@ def ended_waits(key_text: str, suspension: Suspension) -> set[str]:
 
 def runs_going_on(actor: KeyActor | None) -> Collection[int]:
     """Return the sequence numbers of the runs that have started, or resumed, with the signals of an actor."""
-    return actor.mail.runs if actor is not None and actor.mail is not None else ()
+    mailbox = None if actor is None else actor.runs.mailbox
+    return () if mailbox is None else mailbox.runs
 
 
 def _is_open(signal: StoredSignal) -> bool:

@@ -303,8 +303,8 @@ class SignalStore:
     ) -> None:
         """Remove expired signals, except those that a run took, or will take according to its records."""
         untaken: list[StoredSignal] | None = None
-        if actor is not None and actor.mail is not None:
-            untaken = actor.mail.expire(now) if actor.order is None else []
+        if actor is not None and actor.runs.mailbox is not None:
+            untaken = actor.runs.mailbox.expire(now) if actor.runs.recovery is None else []
         elif actor is None and head.has_pending:
             if head.suspended is None or head.is_due(now) or self._may_be_taken(head, key_text):
                 untaken = []
@@ -323,7 +323,7 @@ class SignalStore:
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
         """Return True if records that were not read yet may say that runs have taken signals."""
         journals = self._journals
-        if journals is None or (actor is not None and actor.order is None):
+        if journals is None or (actor is not None and actor.runs.recovery is None):
             return False
         return actor is not None or journals.may_have(head.journal_id, key_text, head.marker, True)
 

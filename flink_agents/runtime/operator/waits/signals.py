@@ -83,8 +83,8 @@ class SignalService(KeyService):
         # At the end of the input, signals that no run took leave as unmatched.
         operator.schedule.see_the_end(timers)
         # The actor may be older than the first signal of an agent that never waits.
-        if actor is not None and actor.mail is not None:
-            operator.waits.loop.suspensions.offer(actor, stored)
+        if actor is not None and actor.runs.mailbox is not None:
+            operator.waits.loop.suspensions.offer(actor.runs, stored)
         if self._suspension is not None:
             self._suspension.resume_woken(head, key_text, actor, timers)
         return emission
@@ -93,11 +93,11 @@ class SignalService(KeyService):
 
     def acting(self, actor: KeyActor) -> None:
         """Give an actor the signals of its key."""
-        actor.mail = self._store.active(actor.head)
+        actor.runs.mailbox = self._store.active(actor.head)
 
     def idle(self, actor: KeyActor) -> None:
         """Drop the signals of a key whose actor was released."""
-        self.operator.waits.loop.suspensions.forget(actor)
+        self.operator.waits.loop.suspensions.forget(actor.runs)
 
     def keeps_end(self, head: Head) -> bool:
         """Return True if the end of the input discards signals of the key."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flink_agents.runtime.execution.shared import RunEnvironment
-from flink_agents.runtime.loop.actor import KeyActor, QueuedInput, ReplayStatus
+from flink_agents.runtime.loop.actor import KeyActor
+from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.end_times import START
@@ -71,8 +72,9 @@ class SuspensionService(KeyService):
         resumed = self._resume(actor.head.suspended[0])
         actor.resumed = resumed.number
         self._open_waits.resumed(actor.key_text, resumed.run_seq)
-        if actor.order is ReplayStatus.UNREAD:
-            actor.resumes = resumed
+        recovery = actor.runs.recovery
+        if recovery is not None and recovery.order is None:
+            recovery.resumes = resumed
             return
         actor.next_seq = max(actor.next_seq, resumed.seq + 1)
         self.operator.waits.loop.submit(actor, resumed)
@@ -129,9 +131,9 @@ class SuspensionService(KeyService):
             self._state.head.update(head.pack())
             resumes = True
         # Later inputs stay in state. The next actor reads them again.
-        operator.waits.loop.withdraw(actor)
+        operator.waits.loop.withdraw(actor.runs)
         operator.feeder.drop(actor)
-        operator.waits.loop.suspensions.forget(actor)
+        operator.waits.loop.suspensions.forget(actor.runs)
         del operator.actors[key_text]
         # The timer at the end of a bounded input stays: it resumes the run.
         if resumes:
@@ -172,7 +174,11 @@ class SuspensionService(KeyService):
         """Resume the runs of the current key that a signal or a request has woken."""
         operator, released = self.operator, self.released
         if actor is not None:
-            if released is not None and actor.suspended is None and released.has_woken(head, actor.woken):
+            if (
+                released is not None
+                and actor.runs.suspended is None
+                and released.has_woken(head, actor.woken)
+            ):
                 operator.feed(actor, timers)
             return
         has_turn = head.suspended is None and released is not None and released.has_woken(head)

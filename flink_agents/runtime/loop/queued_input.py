@@ -1,0 +1,141 @@
+"""What enters the queue of a key and what leaves the loop: inputs, suspended runs, ended parts of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from flink_agents.api.action_state import Record
+from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.phases import RunState
+from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.execution.waits.run_waits import RunParts
+from flink_agents.runtime.journal.buffered import BufferedJournal
+from flink_agents.runtime.journal.other_jobs import identity_of
+from flink_agents.runtime.state.suspended import Suspension
+
+
+@dataclass(slots=True)
+class QueuedInput:
+    """An input that waits for its run, or a run that started on Flink's task thread.
+
+    Attributes:
+        record: The input.
+        timestamp: Its event time in milliseconds, or None.
+        number: Its number among the inputs of the key that wait.
+        packed: Input and event time as they arrived, encoded. Changes that an action makes do not reach it.
+        seq: Sequence number of its run; for a run of several parts, of the next part.
+        run: The run, if it has started.
+        step: The step of that run that must be awaited.
+        records: Records of the run by earlier attempts.
+        overtakes: Recorded runs that are skipped from this run on, because their inputs did not come in time.
+        settled: True if the key has no other recorded runs when it starts.
+        ordered: True if the key had recorded runs when it was chosen.
+        state: The state of the run; None before it is in the queue.
+        suspension: The stored form of the run if it was suspended; else None.
+    """
+
+    record: Any
+    timestamp: int | None
+    number: int
+    packed: bytes
+    seq: int
+    run: Run | None = None
+    step: ActionRun | None = None
+    records: Sequence[Record] = ()
+    overtakes: tuple[int, ...] = ()
+    settled: bool = True
+    ordered: bool = False
+    state: RunState | None = None
+    suspension: Suspension | None = None
+
+    @property
+    def run_seq(self) -> int:
+        """Sequence number of the run, whichever part of it is next."""
+        return self.seq if self.suspension is None else self.suspension.seq
+
+    @property
+    def is_later_part(self) -> bool:
+        """True if earlier parts of the run are committed."""
+        return self.suspension is not None and self.suspension.released
+
+    @property
+    def identity(self) -> str | None:
+        """Identity of the job that the run started in; None for the job of its journal."""
+        if self.suspension is not None and self.is_later_part:
+            return self.suspension.identity
+        return identity_of(self.records) if self.records else None
+
+    def begin(self, now: float) -> RunState:
+        """Start to execute the run, which is in the queue."""
+        assert self.state is not None
+        self.state.begin(now)
+        return self.state
+
+
+class CommittedSegment(NamedTuple):
+    """A part of a run that has ended, while the run is suspended.
+
+    Attributes:
+        number: Number of the input, or of the wake-up, that it started with.
+        seq: Its sequence number.
+        changes: Its changes of memory.
+        counts: True if it did anything. If not, the next run gets its number.
+        replayed: True if records say that it ended here, so that the next part may have records.
+    """
+
+    number: int
+    seq: int
+    changes: dict[str, bytes | None]
+    counts: bool
+    replayed: bool
+
+
+class SuspendedRun(NamedTuple):
+    """A run that the loop has suspended. Flink's task thread stores it.
+
+    Attributes:
+        run: The run.
+        suspension: Its stored form.
+        overtakes: Recorded runs that are skipped from this run on.
+        part: Its part that has ended, if its key is released; else None.
+    """
+
+    run: Run
+    suspension: Suspension
+    overtakes: tuple[int, ...]
+    part: CommittedSegment | None
+
+
+class KeyRelease(Protocol):
+    """Releases the keys of suspended runs, which are then committed part by part.
+
+    Used on the event loop only.
+    """
+
+    def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
+        """Return the journal of a part, given its number and the arguments of ``BufferedJournal``."""
+        ...
+
+    def parts(self, run: Run, suspension: Suspension) -> RunParts | None:
+        """Return the parts of a run that was suspended; None if none of them is committed."""
+        ...
+
+    async def end_part(self, run: Run, waiting: QueuedInput) -> CommittedSegment | None:
+        """Return the part of a run that ends as the run is suspended; None if the run keeps its key."""
+        ...
+
+    def left(
+        self, suspension: Suspension, run: Run, waiting: QueuedInput, path: str, part: CommittedSegment
+    ) -> Suspension:
+        """Return the stored form of a run whose key is released.
+
+        Args:
+            suspension: Its stored form if it keeps its key.
+            run: The run.
+            waiting: Its input, or the wake-up that resumed it.
+            path: The path of the execution that waits.
+            part: The part that has ended.
+        """
+        ...
