@@ -85,6 +85,19 @@ class ObservedRun(Protocol):
     """Properties of a run for observers."""
 
     @property
+    def agent(self) -> str:
+        """Name of the agent."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run, as dead letters and traces name it; empty until ``identity`` is known.
+
+        Computed when you read it.
+        """
+        ...
+
+    @property
     def key(self) -> Any:
         """The key."""
         ...

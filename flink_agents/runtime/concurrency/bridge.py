@@ -85,13 +85,11 @@ class Bridge:
         loop: The agent loop.
         over: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
-        progress: Grows with each call of :meth:`notify`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.over = False
-        self.progress = 0
         self._progress = threading.Condition()
         self._waited_for = False
 
@@ -153,7 +151,6 @@ class Bridge:
 
     def notify(self) -> None:
         """Let Flink's thread check its condition, if it waits; only for the loop's thread."""
-        self.progress += 1
         # A waiting thread announces its wait before it checks, so that one of the two sees the other's
         # change.
         if self._waited_for:

@@ -15,6 +15,7 @@ from flink_agents.api.agents.observers import IN_FLIGHT, Phase
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.keys import decode_key
+from flink_agents.trace.records import run_id_of
 
 
 class WaitPhase:
@@ -103,6 +104,16 @@ class RunState:
     def key(self) -> Any:
         """The key."""
         return decode_key(self.key_text)
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent."""
+        return self._observers.agent
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run; empty until ``identity`` is known."""
+        return run_id_of(self.identity, self.key_text, self.sequence_number) if self.identity else ""
 
     @property
     def wait(self) -> WaitPhase | None:

@@ -149,7 +149,9 @@ class RunEnvironment:
         self.config = config
         self.metrics = metrics
         self.run_metrics = run_metrics
-        self.observers = Observers(run_metrics, observers, lambda: run_metrics.count(OBSERVER_ERRORS))
+        self.observers = Observers(
+            run_metrics, observers, lambda: run_metrics.count(OBSERVER_ERRORS), agent_name
+        )
         self.codec = codec
         self.traces_outputs = traces_outputs
         self.traces_inputs = traces_outputs or bool(observers)

@@ -147,11 +147,6 @@ class Journals:
         store, journal = self.of_key(journal_id, key_text)
         return journal not in self._replayed.things and store.may_have(journal, marker, pending)
 
-    def marker(self, journal_id: str, key_text: str) -> bytes:
-        """Return the position before all records of the key from now on. For any thread."""
-        store, journal = self.of_key(journal_id, key_text)
-        return store.recovery_marker(journal)
-
     async def recorded(
         self,
         journal_id: str,

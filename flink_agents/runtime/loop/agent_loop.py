@@ -68,6 +68,7 @@ class AgentLoop:
     Attributes:
         failure: The error that ends the attempt, or None.
         ended: Number of runs that ended.
+        progress: Grows with each run that ends, and with other news for Flink's task thread.
         replays: Chooses the next run if runs were recorded.
         expected: The duration of a run here, in seconds: a moving average.
         deviation: The deviation from that, in seconds: a moving average.
@@ -94,7 +95,7 @@ class AgentLoop:
         self._submitted = self._asked = 0
         self._pulled = self._read = 0
         self._begun = 0
-        self.ended = 0
+        self.ended = self.progress = 0
         self.failure: BaseException | None = None
         self.expected = 0.0
         self.deviation = 0.0
@@ -126,11 +127,6 @@ class AgentLoop:
     def load(self) -> int:
         """Number of runs that wait here or are executed, and of keys whose records are read."""
         return self._submitted + self._pulled - self.ended + self._asked - self._read
-
-    @property
-    def progress(self) -> int:
-        """A counter that grows with each run that ends, and with other news for Flink's task thread."""
-        return self._bridge.progress
 
     @property
     def in_flight(self) -> int:
@@ -355,7 +351,9 @@ class AgentLoop:
                 runs.seq = waiting.seq
                 self._begun += 1
                 begun = clock()
-                runs.state = waiting.begin(begun)
+                runs.state = state = waiting.state
+                assert state is not None
+                state.begin(begun)
                 # A run that started on Flink's task thread continues here.
                 run = waiting.run or self._new_run(runs, waiting)
                 try:
@@ -457,6 +455,8 @@ class AgentLoop:
     def _notify(self, runs: KeyRuns | None = None) -> None:
         if runs is not None and self._to_look_at is not None:
             self._to_look_at.append(runs)
+        self.progress += 1
+        # After the counter, which a waiting thread checks.
         self._bridge.notify()
 
     def _new_run(self, runs: KeyRuns, waiting: QueuedInput) -> Run:

@@ -1,4 +1,4 @@
-"""What enters the queue of a key and what leaves the loop: inputs, suspended runs, ended parts of runs."""
+"""Inputs that a key's queue has, and what the loop hands back: suspended runs and ended parts of runs."""
 
 from __future__ import annotations
 
@@ -66,12 +66,6 @@ class QueuedInput:
         if self.suspension is not None and self.is_later_part:
             return self.suspension.identity
         return identity_of(self.records) if self.records else None
-
-    def begin(self, now: float) -> RunState:
-        """Start to execute the run, which is in the queue."""
-        assert self.state is not None
-        self.state.begin(now)
-        return self.state
 
 
 class CommittedSegment(NamedTuple):

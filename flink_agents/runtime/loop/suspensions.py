@@ -118,9 +118,10 @@ class Suspensions:
         )
         if release is not None and part is not None:
             suspension = release.left(suspension, run, waiting, step.path, part)
-        if self._shared.journals is not None and journal.begun and waiting.settled:
+        if runs.journal is not None and journal.begun and waiting.settled:
             # From here on, state has the earlier records. New ones come after this position.
-            journal.end = self._shared.journals.marker(runs.journal_id, runs.key_text)
+            store, key = runs.journal
+            journal.end = store.recovery_marker(key)
         waiting.run = waiting.step = None
         # Last, because Flink's task thread may store the run from here on.
         runs.suspend(run, suspension, waiting.overtakes, part)

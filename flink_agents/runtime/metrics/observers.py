@@ -26,8 +26,10 @@ class Observers:
         own: The runtime's observer, which may raise.
         others: Third-party observers, whose errors are logged and counted.
         failed: Counts an error of a third-party observer. Thread-safe.
+        agent: Name of the agent whose runs are observed.
 
     Attributes:
+        agent: Name of the agent whose runs are observed.
         others: Third-party observers, whose errors are logged and counted.
         phase_changed: None if it has no observer, since phases change more often than anything else.
         call_content: None if it has no observer, so that the content is not built.
@@ -44,7 +46,9 @@ class Observers:
         own: RunObserver,
         others: Sequence[RunObserver] = (),
         failed: Callable[[], None] = lambda: None,
+        agent: str = "",
     ) -> None:
+        self.agent = agent
         self.others = tuple(others)
 
         def dispatch(name: str) -> Callable[..., None] | None:

@@ -123,10 +123,11 @@ class Heads:
         """
         journals = self._journals
         # A marker stays until the runs after it are committed.
-        if journals is None or head.marker is not None or head.has_pending:
+        if journals is None or head.marker is not None or head.first_pending != head.next_pending:
             return
         if not (unread and self.may_have_records(head, key_text, False)):
-            head.marker = journals.marker(head.journal_id, key_text)
+            store, journal = journals.of_key(head.journal_id, key_text)
+            head.marker = store.recovery_marker(journal)
 
 
 def _waits_no_more(key_text: str) -> PlanChangedError:

@@ -120,19 +120,6 @@ class LoopBackpressure:
         """True if the loop has enough work."""
         return self.made is not None and self.made.load >= self._feeder.most_load
 
-    def wait_for_progress(self, seen: int, seconds: float) -> None:
-        """Wait until ``progress`` is greater than ``seen``; for tests.
-
-        Raises:
-            TimeoutError: It is not in time. The text describes each run, and the inputs that wait for others.
-        """
-        until = clock() + seconds
-        while not self.loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
-            if clock() >= until:
-                held, runs = self.loop.held_back(), self.loop.describe_runs()
-                text = f"no run ended within {seconds:g} s" + (held and f": {held}")
-                raise TimeoutError("\n".join(filter(None, (text, runs))))
-
     def _wait_while_full(self, until: float) -> None:
         began = clock()
         while self.is_full and clock() < until:

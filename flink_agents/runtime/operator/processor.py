@@ -204,29 +204,6 @@ class AgentProcessor:
         self._hand_over(head, step, record, packed, whole, timers)
         return NOTHING
 
-    @property
-    def busy_keys(self) -> list[str]:
-        """Keys with uncommitted work."""
-        return list(self.actors)
-
-    @property
-    def ended(self) -> int:
-        """A counter that grows with each run that ends on the loop, and with other news for this thread."""
-        return self.waits.loop.progress
-
-    @property
-    def is_behind(self) -> bool:
-        """True if runs have ended that the next heartbeat will commit."""
-        return self.schedule.is_behind
-
-    def wait_for_progress(self, seen: int, seconds: float) -> None:
-        """Wait until :attr:`ended` is greater than ``seen``; for tests.
-
-        Raises:
-            TimeoutError: It is not in time. The text lists the inputs that wait for others.
-        """
-        self.waits.wait_for_progress(seen, seconds)
-
     def live_waits(self, key_text: str) -> list[tuple[str, StoredWait]] | None:
         """Return the open waits of a key's runs in memory, each with its id; None if none is in memory."""
         actor = self.actors.get(key_text)

@@ -109,7 +109,7 @@ class Restarts(WaitsShown, Records):
     @property
     def busy(self) -> bool:
         """True if any key has uncommitted work."""
-        return any(subtask.processor.busy_keys for subtask in self._subtasks)
+        return any(subtask.processor.actors for subtask in self._subtasks)
 
     def _keep(self, kept: Mapping[str, Any]) -> None:
         # Tests hold references to these lists.

@@ -10,13 +10,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode
+from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
 from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP
 from flink_agents.runtime.operator.processor import AgentProcessor
@@ -110,6 +113,20 @@ def _fix_of(error: Exception) -> str:
     return "use values whose classes are at the top level of a module"
 
 
+def wait_for_progress(loop: AgentLoop, seen: int, seconds: float) -> None:
+    """Wait until the ``progress`` of a loop is greater than ``seen``.
+
+    Raises:
+        TimeoutError: It is not in time. The text describes each run, and the inputs that wait for others.
+    """
+    until = time.monotonic() + seconds
+    while not loop.wait_for_progress(seen, min(seconds, FLINK_SLICE_SECONDS)):
+        if time.monotonic() >= until:
+            held, runs = loop.held_back(), loop.describe_runs()
+            text = f"no run ended within {seconds:g} s" + (held and f": {held}")
+            raise TimeoutError("\n".join(filter(None, (text, runs))))
+
+
 class Driver:
     """The subtasks of one operator, and their outputs. A base class of ``OperatorHarness``.
 
@@ -169,7 +186,9 @@ class Driver:
     def _run_all(self, seconds: float | None) -> None:
         for subtask in self._subtasks:
             while waiting := subtask.due.keys():
-                seen = subtask.processor.ended
+                processor = subtask.processor
+                loop = processor.waits.loop
+                seen = loop.progress
                 for key in waiting:
                     # The heartbeat of another key may have left none.
                     if timers := subtask.due.of(subtask.backend.keys[key]):
@@ -177,12 +196,10 @@ class Driver:
                         at = min(timers) if self._keeps_timers else max(timers)
                         self._fire(key, "processing_timers", at)
                 # A heartbeat visits a limited number of keys, and leaves others to the next one.
-                if subtask.processor.busy_keys and not subtask.processor.is_behind:
-                    subtask.processor.wait_for_progress(
-                        seen, self._hang_after if seconds is None else seconds
-                    )
+                if processor.actors and not processor.schedule.is_behind:
+                    wait_for_progress(loop, seen, self._hang_after if seconds is None else seconds)
 
-    @property
+    @cached_property
     def _keeps_timers(self) -> bool:
         """True if timers wait for their time even if there is nothing else to do."""
         return self._event_time.holds or self._config.get(AgentOptions.IDLE_KEY_TTL) is not None

@@ -111,24 +111,24 @@ def test_flinks_thread_waits_no_longer_than_its_check_allows(world: World) -> No
 
 
 def test_flinks_thread_sees_progress(world: World) -> None:
-    seen = world.bridge.progress
-    assert not world.bridge.wait_for_progress(lambda: world.bridge.progress > seen, 0.0)
-    world.bridge.hand(world.bridge.notify)
-    assert world.bridge.wait_for_progress(lambda: world.bridge.progress > seen, 30)
+    done: list[bool] = []
+    assert not world.bridge.wait_for_progress(lambda: bool(done), 0.0)
+    world.bridge.hand(lambda: done.append(True) or world.bridge.notify())
+    assert world.bridge.wait_for_progress(lambda: bool(done), 30)
 
 
 def test_flinks_thread_is_woken_by_progress_that_comes_while_it_waits(world: World) -> None:
-    seen, looked = world.bridge.progress, threading.Event()
+    done, looked = threading.Event(), threading.Event()
 
     def is_there() -> bool:
         looked.set()
-        return world.bridge.progress > seen
+        return done.is_set()
 
     waiting = threading.Thread(target=world.bridge.wait_for_progress, args=(is_there, 3600), daemon=True)
     waiting.start()
     # It holds the lock from its look to its wait, so that the news comes behind both.
     assert looked.wait(30)
-    world.bridge.hand(world.bridge.notify)
+    world.bridge.hand(lambda: done.set() or world.bridge.notify())
     waiting.join(30)
     assert not waiting.is_alive()
 

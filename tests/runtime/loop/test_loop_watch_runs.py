@@ -130,12 +130,12 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
 
     async def act(event: InputEvent, ctx: Any) -> None:
         if event.input == "looks":
-            # Its task is there, but has not begun: the actor still has the state of its last run.
-            (actor,) = [one for key, one in agent_loop().actors.items() if key == "squick"]
+            # Its task is there, but has not begun: the key still has the state of its last run.
+            (runs,) = [one.runs for key, one in agent_loop().actors.items() if key == "squick"]
             inner = agent_loop().waits.made
-            task = asyncio.create_task(inner._work(actor))
-            inner._watch._runs = {task: actor}
-            inner._watch._look(actor.runs.state.started + 3600)
+            task = asyncio.create_task(inner._work(runs))
+            inner._watch._runs = {task: runs}
+            inner._watch._look(runs.state.started + 3600)
             looked.set()
 
     with harness_of(act, {"run.stuck-after": "1 h", "loop.blocked-after": "0 s"}) as harness:

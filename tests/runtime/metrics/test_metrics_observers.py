@@ -13,6 +13,7 @@ import pytest
 from flink_agents import Agent, InputEvent, OutputEvent, RetryPolicy, RunObserver
 from flink_agents.api.agents.observers import ObservedRun, Phase
 from flink_agents.api.errors import ObserverError
+from flink_agents.runtime.execution import phases
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
@@ -94,6 +95,44 @@ def test_an_observer_is_told(source: Any) -> None:
         assert isinstance(observer, Counting)
         assert observer.committed_keys == [1, 2, 3]
         assert observer is not source
+
+
+class Naming(RunObserver):
+    """Notes agent and id of each run, at each of its phases."""
+
+    def __init__(self) -> None:
+        self.named: dict[Any, set[str]] = {}
+        self.agents: set[str] = set()
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        self.agents.add(run.agent)
+        self.named.setdefault(run.key, set()).add(run.run_id)
+
+
+def test_a_run_tells_its_agent_and_its_id() -> None:
+    """The id is that of the input event; it is empty until the run knows in which job it has started."""
+
+    async def identify(event: Any, ctx: Any) -> Any:
+        if event.input % 2:
+            await asyncio.sleep(0)
+        return OutputEvent(output=event.id)
+
+    named = Agent(name="named").add_action("identify", [InputEvent], identify)
+    with OperatorHarness(named, lambda number: number, observers=[Naming]) as harness:
+        ids = harness.push_all([1, 2])
+        (observer,) = harness.observers
+        assert isinstance(observer, Naming)
+        assert observer.agents == {"named"}
+        assert observer.named[1] - {""} == {ids[0]}
+        assert observer.named[2] - {""} == {ids[1]}
+
+
+def test_the_id_of_a_run_costs_nothing_unless_an_observer_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(phases, "run_id_of", lambda *parts: read.append(parts))
+    with made(Counting) as harness:
+        harness.push_all([1, 2])
+    assert read == []
 
 
 def test_each_subtask_and_each_attempt_has_its_own() -> None:

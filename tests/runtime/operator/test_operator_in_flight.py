@@ -117,7 +117,7 @@ def test_subtask_takes_no_more_than_it_has_room_for(inline: bool, monkeypatch: p
 
         def spy(*arguments: Any) -> None:
             # Flink's thread waits for room: what came before waits here, and nothing else does.
-            full.append(len(task.processor.busy_keys))
+            full.append(len(task.processor.actors))
             agent.opened.set()
             wait(*arguments)
 
