@@ -11,8 +11,7 @@ from journal_files import Cli, loaded, write
 
 from flink_agents.api.action_state import JournalKey, Owner, Record, RecordKind
 from flink_agents.api.errors import OptionError
-from flink_agents.cli.journals.copying import copy_journals
-from flink_agents.cli.journals.operations import Place
+from flink_agents.cli.journals.operations import Place, copy_journals
 from flink_agents.connectors.action_state.sqlite.store import SQLiteStore
 from flink_agents.runtime.serde.keys import encode_key
 from tests.cli_state.copied_jobs import continues_with_a_copy
@@ -42,7 +41,7 @@ def test_a_copy_has_all_journals_and_what_was_pruned(file: Path, cli: Cli) -> No
 def test_an_interrupted_copy_is_completed(file: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever append a copy dies at, nothing starts from it, and the next one completes it."""
     write(file, ("orders/shop", 1, [FIRST, SECOND, THIRD]), ("orders/shop", 2, [FIRST, SECOND]), prune=0)
-    monkeypatch.setattr("flink_agents.cli.journals.copying.PORTION_BYTES", 1)
+    monkeypatch.setattr("flink_agents.cli.journals.operations.PORTION_BYTES", 1)
     source = Place("sqlite", {"path": str(file)})
     append = SQLiteStore.append
     for allowed in range(8):

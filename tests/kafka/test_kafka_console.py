@@ -14,8 +14,7 @@ from kafka import KafkaProducer
 
 from flink_agents import Agent, ApprovalRequest, InputEvent, OutputEvent, action
 from flink_agents.connectors.kafka import KafkaApprovals
-from flink_agents.connectors.kafka.requests.answers import answers_to, key_of
-from flink_agents.connectors.kafka.requests.desk import request_json
+from flink_agents.connectors.kafka.requests.desk import answers_to, key_of, request_json
 from flink_agents.connectors.kafka.requests.latest import reader_of, records_until_now
 from flink_agents.connectors.kafka.values import write_value
 from flink_agents.testing import OperatorHarness

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.cli.journals.copying import copy_journals
-from flink_agents.cli.journals.operations import Place
+from flink_agents.cli.journals.operations import Place, copy_journals
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 from flink_agents.connectors.action_state.kafka.store import KafkaStore
 from tests.cli_state.copied_jobs import continues_with_a_copy

@@ -18,8 +18,7 @@ from flink_agents.api.errors import KafkaStreamError
 from flink_agents.api.events.approvals import Decision
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
-from flink_agents.connectors.kafka.requests.answers import OUTCOME, outcome_json
-from flink_agents.connectors.kafka.requests.desk import request_json
+from flink_agents.connectors.kafka.requests.desk import OUTCOME, outcome_json, request_json
 from flink_agents.testing.kafka import KafkaBroker
 
 REQUEST = ApprovalRequest(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flink_agents.cli.runs.metrics import AgentMetrics
-from flink_agents.cli.runs.refreshes import Refreshes
+from flink_agents.cli.runs.metrics import AgentMetrics, Refreshes
 from tests.suite.tables import each
 
 pytestmark = pytest.mark.own_conditions

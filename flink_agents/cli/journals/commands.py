@@ -229,7 +229,7 @@ def state_copy(
     from dataclasses import asdict
 
     source, target = _place(store, path, option), _place(to, None, to_option)
-    from flink_agents.cli.journals.copying import copy_journals
+    from flink_agents.cli.journals.operations import copy_journals
 
     done = asyncio.run(copy_journals(source, target))
     if as_json:

@@ -60,8 +60,7 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from flink_agents.cli.runs.metrics import read_metrics
-    from flink_agents.cli.runs.refreshes import IDLE_SECONDS, Refreshes
+    from flink_agents.cli.runs.metrics import IDLE_SECONDS, Refreshes, read_metrics
     from flink_agents.runtime.flink.following.rest import ClusterRest
 
     rest, place = ClusterRest(cluster), TracePlace(path, trace_topic, client)

@@ -13,8 +13,13 @@ from flink_agents.api.events.approvals import ApprovalOutcome, ApprovalRequest
 from flink_agents.api.events.signals import Signal
 from flink_agents.api.lineage import TracedOutput
 from flink_agents.connectors.kafka.records import KafkaRecord
-from flink_agents.connectors.kafka.requests.answers import OUTCOME, key_of, outcome_json
-from flink_agents.connectors.kafka.requests.desk import read_signal, request_json
+from flink_agents.connectors.kafka.requests.desk import (
+    OUTCOME,
+    key_of,
+    outcome_json,
+    read_signal,
+    request_json,
+)
 from flink_agents.connectors.kafka.sink import kafka_sink
 from flink_agents.connectors.kafka.source import KafkaStream, Topics, kafka_source
 from flink_agents.runtime.flink import compat as flink_compat

@@ -28,7 +28,7 @@ from flink_agents.api.events.event_time import EventTime, LateOutputs
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.graph import restarting_sources_of
-from flink_agents.runtime.flink.following.console import is_terminal
+from flink_agents.runtime.flink.following.console import is_terminal, new_log
 from flink_agents.runtime.flink.following.executions import (
     RecordIterator,
     by_pyflink,
@@ -36,7 +36,6 @@ from flink_agents.runtime.flink.following.executions import (
     enlist,
     keep,
 )
-from flink_agents.runtime.flink.following.job_logs import new_log
 from flink_agents.runtime.flink.following.local_jobs import REFRESH, JobHistory, LocalJob
 from flink_agents.runtime.flink.following.outputs import Collecting, ListReader, Outputs
 from flink_agents.runtime.flink.inputs.given import check_mode_of_tables, check_runtime_mode

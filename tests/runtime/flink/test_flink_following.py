@@ -15,8 +15,8 @@ import pytest
 
 from flink_agents.api.errors import ClusterUnavailableError, JobFailedError
 from flink_agents.runtime.flink.clusters.jobs import ClusterJob, last_failure, shown_state
+from flink_agents.runtime.flink.following.console import KEPT, new_log
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
-from flink_agents.runtime.flink.following.job_logs import KEPT, new_log
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from tests.suite.tables import each
 

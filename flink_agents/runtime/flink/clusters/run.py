@@ -18,8 +18,8 @@ from flink_agents.api.errors import (
 )
 from flink_agents.runtime.flink.clusters.jobs import dead_letters, last_checkpoint, letter_lines
 from flink_agents.runtime.flink.clusters.submission import JobRequest, Submission
+from flink_agents.runtime.flink.following.console import new_log, shown
 from flink_agents.runtime.flink.following.follower import JobFollower, JobUpdate
-from flink_agents.runtime.flink.following.job_logs import new_log, shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 
 LOOK_SECONDS = 0.5

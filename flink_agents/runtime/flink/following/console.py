@@ -1,10 +1,14 @@
-"""The console output of a local job: lines on stderr and, on a terminal, progress bars."""
+"""The console output of a local job: lines on stderr and, on a terminal, progress bars; the files of logs."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -64,3 +68,51 @@ class ProgressBars(AbstractContextManager["ProgressBars"]):
                 total = self._totals.get(name)
                 self._tasks[name] = self._bars.add_task(f"agent {name}", total=total)
             self._bars.update(self._tasks[name], completed=count)
+
+
+DIRECTORY = Path(".flink-agents") / "logs"
+
+KEPT = 50
+"""The number of files to keep; the oldest are removed."""
+
+
+def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
+    """Create a file for the log of a job, and remove the oldest files if there are many.
+
+    Args:
+        job_name: The job; the file's name starts with it.
+        directory: Where the files are.
+
+    Returns:
+        The file; None if it cannot be created there.
+    """
+    name = re.sub(r"[^\w.]+", "-", job_name).strip("-.")[:60] or "job"
+    begun = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        number = 0
+        while True:
+            again = f"-{number}" if number else ""
+            path = directory / f"{name}-{begun}-{os.getpid()}{again}.log"
+            if not path.exists():
+                path.touch()
+                break
+            number += 1
+        _remove_oldest(directory)
+    except OSError:
+        return None
+    return path.absolute()
+
+
+def shown(path: Path) -> str:
+    """Return the path as you would type it in the console."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _remove_oldest(directory: Path) -> None:
+    files = sorted(directory.glob("*.log"), key=lambda path: path.stat().st_mtime)
+    for path in files[:-KEPT]:
+        path.unlink(missing_ok=True)

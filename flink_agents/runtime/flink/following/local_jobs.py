@@ -22,8 +22,8 @@ from flink_agents import redaction
 from flink_agents.api.errors import ClusterError, JobFailedError, TaskManagerLostError
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.following import console
+from flink_agents.runtime.flink.following.console import shown
 from flink_agents.runtime.flink.following.follower import JobFollower
-from flink_agents.runtime.flink.following.job_logs import shown
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.job_errors import job_failed
 from flink_agents.runtime.flink.launch import gateway

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     OutputsExpiredError,
 )
 from flink_agents.api.settings.local_jobs import Accept
-from flink_agents.runtime.flink.following.job_logs import shown
+from flink_agents.runtime.flink.following.console import shown
 from flink_agents.runtime.flink.resume.records.checkpoints import (
     Chosen,
     candidates,
