@@ -33,7 +33,8 @@ CREATE TABLE runs (
 CREATE INDEX runs_ended ON runs (ended);
 CREATE INDEX runs_status ON runs (status, ended, agent);
 CREATE INDEX runs_agent ON runs (agent, ended);
-CREATE INDEX runs_seconds ON runs (seconds);
+CREATE INDEX runs_seconds ON runs (seconds, status);
+CREATE INDEX runs_begun ON runs (begun) WHERE status IN ('running', 'waiting', 'suspended');
 CREATE INDEX runs_key ON runs (key, sequence);
 CREATE INDEX runs_error ON runs (error_class, ended) WHERE error_class != '';
 CREATE TABLE records (id INTEGER PRIMARY KEY, name INTEGER UNIQUE, run_id TEXT, place TEXT, body BLOB);

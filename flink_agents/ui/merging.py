@@ -88,9 +88,11 @@ class RunRow:
                 if new or not record.is_end:
                     take_times(self, record)
                 self.doing = storable(self.doing)[:MOST_TEXT]
-                self.status = status_of(record)
+                was, self.status = self.status, status_of(record)
                 self.waits = json.dumps(list(record.attributes.get("waits", ())), default=str)
-                self.decided = record.time
+                # A replay repeats the record of a suspension: the run waits since the first one.
+                if new or self.status != was:
+                    self.decided = record.time
         self.ended = max(self.ended, record.time)
         self.seconds = self.ended - self.begun
 

@@ -15,6 +15,12 @@ from flink_agents.ui.merging import storable
 OPEN = ", ".join(f"'{one}'" for one in UNFINISHED)
 """The statuses of runs that have not ended, for SQL."""
 
+GROWING = ", ".join(f"'{one}'" for one in UNFINISHED if one != "failed")
+"""The statuses of runs whose duration grows, for SQL."""
+
+SINCE = "CASE WHEN since > 0 THEN since WHEN decided > 0 THEN decided ELSE begun END"
+"""When a run that has not ended began what it does now: its wait, its suspension, its segment."""
+
 PAGE = 50
 
 
@@ -29,7 +35,7 @@ class RunFilter:
         error: Class of their error.
         text: Part of the key, the error or the id.
         since: Only runs with a record in this last number of seconds.
-        slow: True to list the longest runs first, not the latest.
+        slow: True to list the longest runs first, not the latest: from start to end, or until now.
         page: Number of the page, from 0.
     """
 
@@ -70,19 +76,42 @@ class RunFilter:
 def runs(index: TraceIndex, asked: RunFilter) -> tuple[list[Any], int]:
     """Return one page of runs, and the total number of runs."""
     where, values = asked.where()
-    order = "seconds" if asked.slow else "ended"
-    # A search reads the table from its start to its end: by an index, each row would be looked up.
-    read = f"+{order}" if asked.text else order
-    # The subquery passes the rows of earlier pages by an index alone.
-    rows = index.ask(
-        f"SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE {where} "
-        f"ORDER BY {read} DESC LIMIT ? OFFSET ?) ORDER BY {order} DESC",
-        [*values, PAGE, asked.page * PAGE],
-    )
+    rows = (_longest if asked.slow else _latest)(index, asked, where, values)
     if len(rows) < PAGE and (rows or not asked.page):
         # The last page: a search reads all rows, and need not do it again to count them.
         return rows, asked.page * PAGE + len(rows)
     return rows, index.ask(f"SELECT count(*) FROM runs WHERE {where}", values)[0][0]
+
+
+def _latest(index: TraceIndex, asked: RunFilter, where: str, values: list[Any]) -> list[Any]:
+    # A search reads the table from its start to its end: by an index, each row would be looked up.
+    read = "+ended" if asked.text else "ended"
+    # The subquery passes the rows of earlier pages by an index alone.
+    return index.ask(
+        f"SELECT * FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE {where} "
+        f"ORDER BY {read} DESC LIMIT ? OFFSET ?) ORDER BY ended DESC",
+        [*values, PAGE, asked.page * PAGE],
+    )
+
+
+def _longest(index: TraceIndex, asked: RunFilter, where: str, values: list[Any]) -> list[Any]:
+    """Return runs by their duration. That of a run that has not ended grows until now, as all pages show."""
+    now, most = time.time(), (asked.page + 1) * PAGE
+    parts = {
+        f"status IN ({GROWING})": ("max(ended, ?) - begun", "begun"),
+        f"status NOT IN ({GROWING})": ("seconds + 0 * ?", "seconds DESC"),
+    }
+    # Each part is read by its own index, as far as this page needs it.
+    either = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT run_id, {total} AS total FROM runs WHERE {which} AND {where} "
+        f"ORDER BY {order} LIMIT ?)"
+        for which, (total, order) in parts.items()
+    )
+    return index.ask(
+        f"SELECT runs.*, total FROM ({either} ORDER BY total DESC LIMIT ? OFFSET ?) "
+        "JOIN runs USING (run_id) ORDER BY total DESC",
+        [now, *values, most, now, *values, most, PAGE, asked.page * PAGE],
+    )
 
 
 def run(index: TraceIndex, run_id: str) -> tuple[Any, RunTrace] | None:
@@ -158,9 +187,9 @@ def errors(index: TraceIndex, most: int = 8) -> list[Any]:
 def waiting(index: TraceIndex, agent: str = "", most: int = 200) -> list[dict[str, Any]]:
     """Return keys with unfinished runs, the longest waits first, and their numbers of waiting inputs."""
     rows = index.ask(
-        "SELECT *, min(sequence), count(*) AS unfinished FROM runs "
+        f"SELECT *, {SINCE} AS waits_since, min(sequence), count(*) AS unfinished FROM runs "
         f"WHERE status IN ({OPEN}) AND (? = '' OR agent = ?) "
-        "GROUP BY agent, job, key ORDER BY decided LIMIT ?",
+        "GROUP BY agent, job, key ORDER BY waits_since LIMIT ?",
         [agent, agent, most],
     )
     return [dict(row) | {"waits": waits_of(row)} for row in rows]

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +222,65 @@ def test_a_key_is_listed_once(tmp_path: Path) -> None:
     write(tmp_path, [one for number in range(3) for one in Run("k", number).at(5, "completed", 1.0).records])
     with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
         assert browser.page("/keys").count(">k</a>") == 1
+
+
+LONGEST = ["suspended", "calls", "begun", "queued", "done", "quick"]
+"""Keys of runs, by the time from start to end or now. Their last records have another order."""
+
+WAITS_LONGEST = ["replayed", "calls", "computes", "suspended", "begun"]
+
+
+def long_runs() -> dict[str, list[TraceRecord]]:
+    """Runs by their keys."""
+    made = [
+        Run("suspended").at(50_000, "started").at(3000, "suspended", 47_000.0, waits=WAITS),
+        Run("begun").at(2000, "started"),
+        Run("calls").at(9000, "started").at(10, "waiting", **{"for": CALL, "since": 5000}),
+        Run("computes").at(4000, "started").at(5, "running", **{"for": "", "since": 4000}),
+        Run("replayed").at(7000, "started").at(6000, "suspended", 1.0, waits=WAITS),
+        Run("queued").at(1500, "started").at(1400, "waiting", **{"for": "earlier runs", "since": 1500}),
+        Run("done").at(1200, "started").at(1, "completed", 1199.0),
+        Run("quick").at(2, "started").at(1, "completed", 1.0),
+    ]
+    return {one.key: one.records for one in made}
+
+
+def keys_in(page: str) -> list[str]:
+    return re.findall(r'class="key" href="[^"]*">([^<]*)</a>', page)
+
+
+def test_the_longest_come_first_by_the_time_until_now(tmp_path: Path) -> None:
+    found = long_runs()
+    write(tmp_path, [one for key in reversed(LONGEST) for one in found[key]])
+    with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
+        assert keys_in(browser.page("/runs?slow=1")) == LONGEST
+        assert keys_in(browser.page("/runs?slow=1&agent=quotes")) == LONGEST
+        assert keys_in(browser.page("/runs?slow=1&status=completed")) == ["done", "quick"]
+        assert "from start to end or now" in browser.page("/runs")
+    said = CliRunner().invoke(app, ["runs", "--path", str(tmp_path), "--slow"]).stdout
+    assert [line.split()[2] for line in said.splitlines()[1:]] == LONGEST
+
+
+def test_pages_of_the_longest_runs_follow_each_other(tmp_path: Path) -> None:
+    made = [Run(f"open{n}").at(10_000 - 10 * n, "started") for n in range(60)]
+    made += [
+        Run(f"done{n}").at(20_000, "started").at(10_000 + 10 * n + 5, "completed", 9995.0 - 10 * n)
+        for n in range(60)
+    ]
+    write(tmp_path, [one for run in made for one in run.records])
+    with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
+        pages = [keys_in(browser.page(f"/runs?slow=1&page={n}")) for n in range(3)]
+    found = [key for page in pages for key in page]
+    assert found == [f"{name}{n}" for n in range(60) for name in ("open", "done")]
+
+
+def test_waits_are_listed_by_when_they_began(tmp_path: Path) -> None:
+    found = long_runs()
+    # A restart repeats the record of a suspension.
+    again = replace(found["replayed"][-1], time=NOW - 1, replayed=True)
+    write(tmp_path, [*(one for key in reversed(WAITS_LONGEST) for one in found[key]), again])
+    with console(ConsoleSettings(trace=tmp_path)) as (browser, _, _):
+        assert keys_in(browser.page("/waiting")) == WAITS_LONGEST
+        overview = browser.page("/").split("Longest waits")[1]
+        assert keys_in(overview)[:5] == WAITS_LONGEST
+        assert "1 h ago" in words(browser.page("/waiting"))

@@ -42,7 +42,9 @@ def runs(
     key: Annotated[str | None, typer.Option(help="Only runs of this key.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
     status: Annotated[str | None, typer.Option(help=f"Only runs that are {', '.join(STATUSES)}.")] = None,
-    slow: Annotated[bool, typer.Option("--slow", help="The longest first.")] = False,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="The longest first: from start to end, or until now.")
+    ] = False,
     since: Annotated[str | None, typer.Option(help="Only runs with records of this time, as '2 h'.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Keep listing runs that start or change.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 100,

@@ -145,7 +145,7 @@ def latest_values(
 class LatestValues(Generic[T]):
     """Follows a compacted topic: each read continues at the last position.
 
-    It starts over if the topic was truncated or made anew, after an error, and every `RENEW_SECONDS`: by
+    It starts over if the topic was truncated or created again, after an error, and every `RENEW_SECONDS`: by
     then, Kafka may have removed records that end a key, and another topic may have the name.
 
     Args:
