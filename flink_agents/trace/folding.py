@@ -1,7 +1,7 @@
-"""Folds the actions of a run into its own record, and unfolds them.
+"""Unfolds the records of runs: a run that ended soon and well is one line, which holds its steps, too.
 
-Most runs start and end on Flink's thread. If each of their actions succeeded, one record holds all of them.
-Readers of the trace get a record for each action, with the id that a record of its own would have.
+Readers of the trace get a record for each action and durable call, with the id, parent and times of a record
+of its own. ``recording/lines.py`` writes such lines.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from flink_agents.trace.forms import is_number, well_formed
+from flink_agents.trace.operations import operation_of
 from flink_agents.trace.records import TraceRecord, span_id
 
-FOLDED = "actions"
-"""The attribute of a run's record that contains its actions."""
+FOLDED = "steps"
+"""The attribute of a run's record that contains its actions and calls, in the order of their ends.
 
-_MOST = 1e15
+Each is an object with ``name`` of an action, or ``call`` and ``action`` of a call; with ``seconds``; and with
+``at``, its end in seconds after the start of the run. Without ``at``, it is an action on Flink's thread that
+followed the one before. All else are its attributes.
+"""
+
+_OWN = ("name", "call", "seconds", "at")
 
 
 def counted(event_types: Sequence[str]) -> dict[str, int]:
@@ -24,53 +31,76 @@ def counted(event_types: Sequence[str]) -> dict[str, int]:
     return {event_types[0]: 1} if len(event_types) == 1 else dict(Counter(event_types))
 
 
-def folded(actions: Iterable[tuple[str, float, Sequence[str]]]) -> list[dict[str, Any]]:
-    """Return actions as an attribute: their names, durations in seconds, and the events that they sent."""
-    return [
-        {"name": name, "seconds": seconds, "sent": counted(sent)}
-        if sent
-        else {"name": name, "seconds": seconds}
-        for name, seconds, sent in actions
-    ]
+def attributes_of_call(action: str, function: str, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the attributes of a durable call's record."""
+    told: dict[str, Any] = {"action": action}
+    if more:
+        told |= more
+    kind, target, request = operation_of(function)
+    if kind:
+        told |= {"operation": kind, "target": target} | ({"request_to": request} if request else {})
+    return told
 
 
 def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
-    """Yield records, with the records of folded actions before the record of their run."""
+    """Yield records, with the records of folded steps before the record of their run."""
     for record in records:
-        actions = record.attributes.get(FOLDED) if record.kind == "run" else None
-        if isinstance(actions, list):
+        steps = record.attributes.get(FOLDED) if record.kind == "run" else None
+        if isinstance(steps, list):
             record = replace(record, attributes=_without(record.attributes))
-            yield from _actions(record, cast("list[Any]", actions))
+            yield from _steps(record, cast("list[Any]", steps))
         yield record
 
 
-def _actions(run: TraceRecord, actions: list[Any]) -> Iterator[TraceRecord]:
-    numbers = Counter[str]()
-    # One followed the other: on Flink's thread nothing else happens in between.
-    at = run.time - (run.seconds or 0.0)
-    for one in actions:
-        if not isinstance(one, Mapping):
+def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
+    actions, calls = Counter[str](), Counter[tuple[str, str]]()
+    at = begun = run.time - (run.seconds or 0.0)
+    for one in steps:
+        # The line may come from anywhere.
+        step: Mapping[str, Any] = cast("Mapping[str, Any]", one) if isinstance(one, Mapping) else {}
+        function, action = step.get("call"), step.get("name")
+        seconds: Any = step.get("seconds")
+        end: Any = step.get("at")
+        if function is not None:
+            action = step.get("action")
+        if not (isinstance(action, str) and is_number(seconds) and (end is None or is_number(end))):
             continue
-        action = cast("Mapping[str, Any]", one)
-        name, seconds = action.get("name"), action.get("seconds")
-        if not isinstance(name, str) or not isinstance(seconds, int | float) or not abs(seconds) < _MOST:
-            # The line may come from anywhere.
-            continue
-        at = min(at + seconds, run.time)
-        span = span_id(run.run_id, "action", name, numbers[name])
-        numbers[name] += 1
-        more = {key: value for key, value in action.items() if key not in ("name", "seconds")}
-        yield replace(
-            run,
-            kind="action",
-            name=name,
-            outcome="ok",
-            span_id=span,
-            parent_id=run.span_id,
-            time=at,
-            seconds=seconds,
-            attributes={"inline": True, **more},
-        )
+        at = min(at + seconds if end is None else begun + end, run.time)
+        more = {name: value for name, value in step.items() if name not in _OWN}
+        if function is None:
+            more["inline"] = end is None
+            path: tuple[Any, ...] = "action", action, actions[action]
+            actions[action] += 1
+            yield _step(run, "action", action, path, run.span_id, at, seconds, more)
+        elif isinstance(function, str):
+            parent = span_id(run.run_id, "action", action, actions[action])
+            path = "call", action, function, calls[action, function]
+            calls[action, function] += 1
+            told = attributes_of_call(action, function, more)
+            yield _step(run, "call", function, path, parent, at, seconds, told)
+
+
+def _step(
+    run: TraceRecord,
+    kind: str,
+    name: str,
+    path: tuple[Any, ...],
+    parent: str,
+    at: float,
+    seconds: float,
+    attributes: Mapping[str, Any],
+) -> TraceRecord:
+    return replace(
+        run,
+        kind=kind,
+        name=name,
+        outcome="ok",
+        span_id=span_id(run.run_id, *path),
+        parent_id=parent,
+        time=at,
+        seconds=seconds,
+        attributes=well_formed(attributes),
+    )
 
 
 def _without(attributes: Mapping[str, Any]) -> dict[str, Any]:

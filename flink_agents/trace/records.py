@@ -21,7 +21,9 @@ from pydantic_core import PydanticSerializationError, to_json
 from flink_agents.api.errors.trace import TraceFormatError
 from flink_agents.trace.forms import check_fields, well_formed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+RUN_ID_BYTES = 12
 
 STARTED, RUNNING, WAITING = "started", "running", "waiting"
 """Outcomes of records about runs that have not ended."""
@@ -159,6 +161,9 @@ class TraceRecord:
                     found=str(values["version"]),
                     fix="upgrade the package that reads the trace",
                 )
+            if "span_id" not in values and values["kind"] == "run":
+                # The line of a run that ended soon and well leaves out what follows from the id of the run.
+                values = {**values, "span_id": span_id(values["run_id"]), "parent_id": None}
             check_fields(values)
             known: dict[str, Any] = {name: values[name] for name in _NAMES if name in values}
             known["attributes"] = well_formed(values["attributes"])
@@ -195,8 +200,13 @@ def _same(job: str, agent: str, subtask: int, attempt: int) -> str:
 
 def run_id_of(job: str, key: str, sequence_number: int) -> str:
     """Return the id of a run, which is the id of its input event."""
-    path = f"\x00{job}\x00{key}\x00{sequence_number}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(path, digest_size=12).hexdigest()
+    path = run_path(job) + f"\x00{key}\x00{sequence_number}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(path, digest_size=RUN_ID_BYTES).hexdigest()
+
+
+def run_path(job: str) -> bytes:
+    """Return the part of the paths of runs that names their job."""
+    return f"\x00{job}".encode("utf-8", "surrogatepass")
 
 
 def trace_id(run_id: str) -> str:

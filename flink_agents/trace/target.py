@@ -25,8 +25,16 @@ class TraceTarget:
     config: Configuration
 
 
+TraceLine = tuple[str, bytes]
+"""A record as a line of JSON, with its line break, after the id of its run."""
+
+
 class TraceSink(Protocol):
-    """Writes records. All methods are called by one thread, and may block and raise."""
+    """Writes records. All methods are called by one thread, and may block and raise.
+
+    A sink that only writes bytes can have a method ``write_lines``, which gets a sequence of ``TraceLine``
+    instead. A line can hold several records: ``flink_agents.trace.folding.unfolded`` expands it.
+    """
 
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Write ``records``. If it raises, all of them count as dropped."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.trace.queued_sink import QueuedSink
+from flink_agents.trace.folding import unfolded
+from flink_agents.trace.queued_sink import QueuedSink, Sink
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.target import TraceSink
+from flink_agents.trace.target import TraceLine, TraceSink
 
 _log = bounded_logger("flink_agents.trace")
 
@@ -21,11 +23,16 @@ PAUSE_SECONDS = 0.2
 BATCH = 500
 CLOSE_SECONDS = 5.0
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 0.5
 """Time between two looks at runs that have not ended."""
 
 Pending = Callable[[], TraceRecord]
-"""Creates a record in the writer's thread, which saves time of the run's thread."""
+"""Creates a record in the writer's thread."""
+
+Item = TraceRecord | TraceLine
+
+_AT_ONCE = 16
+"""Number of records that are made before other threads may have the interpreter."""
 
 
 class TraceWriter:
@@ -40,20 +47,22 @@ class TraceWriter:
     Attributes:
         dropped: Number of dropped records.
         look: Called periodically in the writer's thread. May put records.
+        started: True if the thread was started.
     """
 
     def __init__(
         self, sinks: dict[str, TraceSink], most: int = 10_000, on_drop: Callable[[int], None] = lambda _: None
     ) -> None:
+        inputs = {name: input_of(sink) for name, sink in sinks.items()}
         self._queued = {
             name: QueuedSink(name, sink, most, partial(self._failed, name))
-            for name, sink in sinks.items()
+            for name, sink in inputs.items()
             if len(sinks) > 1
         }
-        self._sinks: Mapping[str, TraceSink] = self._queued or sinks
+        self._sinks: Mapping[str, Sink[Item]] = self._queued or inputs
         self._most = most
         self._on_drop = on_drop
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[Pending | TraceLine] = deque()
         self._logged: set[str] = set()
         self._wanted = threading.Event()
         self._written = threading.Condition()
@@ -64,15 +73,16 @@ class TraceWriter:
         self._counting = threading.Lock()
         self.dropped = 0
         self.look: Callable[[], None] = lambda: None
+        self.started = False
 
-    def put(self, pending: Pending) -> None:
-        """Queue a record, or drop it if the queue is full. Never blocks."""
+    def put(self, pending: Pending | TraceLine) -> None:
+        """Queue a record or a line, or drop it if the queue is full. Never blocks."""
         if len(self._queue) >= self._most:
             self._drop(1, "queue", "the queue is full")
             return
         self._queue.append(pending)
-        if self._thread is None:
-            self._start()
+        if not self.started:
+            self.start()
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until the sinks have received all queued records. Returns False after a timeout."""
@@ -90,8 +100,10 @@ class TraceWriter:
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread, if it was not started."""
         with self._starting:
+            self.started = True
             if self._thread is None and not self._closing:
                 # A daemon: a sink that hangs must not keep the process.
                 self._thread = threading.Thread(target=self._run, name="flink-agents-trace", daemon=True)
@@ -117,17 +129,26 @@ class TraceWriter:
             except Exception as error:
                 self._tell(name, f"closing failed: {error!r}")
 
-    def _batch(self) -> list[TraceRecord]:
+    def _batch(self) -> list[Item]:
         self._busy = True
-        made: list[TraceRecord] = []
-        while self._queue and len(made) < BATCH:
+        found: list[Item] = []
+        made = 0
+        while self._queue and len(found) < BATCH:
+            pending = self._queue.popleft()
+            if isinstance(pending, tuple):
+                found.append(pending)
+                continue
             try:
-                made.append(self._queue.popleft()())
+                found.append(pending())
             except Exception as error:
                 self._drop(1, "record", f"a record could not be made: {error!r}")
-        return made
+            made += 1
+            if not made % _AT_ONCE:
+                # Flink's thread would else wait for the interpreter until its switch interval has passed.
+                time.sleep(0)
+        return found
 
-    def _write(self, records: list[TraceRecord]) -> None:
+    def _write(self, records: list[Item]) -> None:
         for name, sink in self._sinks.items():
             try:
                 if records:
@@ -155,3 +176,40 @@ class TraceWriter:
             # Once for each sink: a broken one would fill the log.
             self._logged.add(what)
             _log.warning("trace records are dropped (%s): %s; further drops are only counted", what, why)
+
+
+class _Lines:
+    """Passes records to a sink that writes lines."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.close = sink.close
+
+    def write(self, records: Sequence[Item]) -> None:
+        self._sink.write_lines([one if isinstance(one, tuple) else line_of(one) for one in records])
+
+
+class _Records:
+    """Passes records to a sink that needs each of them as an object."""
+
+    def __init__(self, sink: TraceSink) -> None:
+        self._sink = sink
+        self.close = sink.close
+
+    def write(self, records: Sequence[Item]) -> None:
+        self._sink.write(list(unfolded(_parsed(records))))
+
+
+def input_of(sink: TraceSink) -> Sink[Item]:
+    """Return what passes records and lines to a sink, in the form that it takes."""
+    return _Lines(sink) if hasattr(sink, "write_lines") else _Records(sink)
+
+
+def line_of(record: TraceRecord) -> TraceLine:
+    """Return a record as a line."""
+    return record.run_id, record.to_bytes() + b"\n"
+
+
+def _parsed(records: Sequence[Item]) -> Iterator[TraceRecord]:
+    for one in records:
+        yield TraceRecord.from_json(one[1]) if isinstance(one, tuple) else one

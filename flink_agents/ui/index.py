@@ -166,9 +166,9 @@ class TraceIndex:
                 row.repeated(record)
                 continue
             known.add(name)
-            row.add(record)
             new.append((name, run_id, place, line))
             for one in unfolded([record]):
+                row.add(one)
                 what = row.agent, storable(one.kind), storable(one.name), storable(one.outcome)
                 counts[what] += 1
                 seconds[what] += one.seconds or 0.0

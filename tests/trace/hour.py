@@ -16,6 +16,7 @@ import json
 import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +26,8 @@ from typing import Any
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
-from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.jsonl import JsonlSink
+from flink_agents.trace.target import TraceLine
 from flink_agents.trace.writer import TraceWriter
 
 FILE_BYTES, TOTAL_BYTES, QUEUE = 16 << 20, 256 << 20, 10_000
@@ -67,12 +68,18 @@ class Wait:
 
 
 class CountingSink(JsonlSink):
-    """Counts what it writes."""
+    """Counts what it writes, and waits while it is held."""
 
     written = 0
 
-    def write(self, records: Sequence[TraceRecord]) -> None:
-        super().write(records)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.free = threading.Event()
+        self.free.set()
+
+    def write_lines(self, records: Sequence[TraceLine]) -> None:
+        self.free.wait()
+        super().write_lines(records)
         self.written += len(records)
 
 
@@ -188,8 +195,10 @@ def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:
         if second == min(60, seconds // 10):
             grown = memory_mb()
     result.dropped = writer.dropped
+    sink.free.clear()
     for number in range(BURST):
         tell(recorder, Run(result.runs + number), result.runs + number)
+    sink.free.set()
     writer.flush(300)
     result.grown_mb = round(memory_mb() - grown, 1)
     recorder.closed()

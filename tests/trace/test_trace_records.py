@@ -12,7 +12,7 @@ from flink_agents import Agent, InputEvent, OnError, OutputEvent, RunnerContext
 from flink_agents.api.errors import TraceFormatError
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.folding import unfolded
-from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.records import SCHEMA_VERSION, TraceRecord
 from tests.suite.tables import each
 
 pytestmark = pytest.mark.own_conditions
@@ -175,7 +175,9 @@ def test_sampling_takes_all_runs_of_a_key_or_none(tmp_path: Path) -> None:
 def test_records_survive_json_and_know_newer_versions() -> None:
     record = TraceRecord("run", "a", "ok", "j", "a", 0, 0, "k\ud800", 1, "r" * 24, "s" * 16, None, 1.5)
     assert TraceRecord.from_json(record.to_json()) == record
-    newer = record.to_json().replace('"version":1', '"version":2,"more":1')
+    newer = record.to_json().replace(
+        f'"version":{SCHEMA_VERSION}', f'"version":{SCHEMA_VERSION + 1},"more":1'
+    )
     for line in (newer, "[]", "nonsense", "{}"):
         with pytest.raises(TraceFormatError):
             TraceRecord.from_json(line)

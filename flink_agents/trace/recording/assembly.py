@@ -9,7 +9,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.trace import TraceOptionError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.tracing import TRACE_SINKS, TraceLevel
-from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
+from flink_agents.trace.recording.recorder import LeanRecorder, TracedSubtask, TraceRecorder
 from flink_agents.trace.target import TraceSink, TraceTarget
 from flink_agents.trace.writer import TraceWriter
 
@@ -43,7 +43,8 @@ def recorder_of(
             _log.warning("the trace sink %r cannot be used, and is left out: %s", name, error)
     writer = TraceWriter(sinks, config.get(AgentOptions.TRACE_QUEUE), on_drop)
     percent = config.get(AgentOptions.TRACE_SAMPLE)
-    return TraceRecorder(subtask, level, writer, actions, percent, config.get(AgentOptions.TRACE_CONTENT))
+    kind = TraceRecorder if actions or level is not TraceLevel.RUNS else LeanRecorder
+    return kind(subtask, level, writer, actions, percent, config.get(AgentOptions.TRACE_CONTENT))
 
 
 def levels_of(config: Configuration, agent: str) -> tuple[TraceLevel, dict[str, TraceLevel]]:

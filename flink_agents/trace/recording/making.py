@@ -8,7 +8,6 @@ from typing import Any
 
 from flink_agents import redaction
 from flink_agents.api.agents.observers import ObservedRun
-from flink_agents.trace.folding import FOLDED, folded
 from flink_agents.trace.recording.attributes import WRITTEN, origin_of, written_of
 from flink_agents.trace.recording.segments import KnownRun
 from flink_agents.trace.records import TraceRecord, run_id_of, span_id, trace_of
@@ -67,8 +66,6 @@ class RecordMaker:
         run_id = known.run_id
         if kind == "run":
             attributes = dict(attributes)
-            if FOLDED in attributes:
-                attributes[FOLDED] = folded(attributes[FOLDED])
             if WRITTEN in attributes:
                 attributes[WRITTEN] = written_of(attributes[WRITTEN])
             if run.parent or context:

@@ -16,8 +16,13 @@ _counts: Callable[[], defaultdict[Any, int]] = partial(defaultdict, int)
 
 SpanPath = tuple[Any, ...]
 
-OpenCall = tuple[int, float, dict[str, Any], SpanPath]
-"""A call that has not ended: its number, start, attributes, and parent span."""
+Step = tuple[str | None, str, float | None, float, Any]
+"""A step that ended well, and has no record yet.
+
+Of an action: None, its name, its end, its duration, and the types of the events that it sent. The end is
+None on Flink's thread, where one action follows the other. Of a durable call: its function, its action, its
+end, its duration, and its attributes or None.
+"""
 
 called_agents: ContextVar[tuple[CalledAgent, ...]] = ContextVar("called_agents", default=())
 """The agents whose code runs in this context, the outermost one first."""
@@ -58,46 +63,84 @@ class KnownRun(NamedTuple):
     key: str
 
 
+class OpenCall:
+    """A durable call that has not ended.
+
+    Args:
+        number: Number of the call among those of its action and function.
+        begun: Its start, in seconds since the epoch.
+        parent: Number of its action's attempt, or the path of the agent that made the call.
+
+    Attributes:
+        more: Its attributes; None while there are none.
+    """
+
+    __slots__ = ("begun", "more", "number", "parent")
+
+    def __init__(self, number: int, begun: float, parent: int | SpanPath) -> None:
+        self.number = number
+        self.begun = begun
+        self.parent = parent
+        self.more: dict[str, Any] | None = None
+
+    def tell(self, facts: Mapping[str, Any]) -> None:
+        """Add attributes."""
+        self.more = {**(self.more or {}), **facts}
+
+    def parent_path(self, action: str) -> SpanPath:
+        """Return the path of the parent span."""
+        return ("action", action, self.parent) if isinstance(self.parent, int) else self.parent
+
+
 class Segment:
     """A part of a run, from its start or resumption to its end or suspension.
 
-    Most runs start and end on Flink's thread and need few fields: the others are created on first access.
+    Most runs end soon and need few fields: the others are created on first access.
 
     Args:
         begun: Start, in seconds since the epoch.
 
     Attributes:
+        lasts: True if its steps get records of their own. Set once, by the thread of the run or the writer's.
         told: True if the run has a record of its start.
-        folded: Name, seconds and types of sent events of each action so far, if all of them succeeded on
-            Flink's thread; otherwise None.
+        steps: The steps that have no record yet, in the order of their ends.
+        at: End of the last step that got a record of its own from here; 0.0 if there is none.
         sent: Types of the events that the current attempt of an action sent.
         executed: Number of executed durable calls.
         replayed: Number of replayed calls and actions.
         dead: True if an event became a dead letter.
         error: The last error.
         waiting: The reason and the start of the current wait.
+        waits: Duration of its waits, by reason; None if there were none.
         seen: The last recorded phase, and its start.
         written: The memory that the run wrote.
     """
 
+    lasts: bool = False
     told: bool = False
+    at: float = 0.0
     sent: tuple[str, ...] = ()
     executed: int = 0
     replayed: int = 0
     dead: bool = False
     error: dict[str, Any] | None = None
     waiting: tuple[str, float] | None = None
+    waits: dict[str, float] | None = None
     seen: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
-        self.folded: list[tuple[str, float, tuple[str, ...]]] | None = []
+        self.steps: list[Step] = []
 
-    @cached_property
-    def waits(self) -> dict[str, float]:
-        """Duration of its waits, by reason."""
-        return {}
+    def ended(self, action: str) -> int:
+        """Return the number of ended attempts of an action that have no record yet."""
+        return sum([one[0] is None and one[1] == action for one in self.steps]) if self.steps else 0
+
+    def opened_call(self, what: tuple[str, str]) -> OpenCall | None:
+        """Return the first call of an action and function that has not ended."""
+        opened = self.open.get(what)
+        return opened[0] if opened else None
 
     @cached_property
     def actions(self) -> defaultdict[str, int]:
@@ -110,8 +153,13 @@ class Segment:
         return _counts()
 
     @cached_property
-    def calls(self) -> defaultdict[tuple[str, str], int]:
+    def calls(self) -> dict[tuple[str, str], int]:
         """Number of calls by action and function."""
+        return {}
+
+    @cached_property
+    def unfolded(self) -> defaultdict[tuple[str, str], int]:
+        """Number of calls that were folded first, by action and function."""
         return _counts()
 
     @cached_property
@@ -120,9 +168,9 @@ class Segment:
         return _counts()
 
     @cached_property
-    def open(self) -> defaultdict[tuple[str, str], deque[OpenCall]]:
+    def open(self) -> dict[tuple[str, str], deque[OpenCall]]:
         """The calls that have not ended."""
-        return defaultdict(deque)
+        return {}
 
     def opened(self) -> list[tuple[tuple[str, str], deque[OpenCall]]]:
         """Return the calls that have not ended. For the writer's thread, which must not create the field."""

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.target import TraceTarget
+from flink_agents.trace.target import TraceLine, TraceTarget
 
 SUFFIX = ".trace.jsonl"
 
@@ -63,11 +63,14 @@ class JsonlSink:
 
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Append records. After an error, the next call starts a new file."""
+        self.write_lines([(record.run_id, record.to_bytes() + b"\n") for record in records])
+
+    def write_lines(self, records: Sequence[TraceLine]) -> None:
+        """Append lines. After an error, the next call starts a new file."""
         try:
             lines: list[bytes] = []
             size = 0
-            for record in records:
-                line = record.to_bytes() + b"\n"
+            for _, line in records:
                 if lines and self._size + size + len(line) > self._file_bytes:
                     self._append(lines, size)
                     lines, size = [], 0

@@ -9,7 +9,7 @@ from flink_agents.api.errors.trace import TraceOptionError
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.kafka_topic import SEND_SECONDS, KafkaTopic
-from flink_agents.trace.target import TraceTarget
+from flink_agents.trace.target import TraceLine, TraceTarget
 
 
 class KafkaSink:
@@ -52,6 +52,10 @@ class KafkaSink:
     def write(self, records: Sequence[TraceRecord]) -> None:
         """Send records and wait until the broker has them."""
         self._topic.send((record.run_id.encode(), record.to_bytes()) for record in records)
+
+    def write_lines(self, lines: Sequence[TraceLine]) -> None:
+        """Send lines and wait until the broker has them."""
+        self._topic.send((run_id.encode(), line[:-1]) for run_id, line in lines)
 
     def close(self) -> None:
         """Close the client."""

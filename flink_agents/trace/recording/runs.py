@@ -1,0 +1,351 @@
+"""Observes the phases of runs: their start, their end, and what those that last wait for.
+
+A run that ends soon and well is one line. All notes about it are taken by the thread of the run, without a
+lock. A run *lasts* if it is older than a second, suspends, fails, retries or replays: from then on, each of
+its steps gets a record of its own. The thread that finds this out moves the run from ``_short`` to
+``_lasting``, under the lock. Who removes it from ``_short`` has it: the writer's thread, or the run's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from flink_agents import redaction
+from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObserver
+from flink_agents.api.settings.tracing import TraceLevel
+from flink_agents.trace.folding import attributes_of_call, counted
+from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
+from flink_agents.trace.recording.lines import LineMaker
+from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
+from flink_agents.trace.recording.segments import Segment, SpanPath, called_agents
+from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING
+from flink_agents.trace.writer import Pending, TraceWriter
+
+CALLS, CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
+
+MOST_SUSPENDED = 10_000
+"""Maximum number of remembered suspensions of this attempt."""
+
+MOST_STEPS = 50
+"""Maximum number of steps in one line."""
+
+LASTS_SECONDS = 1.0
+"""Age of a run at which its start and its steps get records of their own."""
+
+PHASE_SECONDS = 5.0
+"""Duration of a phase after which it gets a record."""
+
+_START_LESS = (Phase.RECORDS, Phase.INPUT)
+"""The phases of a run that has not started yet."""
+
+_WAITED = {
+    phase: phase.name.lower()
+    for phase in (Phase.QUEUED, Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD)
+}
+"""The names of the phases in which a run waits."""
+
+
+class RunRecorder(RunObserver):
+    """Records runs.
+
+    Args:
+        subtask: The fields that all records share.
+        level: Level of the agent.
+        writer: Receives the records.
+        actions: Levels of single actions.
+        percent: Percentage of keys that are recorded.
+        most_content: Maximum number of characters of a request or result.
+        now: Returns the time in seconds since the epoch.
+        clock: Returns the time in seconds by which the phases of runs are measured.
+    """
+
+    def __init__(
+        self,
+        subtask: TracedSubtask,
+        level: TraceLevel,
+        writer: TraceWriter,
+        actions: Mapping[str, TraceLevel] | None = None,
+        percent: int = 100,
+        most_content: int = 4096,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._subtask = subtask
+        self._clock = clock
+        self._level = level.rank
+        self._suspended: dict[tuple[str, int], bool] = {}
+        self._levels = {name: one.rank for name, one in (actions or {}).items()}
+        self._every = level.rank >= CALLS and not actions
+        self._writer = writer
+        self._share = percent
+        self._most = most_content
+        self._now = now
+        self._short: dict[ObservedRun, Segment] = {}
+        self._lasting: dict[ObservedRun, Segment] = {}
+        self._unfolding = threading.Lock()
+        self._made = RecordMaker(subtask)
+        self._line = LineMaker(subtask)
+        writer.look = self.look
+
+    @property
+    def writer(self) -> TraceWriter:
+        """The writer of the records."""
+        return self._writer
+
+    @property
+    def known(self) -> int:
+        """Number of runs that have not ended, and so are kept in memory."""
+        return len(self._short) + len(self._lasting)
+
+    def _segment(self, run: ObservedRun) -> Segment | None:
+        return self._short.get(run) or self._lasting.get(run)
+
+    # -- phases -----------------------------------------------------------------------
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        """Record the start, the suspension or the end of a run."""
+        phase = run.phase
+        if before is None and phase is Phase.RUNNING:
+            # On Flink's thread, where most runs also end.
+            self._begin(run)
+            return
+        if phase is Phase.COMMITTED and (segment := self._short.pop(run, None)) is not None:
+            self._complete(run, segment)
+            return
+        if phase in _START_LESS:
+            if phase is Phase.INPUT and self._samples(run):
+                # Its record is there, its input is not: nothing else would ever tell of it.
+                if (segment := self._segment(run)) is not None and self._is_found(run, segment):
+                    self._start(run, segment)
+                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
+            return
+        segment = self._segment(run) or self._begin(run)
+        if segment is not None:
+            self._enter(run, segment, phase)
+
+    def _begin(self, run: ObservedRun) -> Segment | None:
+        if self._share < 100 and not self._samples(run):
+            return None
+        segment = self._short[run] = Segment(self._now())
+        if not self._writer.started:
+            # It finds the runs that last.
+            self._writer.start()
+        return segment
+
+    def _enter(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
+        """Note what a phase says of a run that has begun."""
+        if segment.waiting is not None:
+            what, since = segment.waiting
+            waits = segment.waits
+            if waits is None:
+                waits = segment.waits = {}
+            waits[what] = waits.get(what, 0.0) + self._now() - since
+            segment.waiting = None
+        if (waited := _WAITED.get(phase)) is not None:
+            segment.waiting = waited, self._now()
+        elif phase is Phase.COMMITTED:
+            self._end(run, "dead-lettered" if segment.dead else "completed")
+        elif phase is Phase.SUSPENDED:
+            waits = [wait_of(one) for one in run.open_waits]
+            self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
+        elif phase is Phase.FAILED:
+            self._end(run, "failed")
+
+    def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
+        """Record that a run continues without an event."""
+        segment = self._segment(run)
+        if segment is not None:
+            self._lasts(run, segment)
+            segment.dead = segment.dead or dead_letter
+            ended_by = getattr(run, "ended_by", None)
+            if ended_by is not None:
+                segment.error = told_of(ended_by)
+            number = segment.actions[f"event {event_type}"]
+            segment.actions[f"event {event_type}"] += 1
+            outcome = "dead-lettered" if dead_letter else "ignored"
+            path = "event", event_type, number
+            self._put(run, "event", event_type, outcome, path, None, segment.error or {})
+
+    # -- runs that last ---------------------------------------------------------------
+
+    def look(self) -> None:
+        """Record runs that last, and those that have been in one phase for a while.
+
+        Called by the writer's thread.
+        """
+        now, clock = self._now(), self._clock()
+        for run, segment in [*self._short.items(), *self._lasting.items()]:
+            phase, since = run.phase, run.since
+            if not run.identity or segment.told and not since:
+                continue
+            age = max(now - segment.begun, clock - since if since else 0.0)
+            if not segment.told and age >= LASTS_SECONDS and self._is_found(run, segment):
+                self._start(run, segment)
+            if since and clock - since >= PHASE_SECONDS and segment.seen != (phase, since):
+                segment.seen = phase, since
+                self._tell_phase(run, segment, phase, since)
+
+    def _is_found(self, run: ObservedRun, segment: Segment) -> bool:
+        """Let a run last. Return False if it has ended meanwhile."""
+        with self._unfolding:
+            if segment.lasts:
+                return True
+            self._lasting[run] = segment
+            if self._short.pop(run, None) is None:
+                del self._lasting[run]
+                return False
+            self._unfold(run, segment)
+            return True
+
+    def _lasts(self, run: ObservedRun, segment: Segment) -> None:
+        """Let a run last. For the threads that execute the run: when it returns, all steps have records."""
+        with self._unfolding:
+            if not segment.lasts:
+                self._lasting[run] = segment
+                self._short.pop(run, None)
+            self._unfold(run, segment)
+
+    def _unfold(self, run: ObservedRun, segment: Segment) -> None:
+        """Create records of the steps that have none. Call it with the lock."""
+        # Before the steps are read: a thread that adds one later sees it, and comes here, too.
+        segment.lasts = True
+        while segment.steps:
+            function, action, end, seconds, more = segment.steps.pop(0)
+            inline = end is None
+            end = segment.at = (segment.at or segment.begun) + seconds if end is None else end
+            number = segment.actions[action]
+            path: SpanPath = "action", action, number
+            if function is None:
+                segment.actions[action] += 1
+                sent = {"sent": counted(more)} if more else {}
+                self._put(run, "action", action, "ok", path, (), {"inline": inline, **sent}, seconds, end)
+            else:
+                nth = segment.unfolded[action, function]
+                segment.unfolded[action, function] += 1
+                call = "call", action, function, nth
+                told = attributes_of_call(action, function, more)
+                self._put(run, "call", function, "ok", call, path, told, seconds, end)
+
+    def _start(self, run: ObservedRun, segment: Segment) -> None:
+        """Record the start of a run that lasts."""
+        segment.told = True
+        made = partial(self._made, run, run.identity, "run", self._subtask.agent, STARTED, (), None)
+        self._writer.put(partial(made, {}, 0.0, segment.begun, False))
+
+    def _tell_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
+        calls = {
+            what[1]: (one[0].more or {}).get("attempt", 1)
+            for what, queued in segment.opened()
+            if (one := list(queued))
+        }
+        waits_for = run.waits_for
+        if phase is Phase.QUEUED:
+            waits_for = QUEUED_FOR
+        elif phase in WAITS:
+            waits_for = waits_for or phase.value.removeprefix("waits for ")
+        self._writer.put(self._looked(run, waits_for, since, {"calls": calls} if calls else {}))
+
+    def _looked(self, run: ObservedRun, waits_for: str, since: float, more: dict[str, Any]) -> Pending:
+        """Return a record of a run that has not ended.
+
+        Args:
+            run: The run.
+            waits_for: The reason of its wait; empty if it executes your code.
+            since: Start of the phase, by the clock of phases.
+            more: Further attributes.
+        """
+        begun = round(self._now() - (self._clock() - since), 3) if since else None
+        attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
+        outcome = WAITING if waits_for else RUNNING
+        made = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
+        return partial(made, attributes, None, self._now(), False)
+
+    def closed(self) -> None:
+        """Write all records, also of runs that have not ended."""
+        for run, segment in list(self._short.items()):
+            if run.identity and self._is_found(run, segment):
+                self._start(run, segment)
+        self._writer.close()
+
+    # -- records ----------------------------------------------------------------------
+
+    def _samples(self, run: ObservedRun) -> bool:
+        if self._share >= 100:
+            return True
+        return zlib.crc32(run.key_text.encode("utf-8", "surrogatepass")) % 100 < self._share
+
+    def _complete(self, run: ObservedRun, segment: Segment) -> None:
+        """Record a run that ended soon and well."""
+        if self._suspended:
+            self._suspended.pop((run.key_text, run.sequence_number), None)
+        if run.identity or self._subtask.job:
+            self._writer.put(self._line(run, segment, self._now()))
+
+    def _end(
+        self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()
+    ) -> None:
+        segment = self._segment(run)
+        assert segment is not None
+        self._lasts(run, segment)
+        del self._lasting[run]
+        attributes: dict[str, Any] = {}
+        if segment.waits:
+            attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.waits.items()}
+        if segment.executed or segment.replayed:
+            attributes |= {"calls": segment.executed, "replayed": segment.replayed}
+        if segment.error is not None and outcome != "completed":
+            attributes["error"] = segment.error
+        if segment.written and self._level >= CALLS:
+            attributes[WRITTEN] = segment.written
+        if not (run.identity or self._subtask.job):
+            return
+        now = self._now()
+        replayed = self._is_repeated(run, segment, outcome)
+        what = run, run.identity, "run", self._subtask.agent, outcome, tuple(path), () if path else None
+        self._writer.put(
+            partial(self._made, *what, attributes | (more or {}), now - segment.begun, now, replayed)
+        )
+
+    def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
+        """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
+
+        A run that resumes replays its earlier calls, too. If its suspension was new, so is what follows.
+        """
+        repeated = segment.replayed > 0 and not segment.executed
+        if not self._suspended and outcome != "suspended":
+            return repeated
+        name = run.key_text, run.sequence_number
+        repeated = not self._suspended.pop(name, False) and repeated
+        if outcome == "suspended" and not repeated:
+            self._suspended[name] = True
+            if len(self._suspended) > MOST_SUSPENDED:
+                del self._suspended[next(iter(self._suspended))]
+        return repeated
+
+    def _put(
+        self,
+        run: ObservedRun,
+        kind: str,
+        name: str,
+        outcome: str,
+        path: SpanPath,
+        parent: SpanPath | None,
+        attributes: Mapping[str, Any],
+        seconds: float | None = None,
+        now: float | None = None,
+        replayed: bool = False,
+    ) -> None:
+        what = run, run.identity, kind, name, outcome, path, parent or ()
+        now = self._now() if now is None else now
+        self._writer.put(partial(self._made, *what, attributes, seconds, now, replayed))
+
+
+def place_of(segment: Segment, action: str) -> SpanPath:
+    """Return the path of the agent, or else of the action's attempt, whose code runs in this context."""
+    asked = called_agents.get()
+    return asked[-1].path if asked else ("action", action, segment.actions[action])

@@ -1,0 +1,261 @@
+"""A run that ends soon and well is one line. Readers get the same records as from lines of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext
+from flink_agents.api.settings.tracing import TraceLevel
+from flink_agents.testing import OperatorHarness
+from flink_agents.trace.folding import unfolded
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.recording import runs
+from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
+from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.otel import spans_of
+from flink_agents.trace.writer import TraceWriter
+from tests.suite.tables import each
+from tests.trace.hour import Phase, Run, Wait
+from tests.trace.test_trace_facts import asking
+from tests.trace.test_trace_folding import checking, reply, reply_async
+from tests.trace.test_trace_parents import buying
+from tests.trace.test_trace_records import PLAIN, paying
+
+pytestmark = pytest.mark.own_conditions
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def flaky(number: int) -> int:
+    flaky.calls += 1  # pyright: ignore[reportFunctionMemberAccess]
+    if flaky.calls == 1:  # pyright: ignore[reportFunctionMemberAccess]
+        raise ConnectionError("not now")
+    return number
+
+
+async def many(event: Any, ctx: RunnerContext) -> Any:
+    ctx.short_term_memory.set("a", 1)
+    ctx.short_term_memory.set("b", "two")
+    one = await ctx.durable_execute_async(double, event.input)
+    two = await asyncio.gather(*(ctx.durable_execute_async(double, number) for number in range(3)))
+    return OutputEvent(output=[one, *two])
+
+
+async def again(event: Any, ctx: RunnerContext) -> Any:
+    before = await ctx.durable_execute_async(double, event.input)
+    return OutputEvent(output=await ctx.durable_execute_async(flaky, before))
+
+
+async def wait(event: Any, ctx: RunnerContext) -> Any:
+    await ctx.durable_execute_async(double, event.input)
+    await ctx.wait_for_signal("paid", timeout=3600)
+    return OutputEvent(output=await ctx.durable_execute_async(double, event.input))
+
+
+def agent_of(function: Any, **options: Any) -> Agent:
+    return Agent(name="lasting").add_action("act", [InputEvent], function, **options)
+
+
+RETRIES = {"on_error": OnError.RETRY, "retry": RetryPolicy(max_attempts=3, initial_interval=0.01)}
+
+
+def told(agent: Agent, value: Any, directory: Path, level: str) -> list[TraceRecord]:
+    flaky.calls = 0  # pyright: ignore[reportFunctionMemberAccess]
+    options = {"trace.level": level, "trace.directory": str(directory)}
+    with OperatorHarness(agent, lambda _: "k", config=options, **PLAIN) as harness:
+        harness.push_all([value, value])
+        harness.signal("k", "paid")
+        harness.run_until_idle()
+    return list(read_files(directory))
+
+
+def facts(records: list[TraceRecord]) -> list[Any]:
+    """All that does not depend on the clock."""
+    shown: list[Any] = []
+    for one in records:
+        times = ("phases", "since")
+        rest = {name: value for name, value in one.attributes.items() if name not in times}
+        rest |= {"phases": sorted(one.attributes.get("phases", {}))}
+        rest |= {name: bool(rest[name]) for name in ("request", "result") if name in rest}
+        rest |= {"waits": [wait["id"] for wait in rest.get("waits", ())]}
+        shown.append((one.kind, one.name, one.outcome, one.id, one.parent_id, one.trace, one.replayed, rest))
+    return sorted((one for one in shown if one[2] != "started"), key=str)
+
+
+@each(
+    "name, agent, value, lines",
+    [
+        ("on Flink's thread", checking(reply), "two", 1),
+        ("from Flink's thread to the loop", checking(reply_async), "two", 1),
+        ("one call", paying(), 5, 1),
+        ("many calls", agent_of(many), 5, 1),
+        ("a chat", asking(), "which?", 1),
+        ("a dead letter", checking(reply), "bad", 3),
+        ("a call that fails", paying(), -1, 4),
+        ("a call of two attempts", agent_of(again, **RETRIES), 5, None),
+        ("a suspension", agent_of(wait), 5, None),
+        ("a called agent", buying(), "both", None),
+    ],
+)
+@pytest.mark.parametrize("level", ["runs", "calls", "content"])
+def test_readers_get_the_same_from_one_line_as_from_many(
+    name: str, agent: Agent, value: Any, lines: int | None, level: str, tmp_path: Path
+) -> None:
+    one = told(agent, value, tmp_path / name, level)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "MOST_STEPS", -1)
+        patch.setattr("flink_agents.trace.recording.recorder.MOST_STEPS", -1)
+        many = told(agent, value, tmp_path / f"{name}, each", level)
+    assert facts(one) == facts(many)
+    if level == "calls" and lines is not None:
+        (file,) = (tmp_path / name).iterdir()
+        # Two inputs.
+        assert len(file.read_bytes().splitlines()) == 2 * lines
+    for run in by_run(one).values():
+        inside = [part for part in run.records if part.kind != "run"]
+        assert all(run.begun - 1e-5 <= part.time - (part.seconds or 0) for part in inside)
+        assert all(part.time <= run.ended for part in inside)
+
+
+class Keeping:
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+
+    def write(self, records: Any) -> None:
+        self.records += records
+
+    def close(self) -> None:
+        pass
+
+
+class Traced:
+    """A recorder with a clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.kept, self.at = Keeping(), 1000.0
+        writer = TraceWriter({"kept": self.kept}, 10**6)
+        subtask = TracedSubtask("job", "a", 0)
+        self.recorder = TraceRecorder(subtask, TraceLevel.CALLS, writer, now=lambda: self.at)
+
+    def close(self) -> list[TraceRecord]:
+        self.recorder.closed()
+        return list(unfolded(self.kept.records))
+
+
+def turn(recorder: TraceRecorder, run: Run, phase: Phase, before: Phase | None) -> None:
+    run.phase = phase
+    recorder.phase_changed(run, before)
+
+
+def hooks(recorder: TraceRecorder, run: Run, on_loop: bool) -> list[Any]:
+    """What the runtime tells of a run, one by one."""
+    begun, running = (Phase.QUEUED, Phase.RUNNING) if on_loop else (Phase.RUNNING, Phase.RUNNING)
+    found: list[Any] = [lambda: turn(recorder, run, begun, None)]
+    if on_loop:
+        found.append(lambda: turn(recorder, run, running, Phase.QUEUED))
+    for action in ("read", "pay", "pay"):
+        if on_loop:
+            for function in ("charge", "charge", "mail"):
+                found += [
+                    lambda action=action, function=function: recorder.call_begun(
+                        run, action, function, False
+                    ),
+                    lambda: turn(recorder, run, Phase.CALL, Phase.RUNNING),
+                    lambda action=action, function=function: recorder.call_recorded(run, action, function),
+                    lambda: turn(recorder, run, Phase.RUNNING, Phase.CALL),
+                ]
+        found += [
+            lambda action=action: recorder.events_sent(run, action, ("Paid", "Paid")),
+            lambda action=action: recorder.action_ended(run, action, 0.001, not on_loop),
+        ]
+    if on_loop:
+        found.append(lambda: turn(recorder, run, Phase.FINISHED, Phase.RUNNING))
+    return [*found, lambda: turn(recorder, run, Phase.COMMITTED, run.phase)]
+
+
+@each("on_loop", [(True,), (False,)])
+def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: bool) -> None:
+    """The writer's thread looks between any two reports of the run."""
+    plain = Traced()
+    for hook in hooks(plain.recorder, Run(1), on_loop):
+        plain.at += 0.001
+        hook()
+    wanted = facts(plain.close())
+    assert len(wanted) == (13 if on_loop else 4)
+    last = len(hooks(plain.recorder, Run(1), on_loop))
+    for place in range(1, last + 1):
+        traced = Traced()
+        for number, hook in enumerate(hooks(traced.recorder, Run(1), on_loop), 1):
+            traced.at += 0.001
+            hook()
+            if number == place:
+                traced.at += 2
+                traced.recorder.look()
+        found = traced.close()
+        assert facts(found) == wanted, place
+        starts = [one for one in found if one.outcome == "started"]
+        # A run that has ended has no start.
+        assert [(one.time, one.seconds) for one in starts] == ([(1000.001, 0.0)] if place < last else [])
+        assert not traced.recorder.known
+
+
+def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer's thread looks all the time, and takes each run for one that lasts."""
+    monkeypatch.setattr(runs, "LASTS_SECONDS", -1.0)
+    traced, over = Traced(), threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            traced.recorder.look()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for number in range(1500):
+            for hook in hooks(traced.recorder, Run(number), number % 2 == 0):
+                hook()
+    finally:
+        over.set()
+        looking.join()
+    found = traced.close()
+    ends = Counter(one.id for one in found if one.outcome != "started")
+    assert set(ends.values()) == {1} and len(ends) == 750 * (13 + 4)
+    parents = {one.span_id for one in found if one.is_end}
+    assert all(one.parent_id in parents for one in found if one.is_end and one.kind != "run")
+    assert not traced.recorder.known
+
+
+def test_steps_of_runs_that_have_not_ended_are_written_at_the_end_of_the_attempt() -> None:
+    traced = Traced()
+    for hook in hooks(traced.recorder, Run(1), True)[:12]:
+        hook()
+    found = traced.close()
+    assert Counter((one.kind, one.outcome) for one in found) == {("run", "started"): 1, ("call", "ok"): 2}
+
+
+def test_a_suspended_run_goes_on_as_a_further_segment() -> None:
+    traced, run = Traced(), Run(1)
+    for hook in hooks(traced.recorder, run, True)[:6]:
+        hook()
+    run.open_waits = (Wait(),)
+    turn(traced.recorder, run, Phase.SUSPENDED, Phase.RUNNING)
+    turn(traced.recorder, run, Phase.QUEUED, Phase.SUSPENDED)
+    turn(traced.recorder, run, Phase.RUNNING, Phase.QUEUED)
+    traced.recorder.call_replayed(run, "read", "charge")
+    traced.recorder.call_begun(run, "read", "charge", False)
+    traced.recorder.call_recorded(run, "read", "charge")
+    traced.recorder.action_ended(run, "read", 0.1, False)
+    turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
+    found = traced.close()
+    calls = [one for one in found if one.kind == "call"]
+    assert len({one.id for one in calls}) == len(calls) == 2
+    assert [one.outcome for one in found if one.kind == "run"] == ["suspended", "completed"]
+    assert len(list(spans_of(found))) == 5
