@@ -7,6 +7,14 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
+from flink_agents.api import errors
+from flink_agents.api.errors import AgentsError
+
+OURS = {
+    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
+}
+"""The names of all errors of the package."""
+
 DEEP = "[" * 100_000 + "]" * 100_000
 
 ODD: dict[str, str] = {

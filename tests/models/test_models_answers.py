@@ -36,8 +36,6 @@ from flink_agents import (
     embedding_model,
     vector_store,
 )
-from flink_agents.api import errors
-from flink_agents.api.errors import AgentsError
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.models.setup.bodies import bound_bodies
 from flink_agents.models.setup.failures import may_succeed_again, seconds_of
@@ -50,9 +48,6 @@ pytestmark = pytest.mark.executes_once
 
 SEED = 26
 QUICK: dict[str, Any] = {"initial_interval": 0.001, "max_attempts": 2}
-OURS = {
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
-}
 
 
 @pytest.fixture(autouse=True)

@@ -30,17 +30,11 @@ from flink_agents import (
     chat_model,
     mcp_server,
 )
-from flink_agents.api import errors
-from flink_agents.api.errors import AgentsError
 from flink_agents.models.engine import FlinkDurability, server_toolset
 from flink_agents.testing import OperatorHarness
 from tests.suite.tables import each
 
 pytestmark = pytest.mark.executes_once
-
-OURS = {
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
-}
 
 
 def pays(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

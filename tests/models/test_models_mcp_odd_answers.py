@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from odd_answers import CHANGES, changed, places
+from odd_answers import CHANGES, OURS, changed, places
 from pydantic_ai import Agent as ModelAgent, exceptions
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
@@ -32,18 +32,13 @@ from flink_agents import (
     chat_model,
     mcp_server,
 )
-from flink_agents.api import errors
-from flink_agents.api.errors import AgentsError
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
+from tests.suite.conditions import UNFORCED
 from tests.suite.factors import factors
 
 pytestmark = pytest.mark.own_conditions
 
-OURS = {
-    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, AgentsError)
-}
-UNFORCED: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
 TIMEOUT = 0.5
 
 LISTED: dict[str, Any] = {

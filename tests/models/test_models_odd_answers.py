@@ -45,12 +45,12 @@ from flink_agents import (
 from flink_agents.models.engine import FlinkDurability
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply
+from tests.suite.conditions import UNFORCED
 from tests.suite.factors import factors
 
 pytestmark = pytest.mark.own_conditions
 
 ONCE: dict[str, Any] = {"initial_interval": 0.0001, "max_attempts": 2}
-UNFORCED: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
 LIMITS: dict[str, Any] = {"requests": 2}
 
 

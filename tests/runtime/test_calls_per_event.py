@@ -17,17 +17,12 @@ import pytest
 from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.execution import run, shared
 from flink_agents.testing import OperatorHarness
+from tests.suite import conditions
 
 INPUTS = 20
 BATCHES = 8
 
-UNFORCED: Any = {
-    "forced_replay": False,
-    "forced_restart": False,
-    "forced_serialization": False,
-    "crash": None,
-    "heartbeat": True,
-}
+UNFORCED: Any = {**conditions.UNFORCED, "forced_serialization": False, "heartbeat": True}
 
 pytestmark = pytest.mark.own_conditions
 

@@ -17,10 +17,14 @@ import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flink_agents.api.settings.options import TEST_MODE_VARIABLE
+
+UNFORCED: dict[str, Any] = {"crash": None, "forced_replay": False, "forced_restart": False}
+"""Arguments of a harness under no condition but those of its test."""
 
 ROTATION = "TEST_ROTATION"
 """Environment variable with what the rotation depends on; by default the commit."""

@@ -14,9 +14,8 @@ from flink_agents.runtime.operator.heads import KEY_BYTES, MOST_NODES, NODE_BYTE
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.fakes.state import FakeBackend
+from tests.suite.conditions import UNFORCED
 from tests.suite.factors import factors
-
-UNFORCED: Any = {"forced_replay": False, "forced_restart": False, "crash": None}
 
 
 class Changing(Agent):

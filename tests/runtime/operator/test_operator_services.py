@@ -14,15 +14,11 @@ from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.runtime.operator.services.hooks import HOOKS, Hooks
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.testing import OperatorHarness
+from tests.suite import conditions
 
 pytestmark = pytest.mark.own_conditions
 
-UNFORCED: Any = {
-    "forced_replay": False,
-    "forced_restart": False,
-    "forced_serialization": False,
-    "crash": None,
-}
+UNFORCED: Any = {**conditions.UNFORCED, "forced_serialization": False}
 
 
 class Plain(Agent):
