@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from flink_agents.api.errors import AgentConfigurationError, OptionError
 from flink_agents.api.models.chat import ChatModelSpec, ConversationOptions, OutputMode, UsageLimits, problem
 from flink_agents.api.models.history import ChatTranscript, ConversationHistory
 from flink_agents.api.settings.options import AgentOptions, Configuration
+from flink_agents.models.setup.descriptions import changes
 
 _CORRECT = "correct the option of ctx.chat"
 _MODES = tuple(mode.value for mode in OutputMode)
@@ -84,43 +84,23 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
     Raises:
         OptionError: An option is unknown, or its value is invalid.
     """
-    key = AgentOptions.CHAT_MODELS.key
+    option, fields = AgentOptions.CHAT_MODELS, ChatModelSpec.model_fields
+    changed = dict(changes(option, name, fields, config, nested=("limits",)))
+    if not changed:
+        return spec
     said = spec.model_dump(mode="json", exclude_unset=True)
-    changed = False
-    for entry, value in config.below(key).items():
-        field = _field_of(entry, name)
-        if field is None:
-            continue
+    for field, value in changed.items():
         *outer, last = field.split(".")
         within: dict[str, Any] = said
         for part in outer:
             within = within.setdefault(part, {})
         within[last] = value
-        changed = True
-    if not changed:
-        return spec
     try:
         return ChatModelSpec.model_validate(said)
     except ValidationError as error:
         raise OptionError(
-            f"the options below {key}.{name} are invalid for a chat model",
+            f"the options below {option.key}.{name} are invalid for a chat model",
             expected="options such as model, base_url, max_concurrency or limits.requests",
             found=problem(error),
             fix="correct the option; docs/models.md lists the options of a chat model",
         ) from None
-
-
-def _field_of(entry: str, name: str) -> str | None:
-    """Return the field that an entry sets for the chat model ``name``; None if it is for another model.
-
-    Environment variables have upper-case names without dots: ``ANALYST_MODEL`` is ``analyst.model``.
-    """
-    if entry.startswith(f"{name}."):
-        return entry[len(name) + 1 :].replace("-", "_")
-    start = re.sub(r"\W", "_", name).lower() + "_"
-    if "." in entry or not entry.startswith(start):
-        return None
-    rest = entry[len(start) :]
-    if rest.startswith("limits_"):
-        return rest.replace("_", ".", 1)
-    return rest if rest in ChatModelSpec.model_fields else None

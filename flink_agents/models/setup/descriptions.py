@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -72,8 +72,6 @@ def overridden(
 ) -> dict[str, Any]:
     """Return ``arguments``, overridden by the entries of ``option`` for the resource ``name``.
 
-    Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``.
-
     Args:
         option: The option that has entries for resources of this kind.
         name: Name of the resource.
@@ -85,18 +83,45 @@ def overridden(
         OptionError: An entry names an unknown field.
     """
     said = dict(arguments)
+    for field, value in changes(option, name, fields, config):
+        if field not in fields:
+            raise OptionError(
+                f"unknown option {option.key}.{name}.{field}",
+                expected="one of " + ", ".join(sorted(fields)),
+                found=field,
+                fix="correct its name, or remove it",
+            )
+        said[field] = value
+    return said
+
+
+def changes(
+    option: ConfigOption[dict[str, Any]],
+    name: str,
+    fields: Collection[str],
+    config: Configuration,
+    nested: Collection[str] = (),
+) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that options of a job set for the resource ``name``, with their values.
+
+    Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``. For other
+    resources, whose names may begin in the same way, they are left out.
+
+    Args:
+        option: The option that has entries for resources of this kind.
+        name: Name of the resource.
+        fields: The fields of such a description.
+        config: The options of the job.
+        nested: Fields that have fields of their own: ``limits.requests``.
+    """
     start = re.sub(r"\W", "_", name).lower() + "_"
     for entry, value in config.below(option.key).items():
         if entry.startswith(f"{name}."):
-            field = entry[len(name) + 1 :].replace("-", "_")
-            if field not in fields:
-                raise OptionError(
-                    f"unknown option {option.key}.{entry}",
-                    expected="one of " + ", ".join(sorted(fields)),
-                    found=field,
-                    fix="correct its name, or remove it",
-                )
-            said[field] = value
-        elif "." not in entry and entry.startswith(start) and entry[len(start) :] in fields:
-            said[entry[len(start) :]] = value
-    return said
+            yield entry[len(name) + 1 :].replace("-", "_"), value
+        elif "." not in entry and entry.startswith(start):
+            field = entry[len(start) :]
+            outer, _, inner = field.partition("_")
+            if outer in nested:
+                yield f"{outer}.{inner}", value
+            elif field in fields:
+                yield field, value
