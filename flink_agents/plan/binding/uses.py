@@ -101,7 +101,38 @@ def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     def names_call(function: FunctionType) -> bool:
         return not durable.isdisjoint(names_in(function.__code__))
 
-    return _leads_to(action, agent, names_call, is_known_to_call_durably)
+    return _leads_to(action, agent, names_call, calls_by_itself)
+
+
+def calls_by_itself(value: Any) -> bool:
+    """Return True if a library declares that an object makes durable steps, or an agent's package code does.
+
+    The code of this package is not read as user code is. So its agents are recognized by their actions, and
+    its built-in actions by the events that request them.
+    """
+    if is_known_to_call_durably(value) or any(value is one.request for one in BUILT_IN_ACTIONS):
+        return True
+    kind = value if isinstance(value, type) else type(value)
+    return issubclass(kind, Agent) and _inherits_calls(kind)
+
+
+def _inherits_calls(kind: type[Agent]) -> bool:
+    """Return True if an agent has an action of this package that makes durable steps."""
+    known = names_of(kind)
+    members = [inspect.getattr_static(kind, name, None) for name in known]
+    ahead = [one for one in members if isinstance(getattr(one, ACTION_MARK, None), ActionMark)]
+    seen: set[int] = set()
+    while ahead:
+        found = inspect.unwrap(ahead.pop())
+        if not isinstance(found, FunctionType) or id(found) in seen or _is_authors(found):
+            continue
+        seen.add(id(found))
+        names = names_in(found.__code__)
+        used = [inspect.getattr_static(kind, name, None) for name in names & known]
+        if names & _DURABLE or any(map(is_known_to_call_durably, used)):
+            return True
+        ahead += used
+    return False
 
 
 def _leads_to(
@@ -135,7 +166,7 @@ def _leads_to(
             continue
         seen.add(id(found))
         if isinstance(found, type):
-            ahead += [*vars(found).values(), *found.__mro__[1:]]
+            ahead += [*vars(found).values(), *filter(_is_authors, found.__mro__[1:])]
         elif isinstance(found, FunctionType):
             if wanted(found) or _imports_unseen_code(found):
                 return True
@@ -147,14 +178,26 @@ def _inside(found: Any) -> Iterator[Any]:
     """Yield what may be called through ``found``; data in a collection is skipped, as there may be much."""
     if isinstance(found, Agent):
         yield from (one.function for one in (*actions_of(found), *resources_of(found)))
+        yield from vars(found).values()
     elif isinstance(found, property):
         yield from (found.fget, found.fset, found.fdel)
     elif isinstance(found, FunctionType):
         yield from (found.__defaults__, found.__kwdefaults__)
         # Functions of libraries are not read, but may call their arguments.
         yield from _cells(found)
+    elif not isinstance(found, type | ModuleType) and _is_authors(type(found)):
+        # An object that holds agents or clients.
+        yield from _attributes(found).values()
     yield inspect.getattr_static(found, "__wrapped__", None)
     yield from (one for one in _contents(found) if type(one) not in _DATA)
+
+
+def _attributes(found: Any) -> Mapping[str, Any]:
+    """Return the attributes of an object itself, without running its code."""
+    try:
+        return object.__getattribute__(found, "__dict__")
+    except AttributeError:
+        return {}
 
 
 def _asks(function: Callable[..., Any]) -> bool:
