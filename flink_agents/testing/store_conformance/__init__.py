@@ -17,11 +17,9 @@ it does not remember pruned journals for ever, set :attr:`~ActionStateStoreSuite
 
 from flink_agents.testing.store_conformance.base import Stores
 from flink_agents.testing.store_conformance.content import ContentCases
-from flink_agents.testing.store_conformance.forgetting import ForgettingCases
 from flink_agents.testing.store_conformance.lifecycle import LifecycleCases
 from flink_agents.testing.store_conformance.ownership import OwnershipCases
-from flink_agents.testing.store_conformance.pruning import PruningCases
-from flink_agents.testing.store_conformance.removals import RemovalCases
+from flink_agents.testing.store_conformance.pruning import ForgettingCases, PruningCases, RemovalCases
 
 __all__ = ["ActionStateStoreSuite", "Stores"]
 
