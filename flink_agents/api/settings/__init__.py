@@ -134,6 +134,10 @@ class ToolLimits(ApprovedLimits):
         "a parameter idempotency_key.",
     )
 
+    def options(self) -> dict[str, Any]:
+        """Return these limits as keywords of ``Tool``."""
+        return {name: getattr(self, name) for name in ToolLimits.model_fields}
+
 
 class ToolSourceLimits(Limits):
     """Limits of a source of tools, and the tools that need an approval."""

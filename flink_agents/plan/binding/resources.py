@@ -17,17 +17,8 @@ class ToolProvider(ResourceProvider):
     @override
     def provide(self, declared: DeclaredResource) -> Tool:
         assert declared.function is not None
-        limits = declared.limits
-        return Tool(
-            declared.function,
-            declared.name,
-            declared.description,
-            max_concurrency=limits.max_concurrency,
-            rate_limit=limits.rate_limit,
-            needs_approval=limits.needs_approval,
-            approval_timeout=limits.approval_timeout,
-            idempotent=limits.idempotent,
-        )
+        options = declared.limits.options()
+        return Tool(declared.function, declared.name, declared.description, **options)
 
 
 class PromptProvider(ResourceProvider):

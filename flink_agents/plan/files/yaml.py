@@ -439,16 +439,8 @@ def _described(
 
 
 def _tool(function: Callable[..., Any], entry: ToolEntry, needs_approval: Any) -> Tool:
-    return Tool(
-        function,
-        entry.name,
-        entry.description,
-        max_concurrency=entry.max_concurrency,
-        rate_limit=entry.rate_limit,
-        needs_approval=needs_approval,
-        approval_timeout=entry.approval_timeout,
-        idempotent=entry.idempotent,
-    )
+    options = {**entry.options(), "needs_approval": needs_approval}
+    return Tool(function, entry.name, entry.description, **options)
 
 
 def keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
