@@ -38,7 +38,9 @@ TABLES = {
 
 MOST_ROOMS = {"api": 9, "runtime": 11, "plan": 5, "models": 7, "testing": 6, "cli": 5}
 MOST_FLOORS = {"api": 9, "runtime": 8, "plan": 8, "models": 8, "testing": 8, "cli": 7}
-MOST_MODULES = 14
+MOST_MODULES = 12
+LARGE_FOLDERS = {"trace": 14, "ui": 14, "execution": 14}
+"""Folders that have more modules, with their number."""
 
 
 @cache
@@ -201,7 +203,8 @@ def test_pyflink_is_imported_in_two_rooms() -> None:
 
 def test_a_folder_is_no_store_of_modules() -> None:
     folders = {file.parent for file in (ROOT / "flink_agents").rglob("*.py")}
-    full = {folder.name for folder in folders if len(list(folder.glob("*.py"))) - 1 > MOST_MODULES}
+    modules = {folder.name: len(list(folder.glob("*.py"))) - 1 for folder in folders}
+    full = {name for name, count in modules.items() if count > LARGE_FOLDERS.get(name, MOST_MODULES)}
     assert full == set()
 
 

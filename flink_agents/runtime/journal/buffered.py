@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from flink_agents.api.action_state import ActionStateStore, JournalKey, Record, RecordKind
 from flink_agents.runtime.journal.calls import Number, Outcome, StepRecords
+from flink_agents.runtime.journal.memory.reads import ReadLog
 from flink_agents.runtime.journal.portions import portions
-from flink_agents.runtime.journal.reads import ReadLog
 from flink_agents.runtime.journal.records import ActionRecord, RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal
 from flink_agents.runtime.serde.codec import ValueCodec

@@ -182,15 +182,8 @@ class Journals:
         # Before reading: the former owner must not append after we have read.
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
-        # `may_have` below is exact only after the store has read the records from the marker on.
-        await self.store.rebuild(journal, marker, pending)
-        records: list[Record] = []
-        if self.store.may_have(journal, marker, pending):
-            # Skipped runs are before `from_seq`, so the scan would miss them.
-            for seq in sorted(overtaken):
-                records += await self.store.read(journal, seq)
-            records += await self.store.scan(journal, from_seq)
-        elif not origins:
+        records = await self._read(journal, from_seq, marker, pending, overtaken)
+        if records is None and not origins:
             return RecordedRuns(self.codec, ())
         # Only an empty journal inherits. Otherwise this fork has started already.
         if not records:
@@ -201,6 +194,25 @@ class Journals:
             await self._plans.check(fingerprint)
         self.left(journal_id, key_text, runs)
         return runs
+
+    async def _read(
+        self,
+        journal: JournalKey,
+        from_seq: int | None,
+        marker: bytes | None,
+        pending: bool,
+        overtaken: Collection[int],
+    ) -> list[Record] | None:
+        """Return the records of a journal; None if the store has none. The arguments are as above."""
+        # `may_have` is exact only after the store has read the records from the marker on.
+        await self.store.rebuild(journal, marker, pending)
+        if not self.store.may_have(journal, marker, pending):
+            return None
+        records: list[Record] = []
+        # Skipped runs are before `from_seq`, so the scan would miss them.
+        for seq in sorted(overtaken):
+            records += await self.store.read(journal, seq)
+        return records + list(await self.store.scan(journal, from_seq))
 
     async def _inherit(
         self, journal: JournalKey, from_seq: int | None, origins: Sequence[Origin]

@@ -26,12 +26,12 @@ from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.journals import KeyJournal
+from flink_agents.runtime.journal.memory.reads import ReadLog, recorded_reads
+from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.journal.order import InputOrder
 from flink_agents.runtime.journal.other_jobs import Origin
-from flink_agents.runtime.journal.reads import ReadLog, recorded_reads
 from flink_agents.runtime.journal.records import RunHeader
 from flink_agents.runtime.journal.run_journal import RunJournal, header_of
-from flink_agents.runtime.journal.traced_memory import TracedTree
 from flink_agents.runtime.loop.queued_input import CommittedSegment, KeyRelease, QueuedInput, SuspendedRun
 from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock

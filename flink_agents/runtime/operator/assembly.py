@@ -3,6 +3,25 @@
 They differ in their *host*: state, timers, clock, the destination of outputs, and the source of checkpoint
 news. All other parts are built here, each complete, in the order in which they need each other. So the test
 kit executes the same code as a job.
+
+Each hook calls the key services in this order:
+
+1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
+   watermark first, by the inputs from before this timer.
+2. The check of restored work: it fails the job before anything is resumed.
+3. Requests about keys, which change only marks in the head.
+4. Interleaving: it lists a run that was suspended, and removes one that has ended, before signals decide
+   which run gets those that are left.
+5. Signals: one that has expired must not resume a run, and one that is there when a run is suspended
+   resumes it. So suspension comes after them.
+6. Suspension: if runs resume at the same time as delayed events, the runs come first.
+7. Delayed events: they start runs of a key, so the next services see its actor.
+8. Late replays, which only need the numbers of runs that have ended.
+9. Idle keys: a key that got work from a timer is not removed by the same timer.
+10. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
+
+An agent that never waits has no suspended runs: ``Heads`` rejects those of an earlier agent. It still
+gets signals and requests.
 """
 
 from __future__ import annotations
@@ -12,6 +31,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore, Owner
@@ -33,16 +53,16 @@ from flink_agents.runtime.metrics.metrics import LocalMetricGroup
 from flink_agents.runtime.metrics.observers import made_observers
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, EndTimes
-from flink_agents.runtime.operator.heartbeat import Heartbeat
-from flink_agents.runtime.operator.idle_keys import IdleKeyExpiry
-from flink_agents.runtime.operator.key_timers import KeyTimers
-from flink_agents.runtime.operator.late_replays import LateReplays
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.operator.processor import AgentProcessor
 from flink_agents.runtime.operator.requests.service import RequestService
+from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, EndTimes
+from flink_agents.runtime.operator.schedules.heartbeat import Heartbeat
+from flink_agents.runtime.operator.schedules.key_timers import KeyTimers
 from flink_agents.runtime.operator.services.event_time import EventTimeService
 from flink_agents.runtime.operator.services.hooks import Hooks
+from flink_agents.runtime.operator.services.idle_keys import IdleKeyExpiry
+from flink_agents.runtime.operator.services.late_replays import LateReplays
 from flink_agents.runtime.operator.services.pruning import PruningService
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.delayed import Delays
@@ -234,7 +254,7 @@ def _operator(
 
     It has one timer for all keys if the host can switch keys, else one for each key.
     """
-    beats = host.outlet is not None and host.keys is not None
+    one_timer = host.outlet is not None and host.keys is not None
     hooks, forgetting = Hooks(), None
     if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
         forgetting = IdleKeyExpiry(shared, host.state, host.clock)
@@ -247,23 +267,15 @@ def _operator(
         hooks,
         Head if forgetting is None else forgetting.new_head,
         math.inf if low is None else low.alive_seconds,
-        deque() if beats else None,
+        deque() if one_timer else None,
     )
-    services = key_services(host, shared, job_id, low, forgetting, beats)
+    services = key_services(host, shared, job_id, low, forgetting, one_timer)
     hooks.resolve(services, KeyService)
     for service in services:
         service.attach(operator)
     if shared.may_wait and not shared.interleaves:
-
-        def interleave() -> None:
-            """Continue the interleaved runs of restored keys, although this agent makes no new ones."""
-            operator.heads.on_released = None
-            interleaving = add_interleaving(services, shared, host, low)
-            hooks.resolve(services, KeyService)
-            interleaving.attach(operator)
-
-        operator.heads.on_released = interleave
-    if not beats:
+        operator.heads.on_released = partial(_interleave, operator, services, shared, host, low)
+    if not one_timer:
         operator.attach(KeyTimers(operator, host.clock, host.keys, end))
         return Subtask(shared, low, operator, None)
     assert host.outlet is not None and host.keys is not None
@@ -272,32 +284,29 @@ def _operator(
     return Subtask(shared, low, operator, heartbeat)
 
 
+def _interleave(
+    operator: AgentProcessor,
+    services: list[KeyService],
+    shared: RunEnvironment,
+    host: OperatorHost,
+    low: LowWatermark | None,
+) -> None:
+    """Continue the interleaved runs of restored keys, although this agent interleaves no new ones."""
+    operator.heads.on_released = None
+    interleaving = add_interleaving(services, shared, host, low)
+    operator.hooks.resolve(services, KeyService)
+    interleaving.attach(operator)
+
+
 def key_services(
     host: OperatorHost,
     shared: RunEnvironment,
     job_id: str,
     low: LowWatermark | None,
     forgetting: IdleKeyExpiry | None,
-    beats: bool,
+    one_timer: bool,
 ) -> list[KeyService]:
-    """Return the services that the plan and the options use, in the order in which each hook calls them.
-
-    1. Event time: it rejects an input before any other service sees it. At a timer, it raises the low
-       watermark first, by the inputs from before this timer.
-    2. The check of restored work: it fails the job before anything is resumed.
-    3. Requests about keys, which change only marks in the head.
-    4. Interleaving: it lists a run that was suspended, and removes one that has ended, before signals decide
-       which run gets those that are left.
-    5. Signals: one that has expired must not resume a run, and one that is there when a run is suspended
-       resumes it. So suspension comes after them.
-    6. Suspension: if runs resume at the same time as delayed events, the runs come first.
-    7. Delayed events: they start runs of a key, so the next services see its actor.
-    8. Late replays, which only need the numbers of runs that have ended.
-    9. Idle keys: a key that got work from a timer is not removed by the same timer.
-    10. Pruning: it works on any key, and may change Flink's current key. So it is the last one.
-
-    An agent that never waits has no suspended runs: ``Heads`` rejects those of an earlier agent. It still
-    gets signals and requests.
+    """Return the services that the plan and the options use, in the order that this module states.
 
     Args:
         host: The environment of the subtask.
@@ -305,7 +314,7 @@ def key_services(
         job_id: Identity of the job.
         low: The low watermark; None if outputs need no timestamps.
         forgetting: Removes the heads of idle keys; None if they stay.
-        beats: True if one timer serves all keys.
+        one_timer: True if one timer serves all keys.
     """
     state, clock, keys = host.state, host.clock, host.keys
     services: list[KeyService] = []
@@ -321,12 +330,12 @@ def key_services(
         services.append(suspension)
     if shared.interleaves:
         add_interleaving(services, shared, host, low)
-    services.append(Delays(shared, state, clock, low, keys if beats else None))
+    services.append(Delays(shared, state, clock, low, keys if one_timer else None))
     if (journals := shared.journals) is not None:
         services.append(LateReplays(shared, clock))
     if forgetting is not None:
         services.append(forgetting)
-    if beats and keys is not None and journals is not None and journals.pruner is not None:
+    if one_timer and keys is not None and journals is not None and journals.pruner is not None:
         unpruned = UnprunedKeys(state, keys, journals.pruner, job_id, journals.key)
         services.append(PruningService(unpruned))
     return services

@@ -120,18 +120,16 @@ class RunCommitter:
         while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
             run, waiting, changes, _ = finished.popleft()
-            resumed, overtakes = waiting.suspension is not None, waiting.overtakes
-            number, seq = waiting.number, waiting.seq
-            runs.append(EndedRun(run, number, seq, changes, resumed=resumed, overtakes=overtakes))
+            ended = EndedRun(run, waiting.number, waiting.seq, changes, overtakes=waiting.overtakes)
+            ended.resumed = waiting.suspension is not None
+            runs.append(ended)
         # A suspended run comes last. All runs of the actor before it are committed first.
-        last = None if suspended is None else _suspended(suspended)
-        if last is not None:
-            runs.append(last)
+        if suspended is not None:
+            runs.append(_suspended(suspended))
         if not runs:
             return None
-        head, now = actor.head, clock()
         # The marker from before the commit. Step 4 replaces it in the head.
-        marker = head.marker
+        head, marker, now = actor.head, actor.head.marker, clock()
         for ended in runs:
             self._commit(ended, actor, timers, emission)
         # A fork has copied the records of its origin before its first run, so it needs the origin no longer.
@@ -145,7 +143,7 @@ class RunCommitter:
         # Last, because pruning cannot be undone by a restore.
         if self._prunes:
             self._prunable(actor)
-        return last
+        return None if suspended is None else runs[-1]
 
     def _commit(self, ended: EndedRun, actor: KeyActor, timers: Timers, emission: Emission) -> None:
         """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""

@@ -28,27 +28,16 @@ from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
+from flink_agents.runtime.operator.input_queue import InputQueueWriter, InputRejected
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
-from flink_agents.runtime.operator.schedule import Schedule
+from flink_agents.runtime.operator.schedules.end_times import START
+from flink_agents.runtime.operator.schedules.schedule import Schedule
 from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
-
-
-class InputRefused(Exception):
-    """An input has to wait, and state cannot hold it.
-
-    Args:
-        error: The reason.
-    """
-
-    def __init__(self, error: UnserializableValueError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class AgentProcessor:
@@ -136,8 +125,8 @@ class AgentProcessor:
         before = self._come_back(key_text, timers) if self._comes_back and self.actors else None
         try:
             emission = self._process(key_text, record, timestamp, timers)
-        except InputRefused as refused:
-            emission = self._refuse(key_text, record, timestamp, refused.error)
+        except InputRejected as rejected:
+            emission = self._reject(key_text, record, timestamp, rejected.error)
         return emission if before is None else before.followed_by(emission)
 
     def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
@@ -159,10 +148,7 @@ class AgentProcessor:
         actor = self.actors.get(key_text)
         # Inputs of a key run in order, so this one queues after those of the actor.
         if actor is not None:
-            self.waits.check_failure()
-            self._intake.store(actor.head, key_text, self._intake.packed(record, timestamp), timestamp)
-            self.feed(actor, timers)
-            return NOTHING
+            return self._feed_input(actor, record, timestamp, timers)
         heads, cached = self.heads, self.cache.get(key_text)
         head = cached.head if cached is not None else heads.of(key_text)
         # An input of a key with a suspended run stays in state until the run ends.
@@ -183,18 +169,10 @@ class AgentProcessor:
         memory = cached.memory if cached is not None else {}
         whole = head.next_seq == 0 if cached is None else cached.whole
         # Before the action runs, which may change the input.
-        packed = self._intake.packed_early(record, timestamp) if self._shared.may_record else None
-        run = Run(
-            self._shared,
-            head.journal_id,
-            key_text,
-            head.next_seq,
-            timestamp,
-            self._clock(),
-            None if whole else self._state.memory,
-            memory,
-            traced=head.unrecorded,
-        )
+        shared, stored = self._shared, None if whole else self._state.memory
+        packed = self._intake.packed_early(record, timestamp) if shared.may_record else None
+        seq, now = head.next_seq, self._clock()
+        run = Run(shared, head.journal_id, key_text, seq, timestamp, now, stored, memory, head.unrecorded)
         self._steps.begin(run, record)
         step = self._steps.advance(run)
         if step is None:
@@ -286,6 +264,14 @@ class AgentProcessor:
             hook(key_text)
 
     # -- inputs that wait -------------------------------------------------------------
+
+    def _feed_input(self, actor: KeyActor, record: Any, timestamp: int | None, timers: Timers) -> Emission:
+        """Queue an input of a key with an actor."""
+        self.waits.check_failure()
+        packed = self._intake.packed(record, timestamp)
+        self._intake.store(actor.head, actor.key_text, packed, timestamp)
+        self.feed(actor, timers)
+        return NOTHING
 
     def _enqueue(self, head: Head, key_text: str, record: Any, timestamp: int | None, timers: Timers) -> None:
         """Queue an input of a key without an actor, and create the actor."""
@@ -394,7 +380,7 @@ class AgentProcessor:
         self.feeder.feed(actor, self.waits.loop)
         self.schedule.fed(actor, timers)
 
-    def _refuse(
+    def _reject(
         self, key_text: str, record: Any, timestamp: int | None, error: UnserializableValueError
     ) -> Emission:
         """Continue without an input that state cannot hold.
@@ -436,48 +422,3 @@ class AgentProcessor:
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""
         return load_of(list(self.actors.values()))
-
-
-class InputQueueWriter:
-    """Puts inputs of the current key into state. Only for Flink's task thread.
-
-    Args:
-        shared: The agent's shared objects.
-        state: Keyed state.
-        hooks: The hooks of key services.
-    """
-
-    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
-        self._shared = shared
-        self._state = state
-        self._hooks = hooks
-
-    def packed(self, record: Any, timestamp: int | None) -> bytes:
-        """Return the bytes of an input.
-
-        Raises:
-            InputRefused: State cannot hold it.
-        """
-        try:
-            return self._shared.codec.encode([record, timestamp])
-        except UnserializableValueError as error:
-            raise InputRefused(error) from error
-
-    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
-        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
-
-        The journal has the input's digest, which must be taken before an action changes the input in place.
-        """
-        try:
-            return self.packed(record, timestamp)
-        except InputRefused:
-            return None
-
-    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
-        """Put the bytes of an input into state; they stay there until its run is committed."""
-        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
-        self._state.pending.put(head.next_pending, packed)
-        for hook in self._hooks.stored:
-            hook(key_text, head.next_pending, timestamp)
-        head.next_pending += 1
-        self._state.head.update(head.pack())

@@ -173,9 +173,13 @@ class Pruner(Listener):
         for name in ("runs_pruned", "prune_errors", "rest_errors", "rest_answers_older"):
             metrics.group.get_counter(name)
         self._show()
+        self._check(policy)
+
+    def _check(self, policy: Prune) -> None:
+        """Warn if the policy needs something that is not there."""
         if policy is Prune.CHECKPOINTS and self._poller is None:
             self._fall_back("the address of Flink's REST interface is unknown")
-        elif policy is Prune.RESTORE_ONLY and not one_retained:
+        elif policy is Prune.RESTORE_ONLY and not self._one_retained:
             self._warn(
                 "only the latest checkpoint may be retained for the option action-state.prune: restore-only"
             )

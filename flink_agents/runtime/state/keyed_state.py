@@ -137,7 +137,7 @@ class Head:
         marker: The position in the store before the records of runs that are not committed; None: anywhere.
         origins: Other jobs from which the key was taken over with inputs that still wait, latest first:
             identity, marker, and number of the first input that is not theirs.
-        begin: First sequence number of the key's generation; see ``runtime.operator.idle_keys``.
+        begin: First sequence number of the key's generation; see ``runtime.operator.services.idle_keys``.
         fresh: True if no run of that generation is committed, so that it may still start elsewhere.
         idle_since: Time slot in which the key's last input was committed, by its number; or None.
         unrecorded: True if a run of the key was committed of which nothing is recorded. Inputs of such runs

@@ -132,42 +132,42 @@ patch(
 )
 patch(
     "forget-overtaken",
-    "idle_keys:IdleKeyExpiry.look_at",
+    "services.idle_keys:IdleKeyExpiry.look_at",
     "head.has_pending or head.overtaken or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
 patch(
     "forget-memory",
-    "idle_keys:IdleKeyExpiry.look_at",
+    "services.idle_keys:IdleKeyExpiry.look_at",
     "if any(True for _ in self._state.memory.items()):",
     "if False:",
     "A key is forgotten although it has memory.",
 )
 patch(
     "forget-same-numbers",
-    "idle_keys:IdleKeyExpiry.new_head",
+    "services.idle_keys:IdleKeyExpiry.new_head",
     "self._clock() // 1000 * RUNS_PER_SECOND",
     "0",
     "The incarnations of a key share their numbers.",
 )
 patch(
     "forget-records",
-    "idle_keys:IdleKeyExpiry.look_at",
+    "services.idle_keys:IdleKeyExpiry.look_at",
     "elif has_records:",
     "elif False:",
     "A key is forgotten although the store has records of it.",
 )
 patch(
     "overtaken-for-ever",
-    "late_replays:LateReplays.overtaking",
+    "services.late_replays:LateReplays.overtaking",
     "overtaken.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
 )
 patch(
     "overtaken-while-away",
-    "late_replays:LateReplays._is_late",
+    "services.late_replays:LateReplays._is_late",
     "max(overtaken[seq], self._began)",
     "overtaken[seq]",
     "The time in which no task ran counts against inputs that are late.",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from flink_agents.runtime.journal.reads import Read, ReadLog, overlaid
-from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory.reads import Read, ReadLog, overlaid
+from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.buffered import BufferedJournal
-from flink_agents.runtime.journal.reads import Read, recorded_reads
-from flink_agents.runtime.journal.traced_memory import TracedTree
+from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
+from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.loop.queued_input import CommittedSegment, QueuedInput
 from flink_agents.runtime.operator.interleaving.journal import PartJournal
 from flink_agents.runtime.operator.interleaving.memory import PartTree

@@ -167,14 +167,13 @@ class SignalStore:
             return False
         # These signals are no longer reserved: the run is in state now.
         waits.mail.confirm(identity for identity, _ in waits.recorded)
-        now = self._clock()
         mailbox = self._state.pending.mailbox()
         # First, because the run may have taken them again.
         mailbox.signals[:0] = waits.returned
         # Before `take` removes signals: their positions decide.
         undecided = mailbox.undecided(waits.taken, waits.recorded)
         # In the same update as the run. So a crash repeats both or neither.
-        mailbox.take(waits.taken, now + self._ttl)
+        mailbox.take(waits.taken, self._clock() + self._ttl)
         self._remove_unwanted(run, waits, suspension, mailbox, out)
         if undecided and (suspension is not None or not waits.mail.open):
             # The waits of a released run are in the head.
@@ -183,10 +182,7 @@ class SignalStore:
             self._decide(undecided, run, mailbox, head, out, own)
         if self._takers is not None:
             self._takers.unreserve(run, mailbox, head, suspension)
-        resumes = False
-        if suspension is not None:
-            self._expire_later(waits.mail, mailbox, now, run.key_text, out)
-            resumes = self._offer(ended, suspension, waits.mail, mailbox, head)
+        resumes = suspension is not None and self._offer(ended, suspension, waits.mail, mailbox, head, out)
         self._write(mailbox, head, timers)
         return resumes
 
@@ -207,10 +203,17 @@ class SignalStore:
                 self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out)
 
     def _offer(
-        self, ended: EndedRun, suspension: Suspension, active: ActiveMailbox, mailbox: Mailbox, head: Head
+        self,
+        ended: EndedRun,
+        suspension: Suspension,
+        active: ActiveMailbox,
+        mailbox: Mailbox,
+        head: Head,
+        out: Emission,
     ) -> bool:
         """Return True if a signal resumes a run that is about to be suspended. It came in the meantime."""
         now, key_text = self._clock(), ended.run.key_text
+        self._expire_later(active, mailbox, now, key_text, out)
         # A signal that a later recorded run has taken does not resume it.
         free = active.free(mailbox.signals)
         free = [one for one in free if one.until > now and waits_for(one, key_text, suspension)]

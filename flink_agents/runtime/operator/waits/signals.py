@@ -10,8 +10,8 @@ from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
 from flink_agents.runtime.operator.requests.service import RequestService
+from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.released import ReleasedRuns, SignalTakers
 from flink_agents.runtime.operator.waits.signal_store import SignalStore

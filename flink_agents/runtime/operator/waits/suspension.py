@@ -17,7 +17,7 @@ from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission
-from flink_agents.runtime.operator.end_times import START
+from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.operator.waits.released import ReleasedRuns
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers

@@ -14,9 +14,9 @@ from flink_agents.runtime.loop.actor import KeyActor, KeyRuns
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.metrics.run_metrics import clock as seconds
 from flink_agents.runtime.operator.emission import NOTHING, Emission
-from flink_agents.runtime.operator.end_times import FIRST_AGENT, START, EndTimes
 from flink_agents.runtime.operator.processor import AgentProcessor
-from flink_agents.runtime.operator.schedule import Schedule
+from flink_agents.runtime.operator.schedules.end_times import FIRST_AGENT, START, EndTimes
+from flink_agents.runtime.operator.schedules.schedule import Schedule
 from flink_agents.runtime.state.keyed_state import Keys, Timers
 
 MAX_DELAY_MS = 500

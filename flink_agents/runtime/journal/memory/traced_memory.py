@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.runtime.journal.reads import Read, ReadLog, overlaid
+from flink_agents.runtime.journal.memory.reads import Read, ReadLog, overlaid
 from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo

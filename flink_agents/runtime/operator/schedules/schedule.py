@@ -1,6 +1,6 @@
 """The interface of both schedules, which decide when Flink's task thread checks the actors of keys.
 
-``operator.heartbeat`` has one timer for all keys, ``operator.key_timers`` one for each key.
+``heartbeat`` has one timer for all keys, ``key_timers`` one for each key.
 """
 
 from __future__ import annotations
