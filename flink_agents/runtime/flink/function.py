@@ -276,7 +276,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
 
         def wait_for_room(key: str, record: Any) -> Any:
             while processor.is_crowded(key):
-                processor.wait_for_a_sign()
+                processor.waits.wait_for_a_sign()
                 leave(NOTHING)
                 yield from fast_path.rest()
             on_record(key, record)
@@ -326,7 +326,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         """
         assert self._processor is not None
         while self._processor.is_crowded(ctx.get_current_key()):
-            self._processor.wait_for_a_sign()
+            self._processor.waits.wait_for_a_sign()
             yield from self._leaving(NOTHING)
         yield from self.process_element(value, ctx)
 

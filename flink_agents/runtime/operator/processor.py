@@ -30,7 +30,6 @@ from flink_agents.runtime.operator.commit import RunCommitter
 from flink_agents.runtime.operator.emission import NOTHING, Emission
 from flink_agents.runtime.operator.heads import Heads, KeyCache
 from flink_agents.runtime.operator.input_dispatch import InputDispatcher
-from flink_agents.runtime.operator.input_queue import InputQueueWriter, InputRejected
 from flink_agents.runtime.operator.loop_backpressure import LoopBackpressure
 from flink_agents.runtime.operator.schedules.end_times import START
 from flink_agents.runtime.operator.schedules.schedule import Schedule
@@ -38,6 +37,18 @@ from flink_agents.runtime.operator.services.hooks import Hooks
 from flink_agents.runtime.serde.keys import unescape
 from flink_agents.runtime.state.keyed_state import Head, KeyedState, Timers
 from flink_agents.runtime.state.suspended import StoredWait
+
+
+class InputRejected(Exception):
+    """An input has to wait, and state cannot hold it.
+
+    Args:
+        error: The reason.
+    """
+
+    def __init__(self, error: UnserializableValueError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class AgentProcessor:
@@ -210,10 +221,6 @@ class AgentProcessor:
     def is_crowded(self, key_text: str) -> bool:
         """Return True if an input of the key may have to wait until the loop has room."""
         return key_text not in self.actors and self.waits.is_full
-
-    def wait_for_a_sign(self) -> None:
-        """Wait until the loop has room, or until a downstream stream needs a sign of this subtask."""
-        self.waits.wait_for_a_sign()
 
     def close(self, wait: bool = True) -> None:
         """Stop everything that still runs.
@@ -422,3 +429,48 @@ class AgentProcessor:
     def _load(self) -> dict[str, int]:
         """Return the numbers of runs that are in flight, queued and spilled."""
         return load_of(list(self.actors.values()))
+
+
+class InputQueueWriter:
+    """Puts inputs of the current key into state. Only for Flink's task thread.
+
+    Args:
+        shared: The agent's shared objects.
+        state: Keyed state.
+        hooks: The hooks of key services.
+    """
+
+    def __init__(self, shared: RunEnvironment, state: KeyedState, hooks: Hooks) -> None:
+        self._shared = shared
+        self._state = state
+        self._hooks = hooks
+
+    def packed(self, record: Any, timestamp: int | None) -> bytes:
+        """Return the bytes of an input.
+
+        Raises:
+            InputRejected: State cannot hold it.
+        """
+        try:
+            return self._shared.codec.encode([record, timestamp])
+        except UnserializableValueError as error:
+            raise InputRejected(error) from error
+
+    def packed_early(self, record: Any, timestamp: int | None) -> bytes | None:
+        """Return the bytes of the input of a run that may have a journal; None if state cannot hold it.
+
+        The journal has the input's digest, which must be taken before an action changes the input in place.
+        """
+        try:
+            return self.packed(record, timestamp)
+        except InputRejected:
+            return None
+
+    def store(self, head: Head, key_text: str, packed: bytes, timestamp: int | None) -> None:
+        """Put the bytes of an input into state; they stay there until its run is committed."""
+        # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
+        self._state.pending.put(head.next_pending, packed)
+        for hook in self._hooks.stored:
+            hook(key_text, head.next_pending, timestamp)
+        head.next_pending += 1
+        self._state.head.update(head.pack())

@@ -230,7 +230,7 @@ patch(
 )
 patch(
     "overtaken-records-unread",
-    "journals:Journals.recorded",
+    "journals:Journals._read",
     "records += await self.store.read(journal, seq)",
     "pass",
     "The records of runs that were overtaken before are not read.",

@@ -14,7 +14,7 @@ from durable_tools import EFFECTS, counted, forget, one_action
 
 from flink_agents import InputEvent, OutputEvent
 from flink_agents.api.action_state import JournalKey
-from flink_agents.runtime.operator import late_replays
+from flink_agents.runtime.operator.services import late_replays
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.faults import Faults

@@ -108,7 +108,10 @@ def test_suspended_runs_and_signals_are_no_inputs() -> None:
     pending.put_wake_up(4, b"wake")
     pending.suspend(Suspension(0, 7, 5))
     pending.put_mailbox(Mailbox(seen={"a": 20}))
-    assert (pending.suspension(0), pending.mailbox().seen) == (Suspension(0, 7, 5, records=[]), {"a": 20})
+    assert (pending.suspension(0), pending.mailbox().seen) == (
+        Suspension(0, 7, 5, "", [], [], waits=[]),
+        {"a": 20},
+    )
     assert list(pending.items()) == [(3, b"input"), (4, b"wake")]
     pending.put_mailbox(Mailbox())
     pending.end_suspension(0)

@@ -44,9 +44,10 @@ class SignalService(KeyService):
         self._requests = requests
         self._suspension = suspension
         self._released: ReleasedRuns | None = None
+        self._finds_keys = suspension is None
         if suspension is None:
             # Signals of an agent that never waits expire, or leave at the end of the input.
-            self.asleep = frozenset({"acting", "committing", "drained", "fired", "idle"})
+            self.asleep = frozenset({"acting", "committing", "drained", "fired", "idle", "input_ended"})
 
     def add_released(self, released: ReleasedRuns, takers: SignalTakers) -> None:
         """Let released runs take signals as well."""
@@ -128,6 +129,11 @@ class SignalService(KeyService):
             operator.schedule.ignore_the_end(timers)
         if head.is_unused:
             operator.cache.drop(key_text)
+
+    def input_ended(self) -> bool:
+        """Find the keys with signals; ``SuspensionService`` does it if there is one."""
+        finds_keys, self._finds_keys = self._finds_keys, False
+        return finds_keys
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:
         """Emit the signals of the current key that no run has taken: the input and its runs have ended."""
