@@ -46,6 +46,7 @@ class TraceWriter:
 
     Attributes:
         dropped: Number of dropped records.
+        collect: Called before the queue is written. May put records.
         look: Called periodically in the writer's thread. May put records.
         started: True if the thread was started.
     """
@@ -72,6 +73,7 @@ class TraceWriter:
         self._starting = threading.Lock()
         self._counting = threading.Lock()
         self.dropped = 0
+        self.collect: Callable[[], None] = lambda: None
         self.look: Callable[[], None] = lambda: None
         self.started = False
 
@@ -86,6 +88,7 @@ class TraceWriter:
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until the sinks have received all queued records. Returns False after a timeout."""
+        self.collect()
         self._wanted.set()
         until = time.monotonic() + seconds
         with self._written:
@@ -117,6 +120,7 @@ class TraceWriter:
             if (now := time.monotonic()) - looked >= LOOK_SECONDS:
                 looked = now
                 self.look()
+            self.collect()
             while self._queue:
                 self._write(self._batch())
             with self._written:
@@ -141,7 +145,7 @@ class TraceWriter:
             try:
                 found.append(pending())
             except Exception as error:
-                self._drop(1, "record", f"a record could not be made: {error!r}")
+                self.drop(error)
             made += 1
             if not made % _AT_ONCE:
                 # Flink's thread would else wait for the interpreter until its switch interval has passed.
@@ -164,6 +168,10 @@ class TraceWriter:
             self._drop(number, name, repr(error))
         else:
             self._tell(name, f"closing failed: {error!r}")
+
+    def drop(self, error: Exception) -> None:
+        """Count a record that could not be made."""
+        self._drop(1, "record", f"a record could not be made: {error!r}")
 
     def _drop(self, number: int, what: str, why: str) -> None:
         with self._counting:

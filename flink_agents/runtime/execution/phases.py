@@ -69,6 +69,7 @@ class RunState:
         ended_by: The error that ends the run because a user asked for that; None for most runs.
         open_waits: The waits of a suspended run.
         action_run: The ``action_run.ActionRun`` that executes outside of Flink's task thread, or None.
+        notes: Receives the actions that end on Flink's task thread, if an observer wants them later.
     """
 
     # What most runs never change is kept by the class: one is made for each event.
@@ -80,6 +81,7 @@ class RunState:
     ended_by: BaseException | None = None
     open_waits: Sequence[Any] = ()
     action_run: Any = None
+    notes: list[Any] | None = None
     _waits: dict[WaitPhase, None] | None = None
 
     def __init__(

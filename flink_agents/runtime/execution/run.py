@@ -27,6 +27,9 @@ from flink_agents.runtime.state.keyed_state import MapSlot
 from flink_agents.runtime.state.memory import MemoryTree, Undo
 
 _MISSING = object()
+_UNTRACED = frozenset((tuple, list, dict, str, bytes, int, float, bool, type(None)))
+"""Types of inputs that carry no id and no trace context."""
+
 _NO_STEPS: Iterator[Any] = iter(())
 
 
@@ -165,7 +168,7 @@ class Run:
         is_plain = shared.received is None and LIBRARY not in modules
         event = InputEvent(input=record if is_plain else shared.as_received(record))
         self.record = record
-        if self._shared.traces_inputs:
+        if self._shared.traces_inputs and type(record) not in _UNTRACED:
             self.parent = self.state.parent = message_id_of(record)
             self.state.traceparent = traceparent_of(record)
         stamp(event, self.lineage)

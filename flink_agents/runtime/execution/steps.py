@@ -9,7 +9,7 @@ wait. So there, ``advance`` stops at a step that has to wait. The event loop con
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from itertools import chain
 from types import CoroutineType
@@ -26,7 +26,6 @@ from flink_agents.runtime.execution.limits import ControlFlow, MoveToLoop
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import begin_event
-from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -75,8 +74,8 @@ class StepExecutor(FailurePolicies):
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
         self._context_type = context_type(shared.agent.context_class)
-        self._notifies_sent = self.observers.events_sent is not None
-        self._action_ended = self.observers.action_ended
+        self._notifies_sent = self.observers.events_sent_inline is not None
+        self._action_ended = self.observers.action_ended_inline
         # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
@@ -140,8 +139,11 @@ class StepExecutor(FailurePolicies):
             # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
         if self._notifies_sent:
-            notify_sent(self.observers, step)
-        self._action_ended(step.run.state, step.action.name, clock() - began, True)
+            notify_sent(self.observers.events_sent_inline, step)
+        state, name, seconds = step.run.state, step.action.name, clock() - began
+        self._action_ended(state, name, seconds, True)
+        if (notes := state.notes) is not None:
+            notes.append((None, name, None, seconds, types_of(step.sent)))
         self.succeed(step)
         return None
 
@@ -313,8 +315,12 @@ class StepExecutor(FailurePolicies):
                 step.emit(event)
 
 
-def notify_sent(observers: Observers, step: ActionRun) -> None:
+def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:
     """Notify observers of the events that a step sent. Call it right before they learn of its end."""
-    if (sent := step.sent) and (notify := observers.events_sent) is not None:
-        types = (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])
-        notify(step.run.state, step.action.name, types)
+    if (sent := step.sent) and notify is not None:
+        notify(step.run.state, step.action.name, types_of(sent))
+
+
+def types_of(sent: Sequence[Event]) -> tuple[str, ...]:
+    """Return the types of events."""
+    return (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])

@@ -168,7 +168,7 @@ class Attempts:
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
                 await (self._wait(step) if unbounded else self._in_time(step, begun))
-            notify_sent(self._observers, step)
+            notify_sent(self._observers.events_sent, step)
             self._observers.action_ended(state, step.action.name, clock() - begun, False)
         finally:
             # In the reverse order of taking them.

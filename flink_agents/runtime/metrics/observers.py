@@ -34,6 +34,8 @@ class Observers:
         phase_changed: None if it has no observer, since phases change more often than anything else.
         call_content: None if it has no observer, so that the content is not built.
         events_sent: None if it has no observer, so that the types are not asked for.
+        action_ended_inline: Like ``action_ended``, on Flink's task thread. Omits observers that read notes.
+        events_sent_inline: Like ``events_sent``, in the same way.
         memory_written: None if it has no observer.
         recorded: None if it has no observer.
         agent_called: None if it has no observer.
@@ -51,9 +53,9 @@ class Observers:
         self.agent = agent
         self.others = tuple(others)
 
-        def dispatch(name: str) -> Callable[..., None] | None:
+        def dispatch(name: str, among: Sequence[RunObserver] = others) -> Callable[..., None] | None:
             methods = [getattr(own, name)] if _overrides(own, name) else []
-            methods += [_harmless(getattr(one, name), failed) for one in others if _overrides(one, name)]
+            methods += [_harmless(getattr(one, name), failed) for one in among if _overrides(one, name)]
             return methods[0] if len(methods) == 1 else _all(methods) if methods else None
 
         self.phase_changed = dispatch("phase_changed")
@@ -64,6 +66,9 @@ class Observers:
         self.action_mismatched = dispatch("action_mismatched") or _ignore
         self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _ignore
+        told = [one for one in others if not getattr(one, "reads_notes", False)]
+        self.action_ended_inline = dispatch("action_ended", told) or _ignore
+        self.events_sent_inline = dispatch("events_sent", told)
         self.call_begun = dispatch("call_begun") or _ignore
         self.call_attempt_failed = dispatch("call_attempt_failed") or _ignore
         self.call_retried = dispatch("call_retried") or _ignore

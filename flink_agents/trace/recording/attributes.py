@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.api.common.logs import bounded
 
 WRITTEN = "memory"
@@ -19,9 +18,9 @@ _MOST_ERROR = 500
 _MOST_NAMES = 50
 
 
-def origin_of(run: ObservedRun) -> dict[str, str]:
+def origin_of(parent: str | None, traceparent: str | None) -> dict[str, str]:
     """Return the origin of a run: its message, and the span that it continues."""
-    found = {"parent": run.parent, "traceparent": run.traceparent}
+    found = {"parent": parent, "traceparent": traceparent}
     return {name: redaction.hide(text) for name, text in found.items() if text}
 
 

@@ -69,7 +69,7 @@ class RecordMaker:
             if WRITTEN in attributes:
                 attributes[WRITTEN] = written_of(attributes[WRITTEN])
             if run.parent or context:
-                attributes |= origin_of(run)
+                attributes |= origin_of(run.parent, context)
         return TraceRecord(
             kind,
             name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ class TraceRecorder(RunRecorder):
 
     def memory_written(self, run: ObservedRun, values: Mapping[str, int]) -> None:
         """Note the memory that a run wrote: names and sizes, no values."""
-        segment = self._segment(run)
+        segment = self._short.get(run) or self._lasting.get(run)
         if segment is not None and self._level >= CALLS:
             segment.written = values if segment.written is None else {**segment.written, **values}
 
@@ -106,17 +105,13 @@ class TraceRecorder(RunRecorder):
             return
         if again:
             self._lasts(run, segment)
-        what = action, function
-        number = segment.calls.get(what, 0)
-        segment.calls[what] = number + 1
         parent: Any = segment.ended(action)
         if segment.lasts:
             self._lasts(run, segment)
             parent = place_of(segment, action)
-        opened = OpenCall(number, self._now(), parent)
+        opened = segment.begin_call((action, function), self._now(), parent)
         if again:
             opened.tell({"again": True})
-        segment.open.setdefault(what, deque()).append(opened)
         segment.executed += 1
 
     def call_attempt_failed(
@@ -124,9 +119,10 @@ class TraceRecorder(RunRecorder):
     ) -> None:
         """Record a failed attempt of a durable call that is retried."""
         segment = self._segment(run)
-        opened = None if segment is None else segment.opened_call((action, function))
-        if segment is None or opened is None:
+        calls = None if segment is None else segment.opened((action, function))
+        if segment is None or not calls:
             return
+        opened = calls[0]
         self._lasts(run, segment)
         if self._wants(action, CALLS):
             if not segment.told and run.identity:
@@ -139,9 +135,9 @@ class TraceRecorder(RunRecorder):
     def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
         """Note a further attempt of a durable call."""
         segment = self._segment(run)
-        opened = None if segment is None else segment.opened_call((action, function))
-        if opened is not None:
-            opened.tell({"attempt": attempt})
+        calls = None if segment is None else segment.opened((action, function))
+        if calls:
+            calls[0].tell({"attempt": attempt})
 
     def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
         """Note the request or the result of a durable call."""
@@ -149,7 +145,7 @@ class TraceRecorder(RunRecorder):
         if not shows and what == "request":
             return
         segment = self._segment(run)
-        calls = None if segment is None else segment.open.get((action, function))
+        calls = None if segment is None else segment.opened((action, function))
         if segment is None or not calls or not self._wants(action, CALLS):
             return
         opened = calls[-1 if what == "request" else 0]
@@ -163,7 +159,7 @@ class TraceRecorder(RunRecorder):
     def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
         """Record a durable call that returned."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.open.get((action, function))
+        calls = None if segment is None else segment.opened((action, function))
         if segment is None or not calls:
             return
         opened, now = calls.popleft(), self._now()
@@ -177,7 +173,7 @@ class TraceRecorder(RunRecorder):
     def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
         """Record a durable call that failed after its last attempt."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.open.get((action, function))
+        calls = None if segment is None else segment.opened((action, function))
         if segment is not None and calls:
             opened = calls.popleft()
             seconds = self._now() - opened.begun
@@ -188,8 +184,7 @@ class TraceRecorder(RunRecorder):
         segment = self._segment(run)
         if segment is not None:
             self._lasts(run, segment)
-            what = action, function
-            segment.calls[what] = segment.calls.get(what, 0) + 1
+            segment.next_call((action, function))
             segment.replayed += 1
 
     def _call(

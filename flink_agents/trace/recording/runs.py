@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from flink_agents.api.agents.observers import WAITS, ObservedRun, Phase, RunObse
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.trace.folding import attributes_of_call, counted
 from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
-from flink_agents.trace.recording.lines import LineMaker
+from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
 from flink_agents.trace.recording.segments import Segment, SpanPath, called_agents
 from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING
@@ -34,6 +35,9 @@ MOST_SUSPENDED = 10_000
 MOST_STEPS = 50
 """Maximum number of steps in one line."""
 
+AT_ONCE = 64
+"""Number of ended runs whose lines are written at once, which takes half as long as one by one."""
+
 LASTS_SECONDS = 1.0
 """Age of a run at which its start and its steps get records of their own."""
 
@@ -42,6 +46,8 @@ PHASE_SECONDS = 5.0
 
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases of a run that has not started yet."""
+
+_RUNNING, _COMMITTED = Phase.RUNNING, Phase.COMMITTED
 
 _WAITED = {
     phase: phase.name.lower()
@@ -62,6 +68,10 @@ class RunRecorder(RunObserver):
         most_content: Maximum number of characters of a request or result.
         now: Returns the time in seconds since the epoch.
         clock: Returns the time in seconds by which the phases of runs are measured.
+
+    Attributes:
+        reads_notes: True if the runtime appends actions that end on Flink's thread to ``notes`` of the run,
+            which costs less than a call of ``events_sent`` and ``action_ended``.
     """
 
     def __init__(
@@ -80,7 +90,8 @@ class RunRecorder(RunObserver):
         self._level = level.rank
         self._suspended: dict[tuple[str, int], bool] = {}
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
-        self._every = level.rank >= CALLS and not actions
+        # With levels of actions, the recorder is asked about each.
+        self.reads_notes = self._every = level.rank >= CALLS and not actions
         self._writer = writer
         self._share = percent
         self._most = most_content
@@ -88,9 +99,11 @@ class RunRecorder(RunObserver):
         self._short: dict[ObservedRun, Segment] = {}
         self._lasting: dict[ObservedRun, Segment] = {}
         self._unfolding = threading.Lock()
+        self._collecting = threading.Lock()
         self._made = RecordMaker(subtask)
-        self._line = LineMaker(subtask)
-        writer.look = self.look
+        self._ended: deque[EndedRun] = deque()
+        self._lines = LineMaker(subtask)
+        writer.look, writer.collect = self.look, self.collect
 
     @property
     def writer(self) -> TraceWriter:
@@ -110,12 +123,22 @@ class RunRecorder(RunObserver):
     def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
         """Record the start, the suspension or the end of a run."""
         phase = run.phase
-        if before is None and phase is Phase.RUNNING:
+        if phase is _COMMITTED:
+            segment = self._short.pop(run, None)
+            if segment is not None and len(segment.steps) <= MOST_STEPS:
+                if self._suspended:
+                    self._suspended.pop((run.key_text, run.sequence_number), None)
+                if job := run.identity or self._subtask.job:
+                    what = job, run.key_text, run.sequence_number, run.parent, run.traceparent
+                    self._ended.append((*what, segment, self._now()))
+                if len(self._ended) >= AT_ONCE:
+                    self.collect()
+                return
+            if segment is not None:
+                self._short[run] = segment
+        if before is None and phase is _RUNNING:
             # On Flink's thread, where most runs also end.
             self._begin(run)
-            return
-        if phase is Phase.COMMITTED and (segment := self._short.pop(run, None)) is not None:
-            self._complete(run, segment)
             return
         if phase in _START_LESS:
             if phase is Phase.INPUT and self._samples(run):
@@ -132,6 +155,8 @@ class RunRecorder(RunObserver):
         if self._share < 100 and not self._samples(run):
             return None
         segment = self._short[run] = Segment(self._now())
+        if self.reads_notes:
+            run.notes = segment.steps  # pyright: ignore[reportAttributeAccessIssue]
         if not self._writer.started:
             # It finds the runs that last.
             self._writer.start()
@@ -240,7 +265,7 @@ class RunRecorder(RunObserver):
     def _tell_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
         calls = {
             what[1]: (one[0].more or {}).get("attempt", 1)
-            for what, queued in segment.opened()
+            for what, queued in segment.all_opened()
             if (one := list(queued))
         }
         waits_for = run.waits_for
@@ -270,21 +295,23 @@ class RunRecorder(RunObserver):
         for run, segment in list(self._short.items()):
             if run.identity and self._is_found(run, segment):
                 self._start(run, segment)
+        self.collect()
         self._writer.close()
 
     # -- records ----------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Queue the lines of runs that have ended. For Flink's thread, and for that of the writer."""
+        with self._collecting:
+            ended = self._ended
+            # Another thread may append meanwhile.
+            for line in self._lines([ended.popleft() for _ in range(len(ended))], self._writer.drop):
+                self._writer.put(line)
 
     def _samples(self, run: ObservedRun) -> bool:
         if self._share >= 100:
             return True
         return zlib.crc32(run.key_text.encode("utf-8", "surrogatepass")) % 100 < self._share
-
-    def _complete(self, run: ObservedRun, segment: Segment) -> None:
-        """Record a run that ended soon and well."""
-        if self._suspended:
-            self._suspended.pop((run.key_text, run.sequence_number), None)
-        if run.identity or self._subtask.job:
-            self._writer.put(self._line(run, segment, self._now()))
 
     def _end(
         self, run: ObservedRun, outcome: str, more: dict[str, Any] | None = None, path: Any = ()

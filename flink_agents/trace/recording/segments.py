@@ -114,6 +114,8 @@ class Segment:
         waits: Duration of its waits, by reason; None if there were none.
         seen: The last recorded phase, and its start.
         written: The memory that the run wrote.
+        calls: Number of calls by action and function; None if there were none.
+        open: The calls that have not ended; None if there were none.
     """
 
     lasts: bool = False
@@ -128,6 +130,8 @@ class Segment:
     waits: dict[str, float] | None = None
     seen: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
+    calls: dict[tuple[str, str], int] | None = None
+    open: dict[tuple[str, str], deque[OpenCall]] | None = None
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
@@ -136,11 +140,6 @@ class Segment:
     def ended(self, action: str) -> int:
         """Return the number of ended attempts of an action that have no record yet."""
         return sum([one[0] is None and one[1] == action for one in self.steps]) if self.steps else 0
-
-    def opened_call(self, what: tuple[str, str]) -> OpenCall | None:
-        """Return the first call of an action and function that has not ended."""
-        opened = self.open.get(what)
-        return opened[0] if opened else None
 
     @cached_property
     def actions(self) -> defaultdict[str, int]:
@@ -153,11 +152,6 @@ class Segment:
         return _counts()
 
     @cached_property
-    def calls(self) -> dict[tuple[str, str], int]:
-        """Number of calls by action and function."""
-        return {}
-
-    @cached_property
     def unfolded(self) -> defaultdict[tuple[str, str], int]:
         """Number of calls that were folded first, by action and function."""
         return _counts()
@@ -167,11 +161,28 @@ class Segment:
         """Number of called agents by action and agent."""
         return _counts()
 
-    @cached_property
-    def open(self) -> dict[tuple[str, str], deque[OpenCall]]:
-        """The calls that have not ended."""
-        return {}
+    def begin_call(self, what: tuple[str, str], now: float, parent: int | SpanPath) -> OpenCall:
+        """Note that a call of an action and function begins."""
+        opened = OpenCall(self.next_call(what), now, parent)
+        if (found := self.open) is None:
+            found = self.open = {}
+        if (calls := found.get(what)) is None:
+            calls = found[what] = deque()
+        calls.append(opened)
+        return opened
 
-    def opened(self) -> list[tuple[tuple[str, str], deque[OpenCall]]]:
-        """Return the calls that have not ended. For the writer's thread, which must not create the field."""
-        return list(self.__dict__.get("open", {}).items())
+    def next_call(self, what: tuple[str, str]) -> int:
+        """Return the number of the next call of an action and function."""
+        if (calls := self.calls) is None:
+            calls = self.calls = {}
+        number = calls.get(what, 0)
+        calls[what] = number + 1
+        return number
+
+    def opened(self, what: tuple[str, str]) -> deque[OpenCall] | None:
+        """Return the calls of an action and function that have not ended."""
+        return self.open.get(what) if self.open is not None else None
+
+    def all_opened(self) -> list[tuple[tuple[str, str], deque[OpenCall]]]:
+        """Return the calls that have not ended. For the writer's thread."""
+        return list((self.open or {}).items())
