@@ -77,14 +77,22 @@ class TraceWriter:
         self.look: Callable[[], None] = lambda: None
         self.started = False
 
-    def put(self, pending: Pending | TraceLine) -> None:
-        """Queue a record or a line, or drop it if the queue is full. Never blocks."""
+    def put(self, pending: Pending) -> None:
+        """Queue a record, or drop it if the queue is full. Never blocks."""
         if len(self._queue) >= self._most:
             self._drop(1, "queue", "the queue is full")
             return
         self._queue.append(pending)
         if not self.started:
             self.start()
+
+    def put_lines(self, lines: Sequence[TraceLine]) -> None:
+        """Queue lines, or drop those for which the queue has no room. Never blocks."""
+        room = self._most - len(self._queue)
+        if room < len(lines):
+            self._drop(len(lines) - max(0, room), "queue", "the queue is full")
+            lines = lines[: max(0, room)]
+        self._queue.extend(lines)
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until the sinks have received all queued records. Returns False after a timeout."""

@@ -42,7 +42,9 @@ MEMORY_MB = 64
 class Run:
     """A run as its recorder sees it."""
 
+    agent = "hour"
     identity = "job"
+    run_id = ""
     parent = traceparent = None
     waits_for = ""
     since = 0.0
@@ -91,6 +93,10 @@ class CountingWriter(TraceWriter):
     def put(self, pending: Any) -> None:
         self.given += 1
         super().put(pending)
+
+    def put_lines(self, lines: Sequence[TraceLine]) -> None:
+        self.given += len(lines)
+        super().put_lines(lines)
 
 
 @dataclass

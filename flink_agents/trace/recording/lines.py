@@ -8,7 +8,7 @@ hold the interpreter while Flink's thread wants it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
@@ -55,8 +55,8 @@ class LineMaker:
         )
         self._digest = blake2b(run_path(job), digest_size=RUN_ID_BYTES)
 
-    def __call__(self, ended: Iterable[EndedRun], failed: Callable[[Exception], None]) -> Iterator[TraceLine]:
-        """Yield the lines of runs that completed, and the ids of the runs.
+    def __call__(self, ended: Iterable[EndedRun], failed: Callable[[Exception], None]) -> list[TraceLine]:
+        """Return the lines of runs that completed, and the ids of the runs.
 
         Call it in one thread at a time.
 
@@ -68,11 +68,13 @@ class LineMaker:
             # A further secret became known, which kept keys could hold.
             self._secrets = redaction.known.pattern
             self._keys.clear()
+        lines: list[TraceLine] = []
         for run in ended:
             try:
-                yield self._line(*run)
+                lines.append(self._line(*run))
             except Exception as error:
                 failed(error)
+        return lines
 
     def _line(
         self,

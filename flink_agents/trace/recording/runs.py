@@ -305,8 +305,8 @@ class RunRecorder(RunObserver):
         with self._collecting:
             ended = self._ended
             # Another thread may append meanwhile.
-            for line in self._lines([ended.popleft() for _ in range(len(ended))], self._writer.drop):
-                self._writer.put(line)
+            lines = self._lines([ended.popleft() for _ in range(len(ended))], self._writer.drop)
+            self._writer.put_lines(lines)
 
     def _samples(self, run: ObservedRun) -> bool:
         if self._share >= 100:
