@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from flink_agents.api.errors import AgentsError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,28 @@ class Providers:
                 found=f"{point.value}: {type(error).__name__}: {error}",
                 fix="install its requirements, also on the workers of the cluster",
             ) from error
+
+    def make(self, name: str, kind: type[T], *arguments: Any) -> T:
+        """Call the object of the entry point ``name``, and return its result.
+
+        Args:
+            name: The name.
+            kind: The class of the result.
+            *arguments: The arguments of the call.
+
+        Raises:
+            AgentsError: There is no provider, it cannot be imported, or the result has another class.
+        """
+        made = self.load(name)(*arguments)
+        if isinstance(made, kind):
+            return made
+        thing = self.what.rpartition(" ")[2]
+        raise self.error(
+            f"the provider of {self.what} {name!r} is invalid: it returned a value that is not a {thing}",
+            expected=f"an object of a subclass of {kind.__name__}",
+            found=type(made).__name__,
+            fix=f"correct its entry point in the group {self.group}",
+        )
 
 
 @dataclass

@@ -120,7 +120,7 @@ class ResourceProvider(ABC):
         """Return the result of ``ctx.get_resource``. Each subtask calls it once, at the first use."""
 
 
-PROVIDERS = Providers(RESOURCE_PROVIDERS, "provider of the resource", ResourceUnavailableError)
+PROVIDERS = Providers(RESOURCE_PROVIDERS, "resource", ResourceUnavailableError)
 """Each provider is a subclass of :class:`ResourceProvider`."""
 
 
@@ -133,12 +133,4 @@ def provider_of(kind: ResourceType) -> ResourceProvider | None:
     # Entry points are searched in files, so this is avoided for known kinds.
     if kind.value not in PROVIDERS.built_in and kind.value not in PROVIDERS.names():
         return None
-    made = PROVIDERS.load(kind.value)()
-    if not isinstance(made, ResourceProvider):
-        raise ResourceUnavailableError(
-            f"the provider of the resource {kind.value!r} is invalid",
-            expected="a subclass of ResourceProvider",
-            found=type(made).__name__,
-            fix=f"correct its entry point in the group {RESOURCE_PROVIDERS}",
-        )
-    return made
+    return PROVIDERS.make(kind.value, ResourceProvider)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from flink_agents.api.action_state import ActionStateStore
-from flink_agents.api.errors import UnknownStoreError
 from flink_agents.api.settings.stores import STORES, options_of_store
 from flink_agents.connectors.action_state.options import read_options
 
@@ -28,15 +27,7 @@ def open_store(name: str, options: Mapping[str, Any] | None = None) -> ActionSta
         UnknownStoreError: The store is unknown, or cannot be imported.
         OptionError: An option is unknown, or its value is invalid.
     """
-    made = STORES.load(name)(dict(options or {}))
-    if not isinstance(made, ActionStateStore):
-        raise UnknownStoreError(
-            f"the provider of store {name!r} returned a value that is not a store",
-            expected="an object of a subclass of ActionStateStore",
-            found=type(made).__name__,
-            fix=f"correct its entry point in the group {STORES.group}",
-        )
-    return made
+    return STORES.make(name, ActionStateStore, dict(options or {}))
 
 
 def check_store(name: str, options: Mapping[str, Any] | None = None) -> None:

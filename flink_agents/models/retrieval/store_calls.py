@@ -36,15 +36,7 @@ def open_vector_store(name: str, options: Mapping[str, Any]) -> VectorStore:
         UnknownStoreError: The store does not exist, or cannot be imported.
         ValueError: An option is unknown, or its value is invalid.
     """
-    made = VECTOR_STORES.load(name)(dict(options))
-    if not isinstance(made, VectorStore):
-        raise UnknownStoreError(
-            f"the provider of the vector store {name!r} returned a value that is not a store",
-            expected="an object of a subclass of VectorStore",
-            found=type(made).__name__,
-            fix=f"correct its entry point in the group {VECTOR_STORES.group}",
-        )
-    return made
+    return VECTOR_STORES.make(name, VectorStore, dict(options))
 
 
 class StoreCalls:
