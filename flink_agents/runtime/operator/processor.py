@@ -471,6 +471,6 @@ class InputQueueWriter:
         # Entry and head are written in one call of Flink, so a checkpoint has both or neither.
         self._state.pending.put(head.next_pending, packed)
         for hook in self._hooks.stored:
-            hook(key_text, head.next_pending, timestamp)
+            hook(head, key_text, head.next_pending, timestamp)
         head.next_pending += 1
         self._state.head.update(head.pack())

@@ -27,8 +27,6 @@ class EventTimeService(KeyService):
         self._codec = shared.codec
         self._state = state
         self._low = low
-        self.stored = low.stored
-        self.blocked = low.park
 
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Note which keys hold the low watermark until their inputs are known."""
@@ -41,6 +39,14 @@ class EventTimeService(KeyService):
         """Reject a timestamp that no stream downstream could have."""
         self._low.check(timestamp)
         self._low.begin(timers)
+
+    def stored(self, head: Head, key_text: str, number: int, timestamp: int | None) -> None:
+        """Report an input that waits."""
+        self._low.stored(key_text, number, timestamp)
+
+    def blocked(self, key_text: str) -> None:
+        """Let the inputs of a key that stay in state no longer hold the low watermark."""
+        self._low.park(key_text)
 
     def found(self, head: Head | None, key_text: str) -> None:
         """Report the inputs and wake-ups of the current key, after a restore."""

@@ -75,8 +75,8 @@ class KeyService:
         """Note that inputs of a key stay in state, maybe for days."""
         raise NotImplementedError
 
-    def stored(self, key_text: str, number: int, timestamp: int | None) -> None:
-        """Note that an input was queued in state."""
+    def stored(self, head: Head, key_text: str, number: int, timestamp: int | None) -> None:
+        """Note that an input was queued in state; the head is written later."""
         raise NotImplementedError
 
     def rests(self, head: Head, key_text: str) -> bool:
