@@ -268,7 +268,7 @@ def test_no_modules_import_each_other() -> None:
     assert circles() == set()
 
 
-KNOW_INTERLEAVING = {"operator/assembly.py", "execution/shared.py"}
+KNOW_INTERLEAVING = {"operator/assembly.py", "execution/environment/settings.py"}
 """Modules of the runtime, outside of the package, that know of runs which interleave."""
 
 

@@ -242,7 +242,7 @@ class OperatorHarness(Restarts):
         # Running until idle fires timers, and the timers of the end wait for runs in flight.
         settles, self._settles = self._settles, False
         try:
-            if self._next_due() is None and not any(task.shared.may_wait for task in self._subtasks):
+            if self._next_due() is None and not any(task.shared.settings.may_wait for task in self._subtasks):
                 with self._pauses.settling():
                     return self.watermark(LAST_WATERMARK)
             with self._clock.flying(self._next_due), self._pauses.settling():
@@ -334,7 +334,9 @@ class OperatorHarness(Restarts):
     @property
     def observers(self) -> list[RunObserver]:
         """The observers of the present operator, one subtask after the other."""
-        return [observer for subtask in self._subtasks for observer in subtask.shared.observers.others]
+        return [
+            observer for subtask in self._subtasks for observer in subtask.shared.telemetry.observers.others
+        ]
 
     @property
     def metrics(self) -> dict[str, int | float]:

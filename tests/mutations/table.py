@@ -292,7 +292,7 @@ def arguments_shared(before: Any) -> Any:
 _FIRST: dict[int, Any] = {}
 
 
-@mutation("payloads-shared", "runtime.execution.event_records:EventRecords.own")
+@mutation("payloads-shared", "runtime.execution.environment.event_records:EventRecords.own")
 def payloads_shared(before: Any) -> Any:
     """What an action changes in its event is seen by the next one, and by its own next attempt."""
     return lambda self, event: event

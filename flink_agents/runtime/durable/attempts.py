@@ -230,7 +230,7 @@ class CallAttempts(WaitPhase):
 
     async def _open_clients(self) -> dict[str, Any]:
         """Return the clients that the function needs, by name. Opens those that are not open yet."""
-        clients, found = self.step.shared.clients, dict[str, Any]()
+        clients, found = self.step.shared.services.clients, dict[str, Any]()
         for name in self._callable.clients:
             with self.step.run.state.waiting(Phase.CLIENT, f"the client {name!r} to open") as wait:
                 wait.awaited = partial(clients.opens_in, name)

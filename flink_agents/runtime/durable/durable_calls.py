@@ -9,13 +9,12 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
-from flink_agents.api.durable import DurableCallable, OnMismatch
+from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import (
     ContextMisuseError,
     MissingAwaitError,
@@ -23,7 +22,6 @@ from flink_agents.api.errors import (
     StateError,
 )
 from flink_agents.api.resources.memory import MemoryScope
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, Bridge
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.attempts import CallingThread, Threads
@@ -37,7 +35,7 @@ from flink_agents.runtime.durable.values import (
 )
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome, current_delivery, outside
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import DurableWait, check_waits_awaited
@@ -64,7 +62,6 @@ class DurableCalls:
         bridge: Leads to the event loop, and knows if the task attempt is over.
         pool: Threads for functions that are not ``async def``.
         fail: Ends the attempt of the job because of an error.
-        on_mismatch: The policy if a replay makes another call than was recorded.
 
     Attributes:
         on_mismatch: The policy if a replay makes another call than was recorded.
@@ -77,19 +74,17 @@ class DurableCalls:
         bridge: Bridge,
         pool: WorkerPool,
         fail: Callable[[BaseException], None],
-        on_mismatch: OnMismatch,
     ) -> None:
         self._shared = shared
         self._codec = shared.codec
-        self._observers = shared.observers
+        self._observers = shared.telemetry.observers
         self._bridge = bridge
         self._loop_thread = 0
         self._pool = pool
         on_call = shared.journals.on_call if shared.journals is not None else None
         self.recording = Recording(shared, bridge, fail, on_call)
-        self.on_mismatch = on_mismatch
-        grace: timedelta = shared.config.get(AgentOptions.SHUTDOWN_GRACE)
-        self._grace = grace.total_seconds()
+        self.on_mismatch = shared.settings.on_mismatch
+        self._grace = shared.settings.shutdown_grace.total_seconds()
 
     def open(self) -> None:
         """Store the id of the loop's thread. The loop calls this when it starts."""
@@ -287,7 +282,7 @@ class DurableCalls:
             calls.check_end()
         except Mismatch as mismatch:
             raise mismatch_error(step, mismatch) from None
-        events = self._shared.events.record_sent(step)
+        events = self._shared.code.events.record_sent(step)
         short_term, sensory = step.run.written_since(step.mark)
         record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.made)
         outcomes, journal = calls.unrecorded, step.run.journal
@@ -314,7 +309,7 @@ class DurableCalls:
         events: list[list[Any]] = []
         if step.run.waits is not None:
             outputs, final = step.run.waits.final(step)
-            events = [self._shared.events.packed(event) for event in outputs]
+            events = [self._shared.code.events.packed(event) for event in outputs]
             side = [*final, *(one for one in side if one[0] == DEAD_LETTER_TAG)]
         record = ActionRecord({}, {}, events, [list(each) for each in side], calls.made)
         try:
@@ -360,7 +355,7 @@ class DurableCalls:
         step.run.write(MemoryScope.SHORT_TERM, record.short_term)
         step.run.write(MemoryScope.SENSORY, record.sensory)
         for packed in record.events:
-            step.emit(self._shared.events.unpacked(*packed), recorded=True)
+            step.emit(self._shared.code.events.unpacked(*packed), recorded=True)
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)

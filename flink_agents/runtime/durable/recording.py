@@ -16,7 +16,7 @@ from flink_agents.api.errors import RecordTooLargeError, StoreError
 from flink_agents.runtime.concurrency.bridge import Bridge
 from flink_agents.runtime.durable.attempts import CallAttempts
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.calls import Call, CallReplay, Number, Outcome
 from flink_agents.runtime.journal.run_journal import RunJournal
 
@@ -53,7 +53,7 @@ class Recording:
     ) -> None:
         self.bridge = bridge
         self.codec = shared.codec
-        self.observers = shared.observers
+        self.observers = shared.telemetry.observers
         self.fail = fail
         self.on_call = on_call
         self.broken = self.over = False

@@ -15,11 +15,11 @@ from flink_agents.api.events import Event, Lineage, OutputEvent, lineage_of_sent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.call_scope import durable_function, inside, name_of, running
 from flink_agents.runtime.execution.delivery import Delivery
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.environment.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.limits import MoveToLoop, Slot
 from flink_agents.runtime.execution.retry import RetryState
-from flink_agents.runtime.execution.routing import Route, no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.calls import CallReplay
 from flink_agents.runtime.serde.awaitables import close_unawaited
 from flink_agents.runtime.state.memory import MemoryTree
@@ -222,7 +222,7 @@ class ActionRun:
             recorded: True if it comes from a record, so it was checked when the action sent it.
         """
         self.guard()
-        route = self.shared.routes.of(event)
+        route = self.shared.code.routes.of(event)
         if route is None:
             raise no_event(self.action.name, event)
         self.take(event, route, recorded)
@@ -230,12 +230,12 @@ class ActionRun:
     def take(self, event: Event, route: Route, recorded: bool = False) -> None:
         """Add an event with a known route to those that the action sent."""
         sent = self.sent
-        if self.run.emitted + len(sent) >= self.shared.max_events:
-            raise too_many_events(self.shared.max_events)
+        if self.run.emitted + len(sent) >= self.shared.settings.max_events:
+            raise too_many_events(self.shared.settings.max_events)
         lineage = Lineage(lineage_of_sent(self.event), self.action.name, len(sent))
         if route.leaves:
             if not recorded:
-                checks, value = self.shared.output_checks, cast("OutputEvent", event).output
+                checks, value = self.shared.code.output_checks, cast("OutputEvent", event).output
                 # Most agents declare no type, and then only what was not awaited is rejected.
                 if checks.any or hasattr(type(value), "__await__"):
                     checks.check(self.action.name, value)
@@ -244,7 +244,7 @@ class ActionRun:
         elif route.actions or recorded:
             event = with_lineage(event, lineage)
         else:
-            raise unknown_event(self.action.name, event, self.shared.routes)
+            raise unknown_event(self.action.name, event, self.shared.code.routes)
         sent.append(event)
 
 

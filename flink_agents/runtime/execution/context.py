@@ -33,11 +33,11 @@ from flink_agents.api.settings.options import Configuration
 from flink_agents.runtime.concurrency.clients import Clients
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.routing import (
+from flink_agents.runtime.execution.environment.loop_services import Durable
+from flink_agents.runtime.execution.environment.routing import (
     given_client,
 )
-from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.execution.waits.action_waits import in_turn
 from flink_agents.runtime.execution.waits.approvals import ApprovalArguments, approval_of
@@ -68,7 +68,7 @@ class ActionRunContext(RunnerContext):
     @property
     @override
     def agent_name(self) -> str:
-        return self._of.shared.agent_name
+        return self._of.shared.code.name
 
     @property
     @override
@@ -103,14 +103,15 @@ class ActionRunContext(RunnerContext):
     @override
     def emit_to(self, tag: str, value: Any) -> None:
         self._of.guard()
-        if not isinstance(tag, str) or tag not in self._of.shared.side_outputs:
+        declared = self._of.shared.code.side_outputs
+        if not isinstance(tag, str) or tag not in declared:
             raise UnknownSideOutputError(
                 f"action {self._of.action.name!r} emits to an unknown side output",
-                expected=", ".join(self._of.shared.side_outputs) or "a declared one, of which there is none",
+                expected=", ".join(declared) or "a declared one, of which there is none",
                 found=repr(tag),
                 fix=f"declare it on the agent: side_outputs = {{{tag!r}: str}}",
             )
-        self._of.shared.output_checks.check(self._of.action.name, value, tag)
+        self._of.shared.code.output_checks.check(self._of.action.name, value, tag)
         if self._of.side is None:
             self._of.side = []
         self._of.side.append((tag, value))
@@ -151,15 +152,15 @@ class ActionRunContext(RunnerContext):
     @override
     def get_resource(self, name: str, resource_type: ResourceType | str) -> Any:
         self._of.guard()
-        found = self._of.shared.resource(name, resource_type)
+        found = self._of.shared.code.resource(name, resource_type)
         if isinstance(found, Tool):
-            return self._of.shared.limits.limited(found, self._of.slot)
+            return self._of.shared.services.limits.limited(found, self._of.slot)
         return found
 
     @override
     def client(self, name: str) -> Awaitable[Any]:
         self._of.guard()
-        clients = self._of.shared.clients
+        clients = self._of.shared.services.clients
         clients.check(name)
         if not clients.at_hand():
             raise ContextMisuseError(
@@ -199,10 +200,10 @@ class ActionRunContext(RunnerContext):
     @override
     def _ask(self, agent: SubAgent | type[SubAgent], event: Any, traced: bool = False) -> Awaitable[Answer]:
         self._of.guard()
-        if self._of.shared.asking is None:
+        if self._of.shared.services.sub_agents is None:
             self._of.slot()
-        assert self._of.shared.asking is not None
-        return self._of.shared.asking.ask(self._of, agent, event, traced)
+        assert self._of.shared.services.sub_agents is not None
+        return self._of.shared.services.sub_agents.ask(self._of, agent, event, traced)
 
     @override
     def _chatted(self, model: str, result: ChatResult[Any]) -> None:
@@ -212,7 +213,7 @@ class ActionRunContext(RunnerContext):
         """Check that the agent has the clients of a call, and that the user's code does not pass them."""
         self._of.guard()
         for name in what.clients:
-            self._of.shared.clients.check(name)
+            self._of.shared.services.clients.check(name)
             if name in kwargs:
                 raise given_client(what.identity, name)
 
@@ -221,7 +222,7 @@ class ActionRunContext(RunnerContext):
         self._of.guard()
         if not self._of.action.journalled:
             self._of.shared.makes_calls(self._of.action)
-        return self._of.shared.durable
+        return self._of.shared.services.durable
 
     # -- time and chance --------------------------------------------------------------
 
@@ -278,12 +279,12 @@ class ActionRunContext(RunnerContext):
     @property
     @override
     def agent_metric_group(self) -> MetricGroup:
-        return self._of.shared.metrics
+        return self._of.shared.telemetry.metrics
 
     @property
     @override
     def action_metric_group(self) -> MetricGroup:
-        return self._of.shared.metrics.get_sub_group(self._of.action.name)
+        return self._of.shared.telemetry.metrics.get_sub_group(self._of.action.name)
 
 
 class GuardedRandom(random.Random):

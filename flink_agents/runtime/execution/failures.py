@@ -22,6 +22,8 @@ from flink_agents.api.events import Event, InputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.outcomes import thrown
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.environment.routing import not_accepted
 from flink_agents.runtime.execution.retry import (
     RetryState,
     is_of_deployment,
@@ -29,15 +31,11 @@ from flink_agents.runtime.execution.retry import (
     next_attempt,
     record,
 )
-from flink_agents.runtime.execution.routing import not_accepted
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import (
     LETTER_PATH,
-    agent_policy,
     given_up_event,
     no_action_takes,
-    unhandled_policy,
 )
 from flink_agents.runtime.serde.raised_texts import explained_error
 from flink_agents.runtime.serde.redacted import redacted
@@ -68,10 +66,10 @@ class FailurePolicies:
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._shared = shared
-        self.observers = shared.observers
-        self._on_error = agent_policy(shared)
-        self._retry = shared.agent.retry
-        self._on_unhandled = unhandled_policy(shared)
+        self.observers = shared.telemetry.observers
+        self._on_error = shared.settings.on_error
+        self._retry = shared.code.agent.retry
+        self._on_unhandled = shared.settings.on_unhandled
 
     def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """Roll back an attempt that raised, and apply its policies.
@@ -210,7 +208,7 @@ class FailurePolicies:
             users_place(error, step.action),
             len(retry_state.failed),
             step.action.name,
-            self._shared.agent_name,
+            self._shared.code.name,
             step.run.key,
             step.run.sequence_number,
             retry_state.delay,
@@ -230,11 +228,11 @@ class FailurePolicies:
             step.run.put_out(step.path, [event.output for event in outputs], side)
 
     def _unhandled(self, run: Run, event: Event) -> None:
-        route = self._shared.routes.of(event)
+        route = self._shared.code.routes.of(event)
         assert route is not None
         if route.actions:
             place = f"key {run.key!r}, sequence {run.sequence_number}"
-            error = not_accepted(self._shared.agent_name, event, route.actions, place)
+            error = not_accepted(self._shared.code.name, event, route.actions, place)
         else:
             error = no_action_takes(event, self._shared)
         if self._on_unhandled is OnError.FAIL:
@@ -253,7 +251,7 @@ class FailurePolicies:
             failure = ActionInterruptedError
         return failure(
             f"{type(error).__name__}: {message}",
-            agent=self._shared.agent_name,
+            agent=self._shared.code.name,
             action=step.action.name,
             key=step.run.key,
             sequence_number=step.run.sequence_number,
@@ -281,7 +279,7 @@ class FailurePolicies:
             "%s: %s of agent %s, key %r, sequence %d (%s): %s: %s",
             where or "unhandled",
             f"action {name}" if name else f"event {event.event_type}",
-            self._shared.agent_name,
+            self._shared.code.name,
             run.key,
             run.sequence_number,
             policy.value,
@@ -289,7 +287,7 @@ class FailurePolicies:
             text_of(error),
         )
         if policy is OnError.DEAD_LETTER:
-            self._shared.run_metrics.count_letter(name, error)
+            self._shared.telemetry.run_metrics.count_letter(name, error)
             letter = self._dead_letter(run, name, event, error, where, attempts)
             run.put_out(path, [], [(DEAD_LETTER_TAG, letter)])
 
@@ -303,7 +301,7 @@ class FailurePolicies:
         attempts: tuple[FailedAttempt, ...],
     ) -> DeadLetter:
         return DeadLetter(
-            agent=self._shared.agent_name,
+            agent=self._shared.code.name,
             action=action,
             key=run.key,
             sequence_number=run.sequence_number,

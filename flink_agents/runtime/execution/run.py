@@ -17,8 +17,8 @@ from flink_agents.api.events import Event, InputEvent, InputLineage, stamp
 from flink_agents.api.lineage import message_id_of, traceparent_of
 from flink_agents.api.resources.memory import MemoryScope
 from flink_agents.api.resources.provenance import LIBRARY
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.journal.memory.traced_memory import TracedTree
 from flink_agents.runtime.journal.run_journal import RunJournal
@@ -109,7 +109,7 @@ class Run:
         state: RunState | None = None,
     ) -> None:
         self._shared = shared
-        self.state = state or RunState(key_text, sequence_number, shared.observers, Phase.RUNNING)
+        self.state = state or RunState(key_text, sequence_number, shared.telemetry.observers, Phase.RUNNING)
         self.cut_off: set[tuple[str, Any]] | None = None
         self.journal_id = journal_id
         self.identity = self.state.identity = identity or journal_id
@@ -118,9 +118,9 @@ class Run:
         self.timestamp = timestamp
         self.started_at = started_at
         self.undo: Undo = []
-        tree = TracedTree if traced or shared.traces_memory else MemoryTree
+        tree = TracedTree if traced or shared.settings.traces_memory else MemoryTree
         self.short_term: MemoryTree = tree(
-            MemoryScope.SHORT_TERM, shared.codec, memory, self.undo, shared.memory_expires, known
+            MemoryScope.SHORT_TERM, shared.codec, memory, self.undo, shared.settings.memory_expires, known
         )
         self._sensory: MemoryTree | None = None
         self.queue: deque[Event] = deque()
@@ -165,10 +165,10 @@ class Run:
     def input_event(self, record: Any) -> Event:
         """Return the event that starts the run. Its id derives from job, key and sequence number."""
         shared = self._shared
-        is_plain = shared.received is None and LIBRARY not in modules
-        event = InputEvent(input=record if is_plain else shared.as_received(record))
+        is_plain = shared.code.received is None and LIBRARY not in modules
+        event = InputEvent(input=record if is_plain else shared.code.as_received(record))
         self.record = record
-        if self._shared.traces_inputs and type(record) not in _UNTRACED:
+        if self._shared.settings.traces_inputs and type(record) not in _UNTRACED:
             self.parent = self.state.parent = message_id_of(record)
             self.state.traceparent = traceparent_of(record)
         stamp(event, self.lineage)

@@ -21,10 +21,10 @@ from flink_agents.api.events import Event, OutputEvent
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.execution.action_run import ActionRun, check_awaited
 from flink_agents.runtime.execution.context import context_type
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
 from flink_agents.runtime.execution.limits import ControlFlow, MoveToLoop
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import begin_event
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
@@ -73,13 +73,13 @@ class StepExecutor(FailurePolicies):
 
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
-        self._context_type = context_type(shared.agent.context_class)
+        self._context_type = context_type(shared.code.agent.context_class)
         self._notifies_sent = self.observers.events_sent_inline is not None
         self._action_ended = self.observers.action_ended_inline
         # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
-            for action in shared.agent.actions
+            for action in shared.code.agent.actions
             if shared.journals is not None or self._retry_of(action) is not None
         }
 
@@ -191,14 +191,14 @@ class StepExecutor(FailurePolicies):
         """
         action, event = step.action, step.event
         if action.name in self._owned:
-            event = self._shared.events.own(event)
+            event = self._shared.code.events.own(event)
         step.context = self._context_type(step)
         token = called_action_run.set(step)
         try:
             result = action.call(event, step.context)
             if result is not None:
                 # Most actions return one event of a class that was emitted before.
-                route = self._shared.routes.by_class.get(type(result))
+                route = self._shared.code.routes.by_class.get(type(result))
                 if route is not None:
                     step.take(result, route)
                 else:
@@ -244,7 +244,7 @@ class StepExecutor(FailurePolicies):
         """Emit the outputs of a step in a run that may have been suspended, except those that left then."""
         outputs: list[Any] = []
         for event in step.sent:
-            route = self._shared.routes.of(event)
+            route = self._shared.code.routes.of(event)
             if route is not None and route.leaves:
                 outputs.append(cast("OutputEvent", event).output)
             else:
@@ -255,7 +255,7 @@ class StepExecutor(FailurePolicies):
 
     def _walk(self, run: Run) -> Iterator[ActionRun]:
         """Yield the next step, as long as events are queued."""
-        queue, routes = run.queue, self._shared.routes
+        queue, routes = run.queue, self._shared.code.routes
         known = routes.by_class
         while queue:
             event = queue.popleft()
@@ -295,7 +295,7 @@ class StepExecutor(FailurePolicies):
         if type(result) is CoroutineType:
             step.awaited = result
             return
-        routes = self._shared.routes
+        routes = self._shared.code.routes
         if (route := routes.by_class.get(type(result)) or routes.of(result)) is not None:
             step.take(result, route)
         elif inspect.isgenerator(result):

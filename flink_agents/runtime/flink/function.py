@@ -186,8 +186,10 @@ class ActionExecutionOperator(KeyedProcessFunction):
         subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
         group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
-        own = subtask.shared.run_metrics.group
-        self._metrics = FlinkMetrics((subtask.shared.metrics, group), (own, group.add_group(own.name)))
+        own = subtask.shared.telemetry.run_metrics.group
+        self._metrics = FlinkMetrics(
+            (subtask.shared.telemetry.metrics, group), (own, group.add_group(own.name))
+        )
         processor = subtask.processor
         self._attempt = SubtaskAttempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()

@@ -14,22 +14,19 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from contextvars import Context
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
-from flink_agents.api.durable import OnMismatch
 from flink_agents.api.errors.runs import RunEndedError
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import CANCEL_SECONDS, CLIENT_CLOSE_SECONDS, Bridge
 from flink_agents.runtime.concurrency.threads import LoopThreads
 from flink_agents.runtime.concurrency.timeouts import WorkerPool
 from flink_agents.runtime.durable.durable_calls import DurableCalls
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended, Slots
 from flink_agents.runtime.execution.phases import RunState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.sub_agents.agents import SubAgents
 from flink_agents.runtime.execution.waits.changed_code import CHANGES, check_run
@@ -84,9 +81,9 @@ class AgentLoop:
         self._shared = shared
         self._to_look_at = to_look_at
         self._steps = steps
-        self._may_wait = shared.may_wait
+        self._may_wait = shared.settings.may_wait
         self._clock = clock
-        self._pool = WorkerPool(shared.config.get(AgentOptions.POOL_SIZE))
+        self._pool = WorkerPool(shared.settings.pool_size)
         self._stopped = False
         self._inbox: deque[KeyRuns] = deque()
         self._woken = False
@@ -101,19 +98,18 @@ class AgentLoop:
         self.deviation = 0.0
         _collect_garbage_less_often()
         # If nothing can be recorded, outcomes need no order.
-        ordered = shared.journals is not None or shared.may_wait
+        ordered = shared.journals is not None or shared.settings.may_wait
         self._loop = ActionLoop() if ordered else asyncio.new_event_loop()
-        self._threads = LoopThreads(shared.config.get(AgentOptions.POOL_SIZE))
+        self._threads = LoopThreads(shared.settings.pool_size)
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop)
         self._durable: DurableCalls | None = None
         if ordered:
-            on_mismatch = OnMismatch(shared.config.get(AgentOptions.ON_MISMATCH))
-            self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail, on_mismatch)
+            self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
             if shared.journals is not None:
-                shared.register_durable(self._durable)
-        shared.asking = SubAgents(shared, self._loop)
-        slots = Slots(shared.config.get(AgentOptions.MAX_IN_FLIGHT))
+                shared.services.register_durable(self._durable)
+        shared.services.sub_agents = SubAgents(shared, self._loop)
+        slots = Slots(shared.settings.max_in_flight)
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
         self.suspensions = Suspensions(shared, self._bridge)
@@ -142,7 +138,7 @@ class AgentLoop:
         """Add one more input to the queue of ``actor``."""
         self._submitted += 1
         actor.submitted += 1
-        actor.runs.put(waiting, self._shared.observers)
+        actor.runs.put(waiting, self._shared.telemetry.observers)
         self._wake_for(actor.runs)
 
     def read(self, runs: KeyRuns) -> None:
@@ -232,7 +228,7 @@ class AgentLoop:
             # The garbage collector may call this inside of an action, whose handles are counted.
             self._bridge.hand(self._begin_stop, context=Context())
         if wait:
-            grace: timedelta = self._shared.config.get(AgentOptions.SHUTDOWN_GRACE)
+            grace = self._shared.settings.shutdown_grace
             self._thread.join(grace.total_seconds() + 2 * CANCEL_SECONDS + CLIENT_CLOSE_SECONDS)
             self._pool.join(CANCEL_SECONDS)
             self._threads.join(CANCEL_SECONDS)
@@ -246,8 +242,8 @@ class AgentLoop:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(make_task)
         # Before any run: limits, clients and durable calls belong to this thread.
-        self._shared.limits.open(self._bridge, threading.get_ident())
-        self._shared.clients.open(self._loop)
+        self._shared.services.limits.open(self._bridge, threading.get_ident())
+        self._shared.services.clients.open(self._loop)
         self._watch.open()
         if self._durable is not None:
             self._durable.open()
@@ -276,10 +272,10 @@ class AgentLoop:
         await cancel_tasks(self._tasks)
         for runs in keys:
             runs.abandon()
-        if self._shared.asking is not None:
-            await self._shared.asking.close()
-        await self._shared.clients.close()
-        await self._shared.close_resources()
+        if self._shared.services.sub_agents is not None:
+            await self._shared.services.sub_agents.close()
+        await self._shared.services.clients.close()
+        await self._shared.code.close_resources()
         # After the runs: results of calls in flight were recorded until here.
         await self._close_store()
         await cancel_tasks(asyncio.all_tasks(self._loop) - {asyncio.current_task()})
@@ -439,7 +435,7 @@ class AgentLoop:
     def _reading(self, runs: KeyRuns, recovery: KeyRecovery) -> RunState:
         """Return the state of the next run while its records are read."""
         seq = recovery.actor.next_seq
-        return RunState(runs.key_text, seq, self._shared.observers, Phase.RECORDS, clock())
+        return RunState(runs.key_text, seq, self._shared.telemetry.observers, Phase.RECORDS, clock())
 
     def _pull(self, runs: KeyRuns) -> bool:
         """Choose one more input that is in memory; returns True if there is one."""

@@ -21,10 +21,10 @@ from flink_agents.runtime.durable.durable_calls import DurableCalls
 from flink_agents.runtime.durable.values import mismatch_error
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, notify_sent
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_loop import make_action_task
@@ -82,8 +82,8 @@ class Attempts:
         durable: DurableCalls | None,
         is_over: Callable[[], bool],
     ) -> None:
-        self._limits = shared.limits
-        self._observers = shared.observers
+        self._limits = shared.services.limits
+        self._observers = shared.telemetry.observers
         self._steps = steps
         self._slots = slots
         self._pool = pool

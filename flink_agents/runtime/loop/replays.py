@@ -8,8 +8,8 @@ from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
 from flink_agents.runtime.journal.order import InputOrder, RecordedRuns
 from flink_agents.runtime.journal.records import input_digest
@@ -48,7 +48,7 @@ class Replays:
         self._shared = shared
         self._bridge = bridge
         self._begin = begin
-        self._seconds: float = shared.config.get(AgentOptions.REORDER_TIMEOUT).total_seconds()
+        self._seconds = shared.settings.reorder_timeout.total_seconds()
         self._held: dict[KeyRuns, KeyRecovery] = {}
         self._logged_at = -LOG_INTERVAL_SECONDS
         self.no_more_input = False
@@ -108,7 +108,7 @@ class Replays:
         journals.left(runs.journal_id, runs.key_text, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
         waiting.settled, waiting.ordered = not order.recorded, True
-        runs.put(waiting, self._shared.observers)
+        runs.put(waiting, self._shared.telemetry.observers)
         runs.pulled += 1
 
     def pull(self, runs: KeyRuns) -> bool:
@@ -120,7 +120,7 @@ class Replays:
             if not runs.queue and (chosen := self.choose(runs, recovery.cached.get)) is not None:
                 runs.pulled += 1
                 self.uncached += 1
-                runs.put(chosen, self._shared.observers)
+                runs.put(chosen, self._shared.telemetry.observers)
             if not runs.queue:
                 self.hold(runs)
             return bool(runs.queue)
@@ -133,7 +133,7 @@ class Replays:
                 return
             recovery.overdue = True
             self._stop_holding(runs)
-        self._shared.run_metrics.count("runs_reordered")
+        self._shared.telemetry.run_metrics.count("runs_reordered")
         if clock() - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = clock()
             _log.warning(
@@ -193,8 +193,8 @@ class Replays:
             return
         if order.next(actor.next_seq, True) is not None:
             return
-        self._shared.run_metrics.count("inputs_held_back")
-        held = RunState(runs.key_text, actor.next_seq, self._shared.observers, Phase.INPUT, clock())
+        self._shared.telemetry.run_metrics.count("inputs_held_back")
+        held = RunState(runs.key_text, actor.next_seq, self._shared.telemetry.observers, Phase.INPUT, clock())
         runs.state = held
         self._held[runs] = recovery
         bridge = self._bridge

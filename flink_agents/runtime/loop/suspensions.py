@@ -7,16 +7,13 @@ A suspended run has neither a coroutine nor an actor. Flink's task thread stores
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 
-from flink_agents.api.events.signals import TimersAtEnd
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import Bridge
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.limits import RunSuspended
 from flink_agents.runtime.execution.retry import stored_attempts
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox, taken_signals
 from flink_agents.runtime.execution.waits.run_waits import RunWaits, outputs_of
 from flink_agents.runtime.journal.buffered import BufferedJournal, ends_part
@@ -39,9 +36,8 @@ class Suspensions:
     def __init__(self, shared: RunEnvironment, bridge: Bridge) -> None:
         self._shared = shared
         self._bridge = bridge
-        policy = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END))
-        self._skips = policy is TimersAtEnd.SKIP
-        deadline: timedelta | None = shared.config.get(AgentOptions.RUN_DEADLINE)
+        self._skips = shared.settings.skips_timers
+        deadline = shared.settings.run_deadline
         self._deadline = None if deadline is None else int(deadline.total_seconds() * 1000)
         self._ended = False
         self._live: dict[ActiveMailbox, None] = {}
@@ -56,7 +52,7 @@ class Suspensions:
 
     def end_of_input(self) -> None:
         """End waits for signals: none comes any longer."""
-        if self._shared.may_wait and not self._ended:
+        if self._shared.settings.may_wait and not self._ended:
             self._ended = True
             self._bridge.hand(self._end_all)
 

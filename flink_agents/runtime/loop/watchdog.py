@@ -25,11 +25,10 @@ from typing import Any
 from flink_agents.api.agents.observers import Phase
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.events.key_requests import WATCH_MARK
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.concurrency.bridge import WATCH_JOIN_SECONDS, hand_to
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.phases import RunState, WaitPhase
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.stacks import Stack, line_of, name_of
 from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.serde.keys import decode_key
@@ -82,16 +81,16 @@ class Watchdog:
         runs: Mapping[asyncio.Task[Any], KeyRuns],
         current: ContextVar[ActionRun | None],
     ) -> None:
-        self._agent = shared.agent_name
+        self._agent = shared.code.name
         self._loop = loop
         self._runs = runs
         self._current = current
-        self._clients = shared.clients
-        self.stuck_after = _seconds(shared.config.get(AgentOptions.STUCK_AFTER))
-        self._blocked_after = _seconds(shared.config.get(AgentOptions.BLOCKED_AFTER))
+        self._clients = shared.services.clients
+        self.stuck_after = _seconds(shared.settings.stuck_after)
+        self._blocked_after = _seconds(shared.settings.blocked_after)
         shortest = min(self.stuck_after, self._blocked_after) / LOOKS
         self._interval = min(max(shortest, SHORTEST_SECONDS), LONGEST_SECONDS)
-        group = shared.run_metrics.group
+        group = shared.telemetry.run_metrics.group
         self._stuck, self._blocked = group.get_counter("runs_stuck"), group.get_counter("loop_blocked")
         self._lag = _Lag(group.get_gauge("loop_lag_ms").set)
         self._thread: threading.Thread | None = None
@@ -390,7 +389,7 @@ def _describe(step: ActionRun) -> str:
     failed = step.retry_state.failed if step.retry_state is not None else ()
     attempt = f", attempt {len(failed) + 1}" if failed else ""
     return (
-        f"action {step.action.name} of agent {step.shared.agent_name}, key {step.run.key!r}, "
+        f"action {step.action.name} of agent {step.shared.code.name}, key {step.run.key!r}, "
         f"sequence {step.run.sequence_number}, event {step.event.event_type!r}{attempt}"
     )
 

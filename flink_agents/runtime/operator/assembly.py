@@ -43,8 +43,10 @@ from flink_agents.api.events.event_time import LATE_TAG, EventTime, LateOutputs
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAgent
-from flink_agents.plan.binding.uses import may_wait
-from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment, Telemetry
+from flink_agents.runtime.execution.environment.loaded_agent import LoadedAgent
+from flink_agents.runtime.execution.environment.loop_services import Durable, LoopServices
+from flink_agents.runtime.execution.environment.settings import RunSettings, may_suspend
 from flink_agents.runtime.journal.calls import Call
 from flink_agents.runtime.journal.journals import Journals
 from flink_agents.runtime.journal.names import journal_name
@@ -121,8 +123,7 @@ def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime
         tags.append(DEAD_LETTER_TAG)
     if event_time.late is LateOutputs.SIDE:
         tags.append(LATE_TAG)
-    waits: bool | None = config.get(AgentOptions.MAY_SUSPEND)
-    if may_wait(agent) if waits is None else waits:
+    if may_suspend(agent, config):
         tags += [UNMATCHED_SIGNALS_TAG, APPROVALS_TAG]
     return tags
 
@@ -210,18 +211,15 @@ def assemble(blueprint: Blueprint, host: OperatorHost) -> Subtask:
     recorder = recorder_of(config, traced, lambda number: metrics.count("trace_drops", None, number))
     observers += [one for one in (recorder, answer_topic_of(config)) if one is not None]
     shared = RunEnvironment(
-        agent,
-        agent.plan.name,
+        LoadedAgent(agent, config, codec),
+        RunSettings.of(agent, config, journals is not None, bool(observers), blueprint.traces_outputs),
         config,
-        LocalMetricGroup(),
-        metrics,
         codec,
+        Telemetry.of(agent.plan.name, LocalMetricGroup(), metrics, observers),
+        LoopServices(agent, host.around_durable),
         journals,
-        host.around_durable,
-        observers,
-        traces_outputs=blueprint.traces_outputs,
-        clock=host.clock,
-        pause=host.pause,
+        host.clock,
+        host.pause,
     )
     low: LowWatermark | None = None
     if blueprint.event_time.holds:
@@ -256,7 +254,7 @@ def _operator(
     """
     one_timer = host.outlet is not None and host.keys is not None
     hooks, forgetting = Hooks(), None
-    if shared.config.get(AgentOptions.IDLE_KEY_TTL) is not None:
+    if shared.settings.idle_key_ttl is not None:
         forgetting = IdleKeyExpiry(shared, host.state, host.clock)
     operator = AgentProcessor(
         shared,
@@ -273,7 +271,7 @@ def _operator(
     hooks.resolve(services, KeyService)
     for service in services:
         service.attach(operator)
-    if shared.may_wait and not shared.interleaves:
+    if shared.settings.may_wait and not shared.settings.interleaves:
         operator.heads.on_released = partial(_interleave, operator, services, shared, host, low)
     if not one_timer:
         operator.attach(KeyTimers(operator, host.clock, host.keys, end))
@@ -323,12 +321,12 @@ def key_services(
     work = PendingWork(shared, state)
     if work.needed and keys is not None:
         services.append(work)
-    suspension = SuspensionService(shared, state, clock) if shared.may_wait else None
+    suspension = SuspensionService(shared, state, clock) if shared.settings.may_wait else None
     requests = RequestService(shared, state, clock, suspension)
     services += [requests, SignalService(shared, state, clock, requests, suspension)]
     if suspension is not None:
         services.append(suspension)
-    if shared.interleaves:
+    if shared.settings.interleaves:
         add_interleaving(services, shared, host, low)
     services.append(Delays(shared, state, clock, low, keys if one_timer else None))
     if (journals := shared.journals) is not None:

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.queued_input import SuspendedRun
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -84,7 +84,7 @@ class RunCommitter:
         self._hooks = hooks
         self._journals = shared.journals
         self._prunes = shared.journals is not None and shared.journals.pruner is not None
-        self._traces = shared.traces_outputs
+        self._traces = shared.settings.traces_outputs
 
     def inline(self, run: Run, head: Head, timers: Timers) -> Emission:
         """Commit a run that never waited. Its input is not in state, and it has no journal."""
@@ -185,7 +185,7 @@ class RunCommitter:
         """
         if changes:
             write_nodes(self._state.memory, changes)
-            if (notify := self._shared.observers.memory_written) is not None:
+            if (notify := self._shared.telemetry.observers.memory_written) is not None:
                 notify(run.state, {name: len(value or b"") for name, value in changes.items()})
 
     def _input(self, number: int, actor: KeyActor) -> None:
@@ -208,7 +208,7 @@ class RunCommitter:
         """
         hooks = self._hooks
         if self._traces:
-            trace_outputs(run, self._shared.agent_name)
+            trace_outputs(run, self._shared.code.name)
         if run.side_outputs:
             for hook in hooks.sent:
                 hook(run, head, timers)

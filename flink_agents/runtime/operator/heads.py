@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from flink_agents.api.errors import PlanChangedError
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.journals import check_store
 from flink_agents.runtime.journal.other_jobs import OtherJobs
 from flink_agents.runtime.serde.keys import decode_key
@@ -56,7 +56,7 @@ class Heads:
         self, shared: RunEnvironment, state: KeyedState, job_id: str, new_head: Callable[[str], Head]
     ) -> None:
         self._state = state
-        self._may_wait = shared.may_wait
+        self._may_wait = shared.settings.may_wait
         self._job_id = job_id
         self._journals = shared.journals
         self._new_head = new_head

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from flink_agents.api.errors import StateFormatError
-from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.journal.records import input_digest
 from flink_agents.runtime.loop.actor import KeyActor, KeyRecovery
 from flink_agents.runtime.loop.agent_loop import AgentLoop
@@ -54,9 +53,8 @@ class InputDispatcher:
         self.wake_ups: WakeUps | None = None
         self._codec = shared.codec
         self._state = state
-        config = shared.config
-        self._queue_per_key: int = config.get(AgentOptions.QUEUE_PER_KEY)
-        self.most_load: int = config.get(AgentOptions.MAX_IN_FLIGHT) + config.get(AgentOptions.QUEUE_TOTAL)
+        self._queue_per_key = shared.settings.queue_per_key
+        self.most_load = shared.settings.max_in_flight + shared.settings.queue_total
         self._cached = 0
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:

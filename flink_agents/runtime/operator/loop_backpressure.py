@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.loop.actor import KeyRuns
 from flink_agents.runtime.loop.agent_loop import AgentLoop
@@ -61,7 +61,7 @@ class LoopBackpressure:
         self._check_cancelled = check_cancelled
         self._most_seconds = most_seconds
         self._to_look_at = to_look_at
-        self._metrics = shared.run_metrics
+        self._metrics = shared.telemetry.run_metrics
         self.made: AgentLoop | None = None
 
     @cached_property

@@ -18,10 +18,9 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from flink_agents.api.errors import UnserializableValueError
-from flink_agents.api.settings.options import AgentOptions
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.journal.other_jobs import origins_of
 from flink_agents.runtime.loop.actor import KeyActor, KeyRuns, load_of
@@ -93,18 +92,16 @@ class AgentProcessor:
         most_seconds: float,
         to_look_at: deque[KeyRuns] | None,
     ) -> None:
-        config = shared.config
         self._shared = shared
         self._state = state
         self._job_id = job_id
         self._clock = clock
         self.hooks = hooks
-        # A run that resumes later is replayed, so everything it does is recorded. Only the loop records.
-        self._inline: bool = config.get(AgentOptions.INLINE) and not shared.may_wait
+        self._inline = shared.settings.inline
         self._comes_back = self._inline
         self._records_runs = shared.journals is not None
         self.actors: dict[str, KeyActor] = {}
-        self.cache = KeyCache(shared.memory_expires)
+        self.cache = KeyCache(shared.settings.memory_expires)
         self._steps = StepExecutor(shared)
         self._intake = InputQueueWriter(shared, state, hooks)
         self.feeder = InputDispatcher(shared, state)
@@ -114,7 +111,7 @@ class AgentProcessor:
         )
         self.heads = Heads(shared, state, job_id, new_head)
         self._commits = RunCommitter(shared, state, hooks)
-        shared.run_metrics.add_gauges("runs", self._load)
+        shared.telemetry.run_metrics.add_gauges("runs", self._load)
 
     def attach(self, schedule: Schedule) -> None:
         """Set the schedule. Called before the operator opens."""
@@ -229,7 +226,7 @@ class AgentProcessor:
             wait: True to return when it has ended, in bounded time.
         """
         self.waits.close(wait)
-        self._shared.observers.closed()
+        self._shared.telemetry.observers.closed()
 
     # -- keys with work ---------------------------------------------------------------
 

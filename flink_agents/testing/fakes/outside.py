@@ -23,7 +23,7 @@ from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import AgentsError
 from flink_agents.runtime.concurrency.outcomes import cancelled_from_outside
 from flink_agents.runtime.durable.values import identity
-from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.serde.codec import ValueCodec

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flink_agents.api.events import Event
 from flink_agents.api.events.signals import TaggedSignal
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.state.delayed import DelayedEvents, DelayedInput
 from flink_agents.runtime.state.pending import PendingKind
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
@@ -97,7 +97,7 @@ def shown(state: KeyState, shared: RunEnvironment) -> list[PendingDelayed]:
     for due, packed in delayed_in(state):
         sent, _ = shared.codec.decode(packed)
         assert isinstance(sent, DelayedInput)
-        event = shared.events.unpacked(*shared.codec.decode(sent.event))
+        event = shared.code.events.unpacked(*shared.codec.decode(sent.event))
         found.append(PendingDelayed(event, due, sent.action, sent.sequence_number))
     return found
 

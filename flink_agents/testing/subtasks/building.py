@@ -16,7 +16,7 @@ from flink_agents.connectors.action_state import open_store
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.plan import AgentPlan, bind
 from flink_agents.plan.binding.uses import may_make_durable_calls
-from flink_agents.runtime.execution.shared import Durable
+from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
 from flink_agents.runtime.operator.assembly import Blueprint, OperatorHost, assemble
 from flink_agents.runtime.retention.pruning import Pruner

@@ -18,7 +18,7 @@ from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode
 from flink_agents.runtime.concurrency.bridge import FLINK_SLICE_SECONDS
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.agent_loop import AgentLoop
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import NO_TIMESTAMP

@@ -47,11 +47,11 @@ class MetricValues:
 
 
 def _of_agent(subtask: HarnessSubtask) -> LocalMetricGroup:
-    return subtask.shared.metrics
+    return subtask.shared.telemetry.metrics
 
 
 def _of_runtime(subtask: HarnessSubtask) -> LocalMetricGroup:
-    return subtask.shared.run_metrics.group
+    return subtask.shared.telemetry.run_metrics.group
 
 
 def _together(

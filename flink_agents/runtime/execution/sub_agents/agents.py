@@ -24,7 +24,8 @@ from flink_agents.plan.compile.compiler import compile_with_code
 from flink_agents.plan.compile.configuration import instance_of
 from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import current_delivery
-from flink_agents.runtime.execution.shared import Durable, RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.environment.loop_services import Durable
 from flink_agents.runtime.execution.sub_agents.executor import SubAgentExecutor
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, agents_of, root_of
 
@@ -94,8 +95,8 @@ class SubAgents:
     async def close(self) -> None:
         """Close the clients and resources of all sub-agents, the latest first."""
         for called in reversed(self._made):
-            await called.shared.clients.close()
-            await called.shared.close_resources()
+            await called.shared.services.clients.close()
+            await called.shared.code.close_resources()
 
     def _of(self, agent: SubAgent | type[SubAgent]) -> CompiledSubAgent:
         known = self._known.get(id(agent))
@@ -117,7 +118,7 @@ class SubAgents:
         self, plan: AgentPlan, code: AgentCode, functions: tuple[Callable[..., Any], ...]
     ) -> CompiledSubAgent:
         shared = self._shared.for_sub_agent(bind(plan, code), _OfRoot())
-        shared.clients.open(self._loop)
+        shared.services.clients.open(self._loop)
         return CompiledSubAgent(plan, functions, shared, SubAgentExecutor(shared))
 
     def _check(self, caller: ActionRun, called: CompiledSubAgent, event: Any) -> None:
@@ -132,29 +133,29 @@ class SubAgents:
                 "the same code another name; or send what goes round through a topic of Kafka",
             )
         sent = event if isinstance(event, Event) else InputEvent(input=event)
-        route = called.shared.routes.of(sent)
+        route = called.shared.code.routes.of(sent)
         if route is None or not route.actions:
             raise UnknownEventError(
                 f"agent {name!r} is asked with {sent.event_type!r}, which none of its actions takes",
-                expected="one of " + ", ".join(sorted(called.shared.routes.known_types())),
+                expected="one of " + ", ".join(sorted(called.shared.code.routes.known_types())),
                 found=sent.event_type,
                 fix=f"give {name} an action for {sent.event_type}, or ask with an event that it takes; any "
                 "other value is the input of an InputEvent",
             )
-        missing = sorted(called.shared.side_outputs.keys() - caller.shared.side_outputs.keys())
+        missing = sorted(called.shared.code.side_outputs.keys() - caller.shared.code.side_outputs.keys())
         if missing:
             raise UnknownSideOutputError(
-                f"agent {name!r} has side outputs that {caller.shared.agent_name!r} has not declared",
+                f"agent {name!r} has side outputs that {caller.shared.code.name!r} has not declared",
                 expected="the tags " + ", ".join(missing),
-                found=", ".join(caller.shared.side_outputs) or "none declared",
-                fix=f"declare them in side_outputs of {caller.shared.agent_name}, with the types that "
+                found=", ".join(caller.shared.code.side_outputs) or "none declared",
+                fix=f"declare them in side_outputs of {caller.shared.code.name}, with the types that "
                 f"{name} declares: outputs of a sub-agent leave through the agent that calls it",
             )
 
 
 async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> Answer:
     root = run.root
-    observers = root.shared.observers
+    observers = root.shared.telemetry.observers
     if observers.agent_called is None or observers.agent_answered is None:
         outputs = await called.executor.answer(run, event)
     else:
@@ -169,7 +170,7 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
         finally:
             observers.agent_answered(*what, time.monotonic() - begun, error)
     run.hand_over()
-    outputs = [run.caller.shared.as_received(one) for one in outputs]
+    outputs = [run.caller.shared.code.as_received(one) for one in outputs]
     return Answer(called.plan.name, outputs, run.transcript or [])
 
 
@@ -184,14 +185,14 @@ class _OfRoot(Durable):
         root.guard()
         if not root.action.journalled:
             root.shared.makes_calls(root.action)
-        return root.shared.durable.call(root, what, args, kwargs)
+        return root.shared.services.durable.call(root, what, args, kwargs)
 
     @override
     def call_from_thread(
         self, step: ActionRun, what: DurableCallable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} makes a durable "
+            f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} makes a durable "
             "call, but is no async def",
             expected="an async def action: a sub-agent is executed on the agent loop",
             found="a def action",

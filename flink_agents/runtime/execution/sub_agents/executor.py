@@ -16,11 +16,11 @@ from flink_agents.api.events import Event
 from flink_agents.plan import BoundAction
 from flink_agents.runtime.concurrency.timeouts import Deadline, timed_out
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import entered
 from flink_agents.runtime.execution.retry import RetryState
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.steps import StepExecutor, StepStrategy
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import SubAgentRun, root_of
 
@@ -103,7 +103,7 @@ class _WithinAction(StepStrategy):
 
     def __init__(self, steps: SubAgentExecutor, shared: RunEnvironment) -> None:
         self._steps = steps
-        self._limits = shared.limits
+        self._limits = shared.services.limits
 
     @override
     def replayed(self, step: ActionRun) -> bool:
@@ -176,7 +176,7 @@ class _WithinAction(StepStrategy):
 
 def _needs_thread(step: ActionRun) -> ContextMisuseError:
     return ContextMisuseError(
-        f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} needs a thread",
+        f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} needs a thread",
         expected="an async def action, or a def action that ends at once",
         found="a def action that makes durable calls, or has blocking=True, a timeout or limits",
         fix="write async def, and await ctx.durable_execute_async(...) for what blocks",

@@ -9,8 +9,8 @@ from pydantic_core import to_jsonable_python
 from flink_agents.api.context.asking import ASKED, TranscriptEntry
 from flink_agents.api.events import AskLineage, Event, InputEvent, lineage_of_sent, stamp
 from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.state.memory import ScopedTree
 
 
@@ -44,13 +44,13 @@ class SubAgentRun(Run):
             identity=outer.identity,
             state=outer.state,
         )
-        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.agent_name)}", self.undo)
+        self._memory = ScopedTree(outer.short_term, f"{ASKED}.{_field(shared.code.name)}", self.undo)
         self.short_term = self._memory
         # Code that reads an id of this run has read the number of the outer run.
         self.lineage = outer.lineage
         self.caller = caller
         self.root: ActionRun = root_of(caller)
-        self.agents: tuple[str, ...] = (*agents_of(caller), shared.agent_name)
+        self.agents: tuple[str, ...] = (*agents_of(caller), shared.code.name)
         self._around = outer.transcript if isinstance(outer, SubAgentRun) else None
         self.transcript: list[TranscriptEntry] | None = None
         if traced or self._around is not None:
@@ -64,10 +64,10 @@ class SubAgentRun(Run):
             task: The task that calls.
             number: The number of earlier calls from that task.
         """
-        received = self._shared.as_received(event)
+        received = self._shared.code.as_received(event)
         made = received.model_copy() if isinstance(received, Event) else InputEvent(input=received)
         parent = lineage_of_sent(self.caller.event)
-        stamp(made, AskLineage(parent, self.caller.action.name, self._shared.agent_name, task, number))
+        stamp(made, AskLineage(parent, self.caller.action.name, self._shared.code.name, task, number))
         return made
 
     def note(self, step: ActionRun, kind: Literal["event", "chat"], name: str, content: Any) -> None:
@@ -81,7 +81,7 @@ class SubAgentRun(Run):
         """
         if self.transcript is not None:
             plain = to_jsonable_python(content, fallback=repr, inf_nan_mode="constants")
-            agent, action = self._shared.agent_name, step.action.name
+            agent, action = self._shared.code.name, step.action.name
             self.transcript.append(
                 TranscriptEntry(agent=agent, action=action, kind=kind, name=name, content=plain)
             )
@@ -114,7 +114,7 @@ def root_of(step: ActionRun) -> ActionRun:
 
 def agents_of(step: ActionRun) -> tuple[str, ...]:
     """Return the names of the agents that wait for the result of ``step``, the job's agent first."""
-    return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.agent_name,)
+    return step.run.agents if isinstance(step.run, SubAgentRun) else (step.shared.code.name,)
 
 
 def _field(name: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flink_agents.api.action_state import RecordKind
-from flink_agents.api.common.policies import OnError
 from flink_agents.api.errors import (
     PlanChangedError,
     StateError,
@@ -19,9 +18,8 @@ from flink_agents.api.errors import (
     UpgradeFailedError,
 )
 from flink_agents.api.events import Event, InputEvent, NamedEvent
-from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import begin_with, event_of
 from flink_agents.runtime.journal.calls import task_of
 from flink_agents.runtime.journal.plans import check_actions
@@ -34,16 +32,6 @@ CHANGES = (PlanChangedError, StateFormatError, UnknownTypeNameError, UpgradeFail
 
 LETTER_PATH = "changed-code"
 """The path under which the dead letter of such a run is counted. No output has left under it before."""
-
-
-def agent_policy(shared: RunEnvironment) -> OnError:
-    """Return ``on_error`` of the agent as a whole."""
-    return OnError(shared.agent.on_error or shared.config.get(AgentOptions.ON_ERROR))
-
-
-def unhandled_policy(shared: RunEnvironment) -> OnError:
-    """Return ``on_unhandled`` of the agent."""
-    return OnError(shared.agent.on_unhandled or shared.config.get(AgentOptions.ON_UNHANDLED))
 
 
 def begin_event(run: Run, record: object, shared: RunEnvironment) -> Event:
@@ -83,12 +71,12 @@ def check_suspended(suspension: Suspension, event: Event, shared: RunEnvironment
 
 
 def _check_steps(steps: Iterable[str], event: Event, shared: RunEnvironment) -> None:
-    route = shared.routes.of(event)
+    route = shared.code.routes.of(event)
     if route is not None and not route.actions:
         # The event follows on_unhandled.
         return
     first = {action.name for action in route.actions} if route is not None else set[str]()
-    check_actions(shared.agent_name, shared.action_names, first, steps)
+    check_actions(shared.code.name, shared.code.action_names, first, steps)
 
 
 def given_up_event(run: Run, record: object, shared: RunEnvironment) -> Event:
@@ -123,9 +111,9 @@ def event_of_input(packed: bytes, shared: RunEnvironment) -> Event:
 def no_action_takes(event: Event, shared: RunEnvironment) -> PlanChangedError:
     """Return the error of an event that was sent before the code changed, and that no action handles now."""
     return PlanChangedError(
-        f"no action of agent {shared.agent_name!r} takes the event {event.event_type!r}, which was sent "
+        f"no action of agent {shared.code.name!r} takes the event {event.event_type!r}, which was sent "
         "before the code changed",
-        expected=f"one of {', '.join(sorted(shared.routes.known_types()))}",
+        expected=f"one of {', '.join(sorted(shared.code.routes.known_types()))}",
         found=event.event_type,
         fix="give the event class its former name and an action, or let these events come with the former "
         "code; with on_unhandled = 'dead-letter' on the agent, the job continues without it",

@@ -14,9 +14,9 @@ from flink_agents.api.common.durations import LONGEST, seconds_of
 from flink_agents.api.errors import ContextMisuseError, InvalidDurationError
 from flink_agents.api.events import DELAYED_TAG, DelayedLineage, Event, OutputEvent, stamp
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.routing import no_event, too_many_events, unknown_event
+from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.environment.routing import no_event, too_many_events, unknown_event
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.sub_agents.sub_agent_run import root_of
 from flink_agents.runtime.state.delayed import DelayedInput
 
@@ -42,9 +42,9 @@ def send_later(step: ActionRun, event: Event, delay: object) -> None:
     _check(step, event)
     shared, side = step.shared, step.side if step.side is not None else []
     number = sum(tag == DELAYED_TAG for tag, _ in side)
-    if step.run.emitted + len(step.sent) + number >= shared.max_events:
-        raise too_many_events(shared.max_events)
-    packed = shared.codec.encode(shared.events.packed(event))
+    if step.run.emitted + len(step.sent) + number >= shared.settings.max_events:
+        raise too_many_events(shared.settings.max_events)
+    packed = shared.codec.encode(shared.code.events.packed(event))
     upstream = step.event.id
     side.append((DELAYED_TAG, [shared.clock() + milliseconds, packed, step.action.name, upstream]))
     step.side = side
@@ -54,19 +54,19 @@ def _check(step: ActionRun, event: Event) -> None:
     """Reject an event that could not be delivered when its time comes."""
     if root_of(step) is not step:
         raise ContextMisuseError(
-            f"action {step.action.name!r} of the sub-agent {step.shared.agent_name!r} sends an event "
+            f"action {step.action.name!r} of the sub-agent {step.shared.code.name!r} sends an event "
             "with a delay",
             expected="delay=None: a sub-agent has answered before the time comes",
             found="delay=...",
             fix="return what is to be sent, and let the agent that asks send it",
         )
-    route = step.shared.routes.of(event)
+    route = step.shared.code.routes.of(event)
     if route is None:
         raise no_event(step.action.name, event)
     if route.leaves:
-        step.shared.output_checks.check(step.action.name, cast("OutputEvent", event).output)
+        step.shared.code.output_checks.check(step.action.name, cast("OutputEvent", event).output)
     elif not route.actions:
-        raise unknown_event(step.action.name, event, step.shared.routes)
+        raise unknown_event(step.action.name, event, step.shared.code.routes)
 
 
 def _milliseconds(action: str, delay: object) -> int:
@@ -101,7 +101,7 @@ def event_of(sent: DelayedInput, shared: RunEnvironment) -> Event:
     Raises:
         StateError: Its class has changed.
     """
-    return shared.events.unpacked(*shared.codec.decode(sent.event))
+    return shared.code.events.unpacked(*shared.codec.decode(sent.event))
 
 
 def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
@@ -121,7 +121,7 @@ def begin_with(run: Run, sent: DelayedInput, shared: RunEnvironment) -> Event:
         sender=sent.sequence_number,
     )
     run.record = event
-    if shared.traces_inputs:
+    if shared.settings.traces_inputs:
         run.parent = run.state.parent = sent.run_id
     stamp(event, run.lineage)
     return event

@@ -312,7 +312,7 @@ def delivery_for(step: ActionRun, delivery: Delivery | None, called: str) -> Del
     Raises:
         ContextMisuseError: The action cannot wait.
     """
-    if step.run.waits is None and not step.shared.may_wait:
+    if step.run.waits is None and not step.shared.settings.may_wait:
         raise ContextMisuseError(
             f"action {step.action.name!r} calls {called}, but its code was not expected to wait",
             expected=f"an action that calls {called} itself, or in code of its own modules",

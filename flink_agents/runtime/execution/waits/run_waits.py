@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 from flink_agents.api.common.policies import DEAD_LETTER_TAG
 from flink_agents.api.events import Event, OutputEvent
 from flink_agents.runtime.execution.delivery import Delivery
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import SIGNAL, WaitRecord
@@ -181,6 +181,6 @@ class RunWaits:
 
 def outputs_of(step: Execution) -> list[OutputEvent]:
     """Return the events of an execution that leave the agent."""
-    routes = step.shared.routes
+    routes = step.shared.code.routes
     found = [(routes.of(event), event) for event in step.sent]
     return [cast("OutputEvent", event) for route, event in found if route is not None and route.leaves]

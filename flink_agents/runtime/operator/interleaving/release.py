@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.memory.reads import Read, recorded_reads
 from flink_agents.runtime.journal.memory.traced_memory import TracedTree
@@ -26,7 +26,7 @@ class Interleaving:
 
     def __init__(self, shared: RunEnvironment) -> None:
         self._codec = shared.codec
-        self._always = shared.interleaves
+        self._always = shared.settings.interleaves
 
     def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
         """Return the journal of a part; see ``KeyRelease``."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.low_watermark import LowWatermark
 from flink_agents.runtime.serde.codec import ValueCodec
@@ -42,7 +41,7 @@ class InterleavedRuns:
         self._state = state
         self._clock = clock
         self._low = low
-        self._most: int = shared.config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
+        self._most = shared.settings.max_suspended_per_key
         # Keys with such runs whose records of earlier attempts were read.
         self._searched: set[str] = set()
 

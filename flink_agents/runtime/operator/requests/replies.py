@@ -7,7 +7,7 @@ from typing import Any
 
 from flink_agents.api.common.logs import MAX_CHARACTERS, bounded_logger
 from flink_agents.api.events.key_requests import PREFIX, REPLY_MARK
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.trace.answers import answer_line
 
 _log = bounded_logger("flink_agents.requests")
@@ -36,12 +36,12 @@ class Replies:
         answer = {
             "request": request,
             "what": what.removeprefix(PREFIX),
-            "agent": self._shared.agent_name,
+            "agent": self._shared.code.name,
             "key": key_text,
             "outcome": outcome,
             "time": round(time.time(), 3),
             **more,
         }
         _log.info("%s%s", REPLY_MARK, answer_line(answer, MAX_CHARACTERS))
-        if (notify := self._shared.observers.request_answered) is not None:
+        if (notify := self._shared.telemetry.observers.request_answered) is not None:
             notify(key_text, answer)

@@ -21,8 +21,8 @@ from flink_agents.api.events.key_requests import (
     REJECTED,
 )
 from flink_agents.api.events.signals import Signal
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.requests.inspection import Inspection
 from flink_agents.runtime.operator.requests.replies import Replies

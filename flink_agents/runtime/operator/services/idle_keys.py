@@ -17,8 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 
-from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.schedules.end_times import START
@@ -45,12 +44,12 @@ class IdleKeyExpiry(KeyService):
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
-        after: timedelta = shared.config.get(AgentOptions.IDLE_KEY_TTL)
+        after: timedelta = shared.settings.idle_key_ttl
         self._after = int(after.total_seconds() * 1000)
         self._slot = max(1, self._after // SLOTS)
         self._journals = shared.journals
-        self._memory_expires = shared.memory_expires
-        self._metrics = shared.run_metrics
+        self._memory_expires = shared.settings.memory_expires
+        self._metrics = shared.telemetry.run_metrics
         self._state = state
         self._clock = clock
         self._asked: dict[str, Future[bool]] = {}

@@ -7,11 +7,10 @@ whose input never comes is given up after a time, or if too many runs of a key w
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
@@ -32,9 +31,9 @@ class LateReplays(KeyService):
     """
 
     def __init__(self, shared: RunEnvironment, clock: Callable[[], int]) -> None:
-        self._metrics = shared.run_metrics
+        self._metrics = shared.telemetry.run_metrics
         self._clock = clock
-        timeout: timedelta = shared.config.get(AgentOptions.LATE_INPUT_TIMEOUT)
+        timeout = shared.settings.late_input_timeout
         self._seconds = timeout.total_seconds()
         # Time before the start does not count: no input could come.
         self._began = clock() // 1000

@@ -16,8 +16,8 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.events import DELAYED_TAG
 from flink_agents.api.events.signals import TimersAtEnd
 from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.delayed import delayed_input
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.operator.low_watermark import LowWatermark
@@ -91,7 +91,7 @@ class Delays(KeyService):
         self._low = low
         self._keys = keys
         # True if all events are delivered at the end of a bounded input, whether they are due or not.
-        self._skips = TimersAtEnd(shared.config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP
+        self._skips = shared.settings.skips_timers
         # True if new delayed events stay in state: the input has ended, and nothing waits for them.
         self._leaves = False
         self._awaited: AwaitedKeys | None = None
@@ -275,7 +275,7 @@ class Delays(KeyService):
 
     def _tell(self, count: int) -> None:
         for _ in range(count):
-            self._shared.run_metrics.count(LEFT)
+            self._shared.telemetry.run_metrics.count(LEFT)
         _log.warning(
             "%d delayed events were sent after the end of the input, and %s is %s: they stay in state",
             count,

@@ -13,14 +13,11 @@ from typing import Any
 from flink_agents.api.common.policies import OnError
 from flink_agents.api.durable import OnPlanChange
 from flink_agents.api.errors import PlanChangedError, StateError
-from flink_agents.api.settings.options import AgentOptions
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.waits.changed_code import (
-    agent_policy,
     check_suspended,
     event_of_input,
     no_action_takes,
-    unhandled_policy,
 )
 from flink_agents.runtime.operator.services.service import KeyService
 from flink_agents.runtime.serde.keys import decode_key
@@ -44,15 +41,15 @@ class PendingWork(KeyService):
     def __init__(self, shared: RunEnvironment, state: KeyedState) -> None:
         self._shared = shared
         self._state = state
-        self._runs = agent_policy(shared) in _FAIL
-        self._events = unhandled_policy(shared) in _FAIL
-        policy = OnPlanChange(shared.config.get(AgentOptions.ON_PLAN_CHANGE))
-        self._plan = shared.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
+        self._runs = shared.settings.on_error in _FAIL
+        self._events = shared.settings.on_unhandled in _FAIL
+        policy = shared.settings.on_plan_change
+        self._plan = shared.code.agent.plan.fingerprint if policy is OnPlanChange.FAIL else None
         self.needed = self._runs or self._events or self._plan is not None
 
     def unchecked(self, keys: Keys, waiting: Sequence[Any]) -> Iterable[Any]:
         """Return the keys with delayed events, and those that may have suspended runs."""
-        return [*keys.delaying(), *(waiting if self._shared.may_wait else ())]
+        return [*keys.delaying(), *(waiting if self._shared.settings.may_wait else ())]
 
     def check(self, head: Head, key_text: str) -> None:
         """Check the suspended runs and delayed events of the current key.
@@ -91,6 +88,6 @@ class PendingWork(KeyService):
             if self._runs:
                 raise
             return
-        route = self._shared.routes.of(event)
+        route = self._shared.code.routes.of(event)
         if self._events and route is not None and not (route.leaves or route.actions):
             raise no_action_takes(event, self._shared)

@@ -7,13 +7,11 @@ head and the signals change in one update.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 from flink_agents.api.errors import StateError
 from flink_agents.api.events.signals import Signal, UnmatchedReason, is_text
-from flink_agents.api.settings.options import AgentOptions
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
-from flink_agents.runtime.execution.shared import RunEnvironment
 from flink_agents.runtime.execution.waits.active_mailbox import ActiveMailbox
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.actor import KeyActor
@@ -48,9 +46,9 @@ class SignalStore:
         self._unmatched = UnmatchedSignals(shared)
         self._state = state
         self._clock = clock
-        ttl: timedelta = shared.config.get(AgentOptions.SIGNALS_TTL)
+        ttl = shared.settings.signals_ttl
         self._ttl = int(ttl.total_seconds() * 1000)
-        most: int = shared.config.get(AgentOptions.SIGNALS_PER_KEY)
+        most = shared.settings.signals_per_key
         self._rejections = SignalRejections(state.pending, most)
 
     def add_takers(self, takers: SignalTakers) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from flink_agents.api.events.key_requests import PREFIX
 from flink_agents.api.events.signals import TaggedSignal
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.commit import EndedRun
 from flink_agents.runtime.operator.emission import Emission

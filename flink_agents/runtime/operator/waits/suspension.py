@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.operator.commit import EndedRun
@@ -42,10 +42,10 @@ class SuspensionService(KeyService):
         self._codec = shared.codec
         self._state = state
         self._clock = clock
-        self._open_waits = shared.run_metrics.open_waits
+        self._open_waits = shared.telemetry.run_metrics.open_waits
         self.input_over = False
         self.released: ReleasedRuns | None = None
-        shared.run_metrics.add_gauges("waits", self._open_waits.read)
+        shared.telemetry.run_metrics.add_gauges("waits", self._open_waits.read)
 
     # -- keys without actors ----------------------------------------------------------
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flink_agents.api.errors import StateError
 from flink_agents.api.events.signals import UNMATCHED_SIGNALS_TAG, Signal, UnmatchedReason, UnmatchedSignal
-from flink_agents.runtime.execution.shared import RunEnvironment
+from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.operator.emission import Emission
 from flink_agents.runtime.serde.keys import decode_key
 from flink_agents.runtime.state.mailbox import StoredSignal
@@ -49,6 +49,6 @@ class UnmatchedSignals:
             what = Signal(what.name, value, None, what.id, what.wait)
         if what.key is None:
             what = replace(what, key=decode_key(key_text))
-        self._shared.run_metrics.count("signals_unmatched")
+        self._shared.telemetry.run_metrics.count("signals_unmatched")
         out.side_outputs.append((UNMATCHED_SIGNALS_TAG, UnmatchedSignal(what, reason, detail)))
         out.side_timestamps.append(None)
