@@ -83,13 +83,13 @@ class Bridge:
 
     Attributes:
         loop: The agent loop.
-        over: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
+        closed: True if the task attempt is over, so that threads of actions stop waiting. Any thread may
             read it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.over = False
+        self.closed = False
         self._progress = threading.Condition()
         self._waited_for = False
 
@@ -140,7 +140,7 @@ class Bridge:
 
         if not self.hand(begin):
             raise asyncio.CancelledError
-        errands.do_until(lambda: self.over)
+        errands.do_until(lambda: self.closed)
         try:
             return ended[0].result().result()
         except StoppedIteration as stopped:

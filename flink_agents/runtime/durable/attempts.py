@@ -158,7 +158,7 @@ class CallAttempts(WaitPhase):
         # at least one of the two sees the other.
         self.inside = True
         self.thread = threading.get_ident()
-        if self._bridge.over:
+        if self._bridge.closed:
             self.inside = False
             raise AttemptEnded
 
@@ -186,7 +186,7 @@ class CallAttempts(WaitPhase):
             try:
                 clients = await self._open_clients() if self._callable.clients else _NO_CLIENTS
                 if reconciler is not None:
-                    # The reconciler comes first: if the last attempt took effect, the function must not run.
+                    # First: if the last attempt took effect, the function must not run.
                     question = arguments.of_reconciler(reconciler, clients)
                     value = await self._result_of(question, inspect.iscoroutinefunction(reconciler))
                     if value is not NOT_DONE:
@@ -203,9 +203,8 @@ class CallAttempts(WaitPhase):
                 retry_state = self._next(retry_state, failure)
                 if retry_state is None:
                     if self._callable.unknown is not None and isinstance(error, ActionTimeoutError):
-                        return self._unknown(
-                            f"it took longer than {self._callable.seconds:g} seconds", arguments
-                        )
+                        took = f"it took longer than {self._callable.seconds:g} seconds"
+                        return self._unknown(took, arguments)
                     raise CallFailed(failure) from None
             finally:
                 self.leave()
@@ -241,7 +240,7 @@ class CallAttempts(WaitPhase):
 
     def _next(self, retry_state: RetryState | None, error: BaseException) -> RetryState | None:
         delivery = self.step.delivery
-        if self._bridge.over or (delivery is not None and delivery.failing):
+        if self._bridge.closed or (delivery is not None and delivery.failing):
             # No further attempt may start.
             return None
         policy = self._callable.retry

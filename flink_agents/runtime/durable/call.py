@@ -93,7 +93,7 @@ class DurableCall:
         # The coroutine is awaited now, so the check for a forgotten `await` ignores it.
         delivery.unawaited.pop(self._call.number, None)
         self._notify()
-        if self._recording.bridge.over:
+        if self._recording.bridge.closed:
             # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
         # The action has several tasks or runs in a thread, so the outcome needs its turn.
@@ -109,7 +109,7 @@ class DurableCall:
             made = await self.make(None)
         finally:
             current_delivery.set(delivery)
-        if self._recording.bridge.over:
+        if self._recording.bridge.closed:
             # The outcome is recorded, but the action does not resume in this attempt.
             raise asyncio.CancelledError
         assert made is not None
@@ -142,7 +142,7 @@ class DurableCall:
             outcome = await pending.future
         except asyncio.CancelledError:
             self._delivery.leave(pending)
-            if not (self._delivery.failing or self._recording.bridge.over):
+            if not (self._delivery.failing or self._recording.bridge.closed):
                 pending.stop()
             raise
         raised, pending.raised = pending.raised, None
@@ -192,7 +192,7 @@ class DurableCall:
                     raise
                 return self._end_failed(pending, error, attempts.number)
             if pending is not None:
-                if delivery.over:
+                if delivery.closed:
                     # The action's time is up: another attempt has its place, and the numbers of its calls.
                     return None
                 pending.ended = True
@@ -209,7 +209,7 @@ class DurableCall:
             return None
         finally:
             recording.end(attempts)
-            if pending is not None and recording.bridge.over:
+            if pending is not None and recording.bridge.closed:
                 # No outcome comes any more, so nothing may wait for this one, or for one that came later.
                 pending.drop()
                 delivery.forget(pending)
@@ -222,10 +222,10 @@ class DurableCall:
         Raises:
             asyncio.CancelledError: The attempt of the job ends, and the call may not have started.
         """
-        if self._recording.bridge.over:
+        if self._recording.bridge.closed:
             raise asyncio.CancelledError from error
         raised, delivery = raised_by(error), self._delivery
-        if pending is not None and delivery.over:
+        if pending is not None and delivery.closed:
             return None
         self._observers.call_failed(
             self._step.run.state, self._step.action.name, self._call.identity.function, raised

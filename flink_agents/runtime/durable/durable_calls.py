@@ -137,7 +137,7 @@ class DurableCalls:
         kwargs: Mapping[str, Any],
         threads: Threads,
     ) -> Awaitable[Any]:
-        if self._bridge.over:
+        if self._bridge.closed:
             raise asyncio.CancelledError
         if what.result_type is not None:
             check_result_type(what)
@@ -210,7 +210,7 @@ class DurableCalls:
     def finish(self, step: ActionRun) -> Coroutine[Any, Any, None] | None:
         """End an execution; returns a coroutine to await if some of its calls still run."""
         delivery = step.delivery
-        if delivery is None or delivery.over:
+        if delivery is None or delivery.closed:
             return None
         if delivery.failing and delivery.performing:
             return self._finish_failed(step, delivery)
@@ -223,7 +223,7 @@ class DurableCalls:
         """Let calls of an action that raised finish and be recorded, in bounded time: it may be retried."""
         going_on = [one.performing for one in delivery.performing if one.performing is not None]
         going_on = [task for task in going_on if not task.done()]
-        if going_on and not self._bridge.over:
+        if going_on and not self._bridge.closed:
             await asyncio.wait(going_on, timeout=self._grace)
         delivery.close()
         await self._finish(step, delivery)
@@ -239,16 +239,16 @@ class DurableCalls:
         others = [task for task in delivery.others if not task.done()]
         for task in others:
             task.cancel()
-        if others and not self._bridge.over:
+        if others and not self._bridge.closed:
             await asyncio.wait(others, timeout=CANCEL_SECONDS)
-        if delivery.calls.unsure and not self._bridge.over:
+        if delivery.calls.unsure and not self._bridge.closed:
             # These appends were cancelled, so they may be stored already. Stored twice, they count once.
             unsure = delivery.calls.take_unsure()
             append = journal_of(step).add_outcomes(step.path, unsure)
             await self.recording.stored(append, delivery.calls, unsure)
 
     async def _end_calls(self, step: ActionRun, going_on: dict[asyncio.Task[Any], PendingOutcome]) -> None:
-        if not going_on or self._bridge.over:
+        if not going_on or self._bridge.closed:
             return
         _, late = await asyncio.wait(going_on, timeout=CANCEL_SECONDS)
         for task in late:

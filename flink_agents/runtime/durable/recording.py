@@ -41,7 +41,7 @@ class Recording:
         fail: Ends the attempt of the job because of an error.
         on_call: Called with each durable call; None for most jobs.
         broken: True if the store failed, so that nothing can be recorded any longer.
-        over: True if the grace period is over, so that nothing is recorded any longer.
+        closed: True if the grace period is over, so that nothing is recorded any longer.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Recording:
         self.observers = shared.telemetry.observers
         self.fail = fail
         self.on_call = on_call
-        self.broken = self.over = False
+        self.broken = self.closed = False
         self._in_flight: set[CallAttempts] = set()
 
     # -- records ----------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Recording:
         """
         try:
             # A later record must not be stored if an earlier one may be missing.
-            if self.broken or self.bridge.over:
+            if self.broken or self.bridge.closed:
                 await self._refuse(append, late)
             try:
                 await append
@@ -110,14 +110,14 @@ class Recording:
 
     async def _refuse(self, append: Coroutine[Any, Any, None], late: bool) -> None:
         """Return if a record may be stored although the attempt has ended; else wait, or raise."""
-        if late and self.bridge.over and not (self.broken or self.over):
+        if late and self.bridge.closed and not (self.broken or self.closed):
             return
         append.close()
         await self._wait_for_end()
 
     async def _wait_for_end(self) -> NoReturn:
         """Block until the cancellation comes, so that the action cannot resume, whatever it catches."""
-        if self.bridge.over:
+        if self.bridge.closed:
             raise asyncio.CancelledError
         await self.bridge.loop.create_future()
         raise AssertionError("nothing but a cancellation ends this wait")
@@ -174,7 +174,7 @@ class Recording:
                     seconds,
                 )
         # From here on, late results are dropped: the next attempt repeats these calls.
-        self.over = True
+        self.closed = True
         for call in list(self._in_flight):
             # A call in the action's own task is cancelled with that task.
             if call.task is not None and not call.in_own_task:

@@ -165,11 +165,11 @@ class ActionRun:
         return partial(note_read, self.reads) if self.reads is not False else None
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if the execution has ended. A thread that cannot be stopped may still run after that."""
         return not self._active
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Close its coroutine if that never started."""
         if asyncio.iscoroutine(self.awaited):
             self.awaited.close()

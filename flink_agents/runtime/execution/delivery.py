@@ -120,7 +120,7 @@ class Delivery:
         counted: True if handles are counted. An action that makes one call after the other needs no count.
         failing: True if the action has raised, so its calls may end before the next attempt.
         fired: True if a timer of the action has fired.
-        over: True if the execution has ended.
+        closed: True if the execution has ended.
         others: Tasks that durable functions of the action started.
         interrupted: The number of times that the execution was cancelled because it could not continue.
         main: The task that executes the action; None if a thread does.
@@ -133,7 +133,7 @@ class Delivery:
 
     # What most executions never change is kept by the class: one is made for each event.
     ready = 0
-    running = counted = failing = fired = over = False
+    running = counted = failing = fired = closed = False
     interrupted = children = 0
     now = 0.0
     main: asyncio.Task[Any] | None = None
@@ -199,7 +199,7 @@ class Delivery:
 
     def task_path(self) -> str:
         """Return the path of the running task; see ``journal.calls``."""
-        if not (self.tasks or self.over):
+        if not (self.tasks or self.closed):
             return ""
         try:
             task = asyncio.current_task()
@@ -212,7 +212,7 @@ class Delivery:
     @property
     def replaying(self) -> bool:
         """True if recorded outcomes are still to be delivered."""
-        return bool(self._replay) and not self.over
+        return bool(self._replay) and not self.closed
 
     @property
     def deferred(self) -> list[PendingOutcome]:
@@ -290,7 +290,7 @@ class Delivery:
 
     def rest(self) -> None:
         """Deliver the next outcome if the action is at rest and there is one."""
-        while not (self.ready or self.over):
+        while not (self.ready or self.closed):
             if self._replay:
                 if not self._deliver_recorded():
                     return
@@ -316,7 +316,7 @@ class Delivery:
         if number not in self._gone:
             pending = self._pending.get(number)
             if pending is None:
-                if self._bridge.over:
+                if self._bridge.closed:
                     # What was cancelled asks for nothing more, and its clean-up may wait for a timer.
                     self._end_replay()
                     return True
@@ -370,7 +370,7 @@ class Delivery:
     @property
     def outlasts(self) -> bool:
         """True if the action is at rest and waits for durable waits only."""
-        if self.ready or self.over or self.main is None or not self._expects:
+        if self.ready or self.closed or self.main is None or not self._expects:
             return False
         if self._replay or self._ended or not self._pending:
             return False
@@ -389,7 +389,7 @@ class Delivery:
     def close(self) -> None:
         """End the delivery with the execution. No outcome is delivered from here on."""
         # First, so that nothing that is cancelled below can start a call.
-        self.over = True
+        self.closed = True
         if self._expects:
             waiting, self._pending = list(self._pending.values()), {}
             for pending in waiting:
@@ -489,16 +489,16 @@ class OwnFuture(asyncio.Future[Any]):
     """A future that an outcome ends, or a task of the same action.
 
     Attributes:
-        over: Other futures that can end it, if those may be foreign.
+        enders: Other futures that can end it, if those may be foreign.
     """
 
-    over: Collection[Any] = ()
+    enders: Collection[Any] = ()
 
 
 def is_foreign(future: Any, delivery: Delivery) -> bool:
     """Return True if ``future`` may end by something that is not an outcome of the action."""
     if isinstance(future, OwnFuture):
-        return any(is_foreign(one, delivery) for one in future.over)
+        return any(is_foreign(one, delivery) for one in future.enders)
     if isinstance(future, ActionTask):
         return future.delivery is not delivery
     if type(future).__name__ == "_GatheringFuture":

@@ -126,7 +126,7 @@ class Slot:
         user's code, the action that has the slot could wait for that lock: a deadlock.
         """
         self._waits += 1
-        self._let_go()
+        self._release()
         try:
             yield
         finally:
@@ -135,7 +135,7 @@ class Slot:
                 self._held = True
                 self._slots.take_back()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._held:
             self._held = False
             self._slots.give()

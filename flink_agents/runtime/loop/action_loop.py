@@ -48,7 +48,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
         """Schedule a call. It is counted if it belongs to an action."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
-        if delivery is None or delivery.over:
+        if delivery is None or delivery.closed:
             return super().call_soon(callback, *args, context=context)
         if not delivery.counted:
             delivery.count(self)
@@ -71,7 +71,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
         # The end of work in a thread does not count as work of the action.
         foreign = getattr(callback, "__module__", None) == "asyncio.futures"
-        if delivery is None or delivery.over or foreign or not self._runs_here():
+        if delivery is None or delivery.closed or foreign or not self._runs_here():
             return super().call_soon_threadsafe(callback, *args, context=context)
         return self.call_soon(callback, *args, context=context)
 
@@ -84,12 +84,12 @@ class ActionLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the time of the loop. For code of an action, it changes only with an outcome."""
         delivery = current_delivery.get()
-        return super().time() if delivery is None or delivery.over else delivery.time()
+        return super().time() if delivery is None or delivery.closed else delivery.time()
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         """Set a timer. If an action sets it, its end is an outcome."""
         delivery = current_delivery.get() if context is None else context.get(current_delivery)
-        if delivery is None or delivery.over:
+        if delivery is None or delivery.closed:
             return super().call_at(when, callback, *args, context=context)
         if not delivery.counted:
             delivery.count(self)
@@ -101,17 +101,17 @@ class ActionLoop(asyncio.SelectorEventLoop):
         During a replay, or if the run can be suspended, it shows if only outcomes can end it.
         """
         delivery = current_delivery.get()
-        if delivery is None or delivery.over or not (delivery.replaying or delivery.at_rest is not None):
+        if delivery is None or delivery.closed or not (delivery.replaying or delivery.at_rest is not None):
             return super().create_future()
         frame = sys._getframe(1)
         module = frame.f_globals.get("__name__")
         if module == "asyncio.queues":
             # A queue that the action made with `ctx` has this attribute.
-            over = getattr(frame.f_locals.get("self"), "ends_of", None)
-            if over is None:
+            enders = getattr(frame.f_locals.get("self"), "ends_of", None)
+            if enders is None:
                 return super().create_future()
             future = OwnFuture(loop=self)
-            future.over = over
+            future.enders = enders
             return future
         if module == "asyncio.locks" and (
             isinstance(asyncio.current_task(self), _LockTask) or _keeps_locks_to_itself(frame)
@@ -122,12 +122,12 @@ class ActionLoop(asyncio.SelectorEventLoop):
         future = OwnFuture(loop=self)
         if module == "asyncio.taskgroups":
             # The end of the group's tasks, also of those that they make.
-            future.over = frame.f_locals["self"]._tasks
+            future.enders = frame.f_locals["self"]._tasks
             return future
         name = _OVER.get(frame.f_code.co_name)
         if name is not None:
-            over = frame.f_locals.get(name)
-            future.over = tuple(over) if isinstance(over, set | list | tuple) else (over,)
+            one = frame.f_locals.get(name)
+            future.enders = tuple(one) if isinstance(one, set | list | tuple) else (one,)
         return future
 
 
@@ -169,7 +169,7 @@ def make_action_task(
     elif function is not None:
         # The function may have left its context.
         call_scope.enter(function)
-    if delivery is None or delivery.over:
+    if delivery is None or delivery.closed:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     parent = delivery.task_path()
     kind = _LockTask if _is_of_own_lock(coroutine) else ActionTask

@@ -254,7 +254,7 @@ class KeyRuns:
 
     def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over the changes of a run that has ended, and hand it over to be committed."""
-        if run.journal is not None and run.journal.begun and waiting.settled:
+        if run.journal is not None and run.journal.begun and waiting.ends_replay:
             # Later runs of the key have their records after those of this run.
             run.journal.mark_end()
         # Before the memory is updated, or there would be no difference.
@@ -289,7 +289,7 @@ class KeyRuns:
         """Close the steps of queued runs, which will never continue."""
         for waiting in self.queue:
             if waiting.step is not None:
-                waiting.step.let_go()
+                waiting.step.abandon()
 
 
 @dataclass(slots=True, eq=False)

@@ -103,11 +103,7 @@ class AgentLoop:
         self._threads = LoopThreads(shared.settings.pool_size)
         self._loop.set_default_executor(self._threads)
         self._bridge = Bridge(self._loop)
-        self._durable: DurableCalls | None = None
-        if ordered:
-            self._durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
-            if shared.journals is not None:
-                shared.services.register_durable(self._durable)
+        self._durable = self._durable_calls() if ordered else None
         shared.services.sub_agents = SubAgents(shared, self._loop)
         slots = Slots(shared.settings.max_in_flight)
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
@@ -116,6 +112,13 @@ class AgentLoop:
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
+
+    def _durable_calls(self) -> DurableCalls:
+        shared = self._shared
+        durable = DurableCalls(shared, self._bridge, self._pool, self._fail)
+        if shared.journals is not None:
+            shared.services.register_durable(durable)
+        return durable
 
     # -- for Flink's thread -----------------------------------------------------------
 
@@ -220,9 +223,9 @@ class AgentLoop:
         Args:
             wait: True to return when it has ended, or after a bounded time.
         """
-        if not self._bridge.over:
+        if not self._bridge.closed:
             # First: threads and calls check it before they start anything.
-            self._bridge.over = True
+            self._bridge.closed = True
             # No further `def` action may start.
             self._pool.close()
             # The garbage collector may call this inside of an action, whose handles are counted.
@@ -236,7 +239,7 @@ class AgentLoop:
     # -- the loop's thread ------------------------------------------------------------
 
     def _is_over(self) -> bool:
-        return self._bridge.over or self.failure is not None
+        return self._bridge.closed or self.failure is not None
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -307,7 +310,7 @@ class AgentLoop:
         Each wake of the loop costs Flink's task thread the interpreter lock, and both threads their processor
         cache.
         """
-        if self._bridge.over:
+        if self._bridge.closed:
             # Queued runs are abandoned by `_stop`.
             return
         if not self._watch.is_awake():
@@ -365,7 +368,7 @@ class AgentLoop:
                 notified = True
                 self._notify(runs)
         except asyncio.CancelledError:
-            if self._bridge.over:
+            if self._bridge.closed:
                 raise
             self._fail(cancelled_itself(runs.key_text))
         except BaseException as error:
@@ -412,7 +415,7 @@ class AgentLoop:
         except CHANGES as error:
             self._steps.give_up(run, waiting.record, error)
         except (RunEndedError, asyncio.CancelledError) as error:
-            if self._bridge.over or state.ended_by is None:
+            if self._bridge.closed or state.ended_by is None:
                 raise
             # The cancellation was handled. The task continues with the next run.
             ended_here()

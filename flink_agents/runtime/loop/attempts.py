@@ -191,7 +191,7 @@ class Attempts:
             await going_on
         if (ended_by := step.run.state.ended_by) is not None:
             step.end()
-            step.let_go()
+            step.abandon()
             raise ended_by
         if step.calls is None or durable is None:
             return self._steps.failed(step, error)
@@ -218,7 +218,7 @@ class Attempts:
         if self._is_over():
             # At the end of the task attempt, no error counts as a failure of the action.
             step.end()
-            step.let_go()
+            step.abandon()
             raise error if is_close(error) else asyncio.CancelledError from error
         if isinstance(error, ENDS):
             # It may close this coroutine, and no policy handles it.
@@ -270,9 +270,9 @@ class Attempts:
             state.end_wait(wait)
             step.adopt()
             self._steps.call(step)
-            if step.over:
+            if step.has_ended:
                 # The attempt has ended, for example by a timeout.
-                step.let_go()
+                step.abandon()
 
         with state.waiting(Phase.THREAD, "a thread of the pool") as wait:
             if deadline is None:

@@ -22,7 +22,7 @@ def check_not_ended(runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
         if waiting.step is not None:
             # Flink's task thread has started this step, and it will never be awaited.
             waiting.step.end()
-            waiting.step.let_go()
+            waiting.step.abandon()
         raise error
 
 

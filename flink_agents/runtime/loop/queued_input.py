@@ -30,7 +30,7 @@ class QueuedInput:
         step: The step of that run that must be awaited.
         records: Records of the run by earlier attempts.
         overtakes: Recorded runs that are skipped from this run on, because their inputs did not come in time.
-        settled: True if the key has no other recorded runs when it starts.
+        ends_replay: True if the key has no other recorded runs when it starts.
         ordered: True if the key had recorded runs when it was chosen.
         state: The state of the run; None before it is in the queue.
         suspension: The stored form of the run if it was suspended; else None.
@@ -45,7 +45,7 @@ class QueuedInput:
     step: ActionRun | None = None
     records: Sequence[Record] = ()
     overtakes: tuple[int, ...] = ()
-    settled: bool = True
+    ends_replay: bool = True
     ordered: bool = False
     state: RunState | None = None
     suspension: Suspension | None = None

@@ -107,7 +107,7 @@ class Replays:
         waiting.records = order.recorded.resume(waiting.seq)
         journals.left(runs.journal_id, runs.key_text, order.recorded)
         actor.next_seq = max(actor.next_seq, waiting.seq + 1)
-        waiting.settled, waiting.ordered = not order.recorded, True
+        waiting.ends_replay, waiting.ordered = not order.recorded, True
         runs.put(waiting, self._shared.telemetry.observers)
         runs.pulled += 1
 
@@ -167,7 +167,7 @@ class Replays:
         held = self._stop_holding(runs)
         # For a wake-up, Flink's task thread replaces both.
         record, timestamp = read_input(self._shared.codec, packed)
-        settled = not order.recorded
+        ends_replay = not order.recorded
         self.end_if_drained(runs, recovery)
         return QueuedInput(
             record,
@@ -177,7 +177,7 @@ class Replays:
             choice.seq,
             records=records,
             overtakes=choice.overtakes,
-            settled=settled,
+            ends_replay=ends_replay,
             ordered=True,
             state=held if held is not None and held.sequence_number == choice.seq else None,
         )

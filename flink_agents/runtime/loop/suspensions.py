@@ -110,11 +110,11 @@ class Suspensions:
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := stored_attempts(step.retry_state)) else {},
-            over=run.waits.over,
+            last_deadline=run.waits.last_deadline,
         )
         if release is not None and part is not None:
             suspension = release.left(suspension, run, waiting, step.path, part)
-        if runs.journal is not None and journal.begun and waiting.settled:
+        if runs.journal is not None and journal.begun and waiting.ends_replay:
             # From here on, state has the earlier records. New ones come after this position.
             store, key = runs.journal
             journal.end = store.recovery_marker(key)
@@ -164,7 +164,7 @@ class Suspensions:
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
                 waits.recorded.append((taken.identity, taken.name))
-                waits.mail.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
+                waits.mailbox.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
         # These signals were removed from state, but their records are void by now.
         waits.give_back(known)
 

@@ -301,7 +301,7 @@ class AgentProcessor:
                 if made.load >= self.feeder.most_load:
                     self.waits.wait_for_room()
         except BaseException:
-            step.let_go()
+            step.abandon()
             raise
         # It started here because no attempt had recorded anything of the key.
         self.heads.mark(head, run.key_text, unread=False)

@@ -133,7 +133,7 @@ class Suspension:
         input: The bytes of the input of a released run, which no longer waits among the others; else
             None.
         identity: The job that a released run started in, from which its ids derive; else None.
-        over: The deadline of all its waits, in milliseconds; None for never. It is not part of the bytes.
+        last_deadline: The deadline of all its waits, in milliseconds, or None. It is not part of the bytes.
     """
 
     number: int
@@ -150,7 +150,7 @@ class Suspension:
     parts: Sequence[tuple[str, int]] = ()
     input: bytes | None = None
     identity: str | None = None
-    over: int | None = None
+    last_deadline: int | None = None
 
     @property
     def released(self) -> bool:
@@ -160,7 +160,7 @@ class Suspension:
     @property
     def due(self) -> int | None:
         """The time at which the first of its waits ends by itself; None if none does."""
-        ends = [self.over, *(one.deadline for one in self.waits)]
+        ends = [self.last_deadline, *(one.deadline for one in self.waits)]
         return min((at for at in ends if at is not None), default=None)
 
     def pack(self) -> bytes:

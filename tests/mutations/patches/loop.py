@@ -161,8 +161,8 @@ patch(
 patch(
     "settled-too-soon",
     "replays:Replays.choose",
-    "settled = not order.recorded",
-    "settled = True",
+    "ends_replay = not order.recorded",
+    "ends_replay = True",
     "The marker of a key passes recorded runs whose inputs did not come yet.",
 )
 patch(
@@ -203,7 +203,7 @@ patch(
 patch(
     "marker-before-others",
     "actor:KeyRuns.finish",
-    "run.journal.begun and waiting.settled",
+    "run.journal.begun and waiting.ends_replay",
     "run.journal.begun",
     "The marker of a key passes recorded runs that are left.",
 )

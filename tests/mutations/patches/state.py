@@ -147,7 +147,7 @@ patch(
 patch(
     "deadline-unheeded",
     "suspended:Suspension.due",
-    "ends = [self.over, *",
+    "ends = [self.last_deadline, *",
     "ends = [*",
     "A suspended run is not woken by its deadline.",
 )

@@ -66,7 +66,7 @@ def go_when_closing(harness: OperatorHarness) -> None:
     loops: list[Any] = [subtask.processor.waits.made for subtask in harness._subtasks]
 
     def wait() -> None:
-        until(lambda: all(loop._bridge.over for loop in loops))
+        until(lambda: all(loop._bridge.closed for loop in loops))
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))
@@ -78,7 +78,7 @@ def go_when_over(harness: OperatorHarness) -> None:
     loop: Any = harness._subtasks[0].processor.waits.made
 
     def wait() -> None:
-        until(lambda: loop._durable.recording.over)
+        until(lambda: loop._durable.recording.closed)
         GO.set()
 
     HELPERS.append(threading.Thread(target=wait, daemon=True))

@@ -113,7 +113,7 @@ class RunEnvironment:
         others, services = own.observers.others, LoopServices(agent)
         services.durable, services.sub_agents = durable, self.services.sub_agents
         services.limits.open_as(self.services.limits)
-        made = RunEnvironment(
+        made = type(self)(
             LoadedAgent(agent, config, self.codec),
             RunSettings.of(agent, config, False, bool(others)),
             config,

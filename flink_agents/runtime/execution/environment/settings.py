@@ -12,6 +12,25 @@ from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import BoundAgent
 from flink_agents.plan.binding.uses import may_wait
 
+_OPTIONS = (
+    "max_events",
+    "max_in_flight",
+    "queue_per_key",
+    "queue_total",
+    "pool_size",
+    "max_suspended_per_key",
+    "signals_per_key",
+    "signals_ttl",
+    "run_deadline",
+    "reorder_timeout",
+    "late_input_timeout",
+    "idle_key_ttl",
+    "stuck_after",
+    "blocked_after",
+    "shutdown_grace",
+)
+"""The fields that are options of the job, with their values as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
@@ -78,38 +97,23 @@ class RunSettings:
             is_observed: True if runs have observers besides the runtime's metrics.
             traces_outputs: True if outputs carry their lineage.
         """
-        option = config.get
         waits = may_suspend(agent, config)
         interleaves = waits and agent.on_suspend is OnSuspend.INTERLEAVE
-        memory_expires = option(AgentOptions.SHORT_TERM_TTL) is not None
+        memory_expires = config.get(AgentOptions.SHORT_TERM_TTL) is not None
         return cls(
             may_wait=waits,
             interleaves=interleaves,
-            inline=option(AgentOptions.INLINE) and not waits,
+            inline=config.get(AgentOptions.INLINE) and not waits,
             memory_expires=memory_expires,
             traces_memory=interleaves or (memory_expires and (waits or has_store)),
             traces_outputs=traces_outputs,
             traces_inputs=traces_outputs or is_observed,
-            on_error=OnError(agent.on_error or option(AgentOptions.ON_ERROR)),
-            on_unhandled=OnError(agent.on_unhandled or option(AgentOptions.ON_UNHANDLED)),
-            on_mismatch=OnMismatch(option(AgentOptions.ON_MISMATCH)),
-            on_plan_change=OnPlanChange(option(AgentOptions.ON_PLAN_CHANGE)),
-            max_events=option(AgentOptions.MAX_EVENTS),
-            max_in_flight=option(AgentOptions.MAX_IN_FLIGHT),
-            queue_per_key=option(AgentOptions.QUEUE_PER_KEY),
-            queue_total=option(AgentOptions.QUEUE_TOTAL),
-            pool_size=option(AgentOptions.POOL_SIZE),
-            max_suspended_per_key=option(AgentOptions.MAX_SUSPENDED_PER_KEY),
-            signals_per_key=option(AgentOptions.SIGNALS_PER_KEY),
-            signals_ttl=option(AgentOptions.SIGNALS_TTL),
-            skips_timers=TimersAtEnd(option(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP,
-            run_deadline=option(AgentOptions.RUN_DEADLINE),
-            reorder_timeout=option(AgentOptions.REORDER_TIMEOUT),
-            late_input_timeout=option(AgentOptions.LATE_INPUT_TIMEOUT),
-            idle_key_ttl=option(AgentOptions.IDLE_KEY_TTL),
-            stuck_after=option(AgentOptions.STUCK_AFTER),
-            blocked_after=option(AgentOptions.BLOCKED_AFTER),
-            shutdown_grace=option(AgentOptions.SHUTDOWN_GRACE),
+            on_error=OnError(agent.on_error or config.get(AgentOptions.ON_ERROR)),
+            on_unhandled=OnError(agent.on_unhandled or config.get(AgentOptions.ON_UNHANDLED)),
+            on_mismatch=OnMismatch(config.get(AgentOptions.ON_MISMATCH)),
+            on_plan_change=OnPlanChange(config.get(AgentOptions.ON_PLAN_CHANGE)),
+            skips_timers=TimersAtEnd(config.get(AgentOptions.TIMERS_AT_END)) is TimersAtEnd.SKIP,
+            **{name: config.get(getattr(AgentOptions, name.upper())) for name in _OPTIONS},
         )
 
 

@@ -96,7 +96,7 @@ class ActionTimer(PendingOutcome):
 
     def _fire(self) -> None:
         self._fired = self._delivery.fired = True
-        if self._delivery.over:
+        if self._delivery.closed:
             self._call()
         elif not self.gone:
             self._delivery.end(self, _wait_record(self._delivery, "a timer"))
@@ -162,7 +162,7 @@ class ResourceWait(PendingOutcome):
         if not task.cancelled():
             # Mark the exception as retrieved: the waiting code may be gone.
             task.exception()
-        if self._delivery.over or self.gone:
+        if self._delivery.closed or self.gone:
             return
         if self._delivery.replaying:
             self._delivery.rest()
@@ -181,7 +181,7 @@ async def in_turn(
         undo: Called if the coroutine has succeeded but the action was cancelled before it got the result.
     """
     delivery = current_delivery.get()
-    if delivery is None or delivery.over:
+    if delivery is None or delivery.closed:
         return await make()
     pending = ResourceWait(delivery, what, make)
     delivery.expect(pending)

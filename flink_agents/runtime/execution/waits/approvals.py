@@ -104,7 +104,7 @@ async def approval_of(
         _end(step, request, Decision.EXPIRED, "its run has taken for too long")
         raise
     except asyncio.CancelledError:
-        if step.suspended is None and not step.over:
+        if step.suspended is None and not step.has_ended:
             _end(step, request, Decision.ENDED, "the action waits for it no more")
         raise
     _put_aside(step, outcome, ends=True)

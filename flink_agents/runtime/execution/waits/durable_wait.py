@@ -120,7 +120,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     def deadline(self) -> int | None:
         """The time at which the wait ends by itself, in milliseconds since the epoch; None for never."""
         waits = self._step.run.waits
-        ends = [self.plan(), None if waits is None else waits.over]
+        ends = [self.plan(), None if waits is None else waits.last_deadline]
         return min((at for at in ends if at is not None), default=None)
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -207,34 +207,34 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     def begin(self) -> None:
         """Open the wait, or end it at once if its signal is there or its time has passed."""
         self.plan()
-        mail = self._waits.mail
+        mailbox = self._waits.mailbox
         # Before `take`: a signal that comes now must find the wait.
-        mail.open[self] = None
-        if mail.resuming:
+        mailbox.open[self] = None
+        if mailbox.resuming:
             # All waits that were open when the run was suspended begin in one go.
-            outside().run(asyncio.get_running_loop().call_soon, mail.resumed)
+            outside().run(asyncio.get_running_loop().call_soon, mailbox.resumed)
         if not self.take():
             self.look()
 
     @property
     def _is_closed(self) -> bool:
         """True if nothing may end the wait any longer, or not in this part of the run."""
-        return self.ended or self.gone or self._delivery.over or self._waits.ends_part
+        return self.ended or self.gone or self._delivery.closed or self._waits.ends_part
 
     def look(self, number: int = 0) -> None:
         """End if the time has come, or if nothing else can end the wait; else schedule the next look."""
         if self._is_closed:
             return
-        mail = self._waits.mail
+        mailbox = self._waits.mailbox
         # No signal follows, so the wait would never end.
-        if mail.ended and (end := self.at_end_of_input(mail.skips)) is not None:
+        if mailbox.ended and (end := self.at_end_of_input(mailbox.skips)) is not None:
             return self._end_by(end)
-        now, deadline, over = mail.clock(), self._deadline, self._waits.over
+        now, deadline, last = mailbox.clock(), self._deadline, self._waits.last_deadline
         if deadline is not None and now >= deadline:
             return self._end_by(TIMEOUT)
-        if over is not None and now >= over:
+        if last is not None and now >= last:
             return self._end_by(DEADLINE)
-        ends = [at for at in (deadline, over) if at is not None]
+        ends = [at for at in (deadline, last) if at is not None]
         if ends:
             self._stop()
             least, most = LOOK_SECONDS
@@ -273,7 +273,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._close()
         self.ended = True
         delivery = self._delivery
-        now, order = self._waits.mail.clock(), delivery.calls.end()
+        now, order = self._waits.mailbox.clock(), delivery.calls.end()
         record = WaitRecord(self.what, now, order, delivery.elapsed(), end, **of_signal)
         delivery.resolve(delivery.end(self), record)
 
@@ -287,7 +287,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
 
     def _close(self) -> None:
         self._stop()
-        self._waits.mail.open.pop(self, None)
+        self._waits.mailbox.open.pop(self, None)
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -109,10 +109,10 @@ class WaitForSignal(DurableWait):
         if self._is_closed:
             return False
         waits, own, run = self._waits, self.wait_id, self.run
-        while (mail := waits.mail.pick(self.name, own, run)) is not None:
+        while (mail := waits.mailbox.pick(self.name, own, run)) is not None:
             if (wrong := self._wrong(mail)) is not None:
                 waits.rejected.append((mail, wrong))
-                waits.mail.taken(mail)
+                waits.mailbox.taken(mail)
                 continue
             self._picked = mail
             self._end_by(SIGNAL, identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
@@ -155,12 +155,12 @@ class WaitForSignal(DurableWait):
         mail, self._picked = self._picked, None
         if mail is not None:
             self._waits.taken.append(mail.identity)
-            self._waits.mail.taken(mail)
+            self._waits.mailbox.taken(mail)
 
     def _give_back(self) -> None:
         mail, self._picked = self._picked, None
         if mail is not None:
-            self._waits.mail.not_taken(mail)
+            self._waits.mailbox.not_taken(mail)
 
     def _wrong(self, mail: StoredSignal) -> str | None:
         """Return the reason why a signal cannot end this wait; None if it can."""

@@ -59,17 +59,17 @@ class RunWaits:
     Used on the event loop only.
 
     Args:
-        mail: The signals of its key.
+        mailbox: The signals of its key.
         open: The waits that were open when it was suspended.
         left: The number of outputs and side outputs of each execution that have left already, by its path.
         failed: Failed attempts of the execution that waited, by its path.
-        over: The deadline of all its waits, in milliseconds since the epoch; None for never.
+        last_deadline: The deadline of all its waits, in milliseconds since the epoch; None for never.
         parts: The parts of the run if it is committed part by part; else None.
         ends_part: True if records say that a part of the run ended after them, so it must end again.
 
     Attributes:
-        mail: The signals of its key.
-        over: The deadline of all its waits, in milliseconds since the epoch; None for never.
+        mailbox: The signals of its key.
+        last_deadline: The deadline of all its waits, in milliseconds since the epoch; None for never.
         failed: Failed attempts of the execution that waited, by its path.
         parts: The parts of the run if it is committed part by part; else None.
         ends_part: True if records say that a part of the run ended after them, so it must end again.
@@ -83,16 +83,16 @@ class RunWaits:
 
     def __init__(
         self,
-        mail: ActiveMailbox,
+        mailbox: ActiveMailbox,
         open: Iterable[StoredWait],
         left: Mapping[str, tuple[int, int]],
         failed: Mapping[str, Any],
-        over: int | None = None,
+        last_deadline: int | None = None,
         parts: RunParts | None = None,
         ends_part: bool = False,
     ) -> None:
-        self.mail = mail
-        self.over = over
+        self.mailbox = mailbox
+        self.last_deadline = last_deadline
         self.parts = parts
         self.ends_part = ends_part
         self._deadlines = {replace(one, deadline=None): one.deadline for one in open}
@@ -109,7 +109,7 @@ class RunWaits:
     @property
     def may_be_suspended(self) -> bool:
         """True if the run may be suspended. At the end of the input, it waits in memory."""
-        return self.ends_part or not self.mail.ended
+        return self.ends_part or not self.mailbox.ended
 
     def deadline(self, wait: StoredWait, seconds: float | None) -> int | None:
         """Return the time at which a wait ends by itself, in milliseconds. A resumed wait keeps its deadline.
@@ -120,16 +120,16 @@ class RunWaits:
         """
         if wait in self._deadlines:
             return self._deadlines[wait]
-        return None if seconds is None else self.mail.clock() + max(0, -int(-seconds * 1000 // 1))
+        return None if seconds is None else self.mailbox.clock() + max(0, -int(-seconds * 1000 // 1))
 
     def give_back(self, outcomes: Iterable[Outcome]) -> None:
         """Release the signals that ended waits of an execution, because its outcomes are void."""
         taken = [one for one in outcomes if isinstance(one, WaitRecord) and one.end == SIGNAL]
-        for mail in self.mail.put_back(taken):
-            if mail.identity in self.taken:
-                self.taken.remove(mail.identity)
+        for signal in self.mailbox.put_back(taken):
+            if signal.identity in self.taken:
+                self.taken.remove(signal.identity)
             else:
-                self.returned.append(mail)
+                self.returned.append(signal)
 
     def put_out(
         self, path: str, outputs: list[Any], side: list[tuple[str, Any]]

@@ -164,7 +164,7 @@ class SignalStore:
         if not (waits.taken or waits.rejected or waits.returned or head.mail_expires is not None):
             return False
         # These signals are no longer reserved: the run is in state now.
-        waits.mail.confirm(identity for identity, _ in waits.recorded)
+        waits.mailbox.confirm(identity for identity, _ in waits.recorded)
         mailbox = self._state.pending.mailbox()
         # First, because the run may have taken them again.
         mailbox.signals[:0] = waits.returned
@@ -173,14 +173,14 @@ class SignalStore:
         # In the same update as the run. So a crash repeats both or neither.
         mailbox.take(waits.taken, self._clock() + self._ttl)
         self._remove_unwanted(run, waits, suspension, mailbox, out)
-        if undecided and (suspension is not None or not waits.mail.open):
+        if undecided and (suspension is not None or not waits.mailbox.open):
             # The waits of a released run are in the head.
             own = suspension if suspension is not None and not suspension.released else None
-            undecided = [one for one in undecided if not waits.mail.is_reserved(one[0])]
+            undecided = [one for one in undecided if not waits.mailbox.is_reserved(one[0])]
             self._decide(undecided, run, mailbox, head, out, own)
         if self._takers is not None:
             self._takers.unreserve(run, mailbox, head, suspension)
-        resumes = suspension is not None and self._offer(ended, suspension, waits.mail, mailbox, head, out)
+        resumes = suspension is not None and self._offer(ended, suspension, waits.mailbox, mailbox, head, out)
         self._write(mailbox, head, timers)
         return resumes
 
