@@ -430,7 +430,7 @@ def test_whoever_ends_an_attempt_sees_each_call_that_begins(moment: str) -> None
 
     class Ending:
         @property
-        def over(self) -> bool:
+        def closed(self) -> bool:
             if moment == "while it looks":
                 # Another thread ends the attempt right before, and looks at once.
                 ended[0] = True

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import timedelta
 
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.loop.actor import KeyActor
@@ -44,7 +43,8 @@ class IdleKeyExpiry(KeyService):
     """
 
     def __init__(self, shared: RunEnvironment, state: KeyedState, clock: Callable[[], int]) -> None:
-        after: timedelta = shared.settings.idle_key_ttl
+        after = shared.settings.idle_key_ttl
+        assert after is not None
         self._after = int(after.total_seconds() * 1000)
         self._slot = max(1, self._after // SLOTS)
         self._journals = shared.journals
