@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from flink_agents.api.errors import SetupError
+from flink_agents.api.settings.options import JOB_VARIABLE
 from flink_agents.cli.cluster import Directory, address_of, cancel, cluster_app, run, stop
 from flink_agents.cli.erase import erase
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
@@ -68,13 +69,28 @@ def _version_and_exit(wanted: bool) -> None:
 
 
 @app.callback()
+@prints_errors
 def top(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_version_and_exit, help="Same as 'version'."),
     ] = False,
+    job: Annotated[
+        str | None,
+        typer.Option(envvar=JOB_VARIABLE, help="A job of flink-agents.toml, whose options are the defaults."),
+    ] = None,
 ) -> None:
     """Durable AI agents on Apache Flink."""
+    from typer.core import TyperGroup
+
+    from flink_agents.cli.job_file import NAME, defaults_of, find_job_file, read_job_file
+
+    file = find_job_file()
+    if file is not None and isinstance(context.command, TyperGroup):
+        context.default_map = defaults_of(context.command, read_job_file(file, job))
+    elif job is not None:
+        raise typer.BadParameter(f"there is no {NAME} here", param_hint="--job")
 
 
 @app.command()

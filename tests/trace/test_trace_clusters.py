@@ -15,6 +15,7 @@ from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
 from flink_agents.cli.runs.metrics import AgentMetrics
 from flink_agents.cli.runs.requests import NO_ANSWER, report
+from flink_agents.cli.runs.top import COLUMNS
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.answers import inspected, watched
@@ -181,6 +182,31 @@ def test_lines_of_a_log_are_found_wherever_they_stand() -> None:
     assert list(marked(log, "mark ")) == [{"a": 1}]
 
 
+def check_json(found: dict[str, Any]) -> None:
+    (agent,) = found["agents"]
+    known = {
+        "agent": "paying",
+        "job": "orders",
+        "state": "RUNNING",
+        "in_flight": 3.0,
+        "suspended": 2.0,
+        "oldest_wait_seconds": 3600.0,
+        "action_p50_seconds": 0.0015,
+        "action_p99_seconds": 0.25,
+        "commit_p99_seconds": None,
+        "journal_seconds": 0.0009,
+        "events_per_second": 0.0,
+        "blocked_share": 0.0,
+        "stuck": 1.0,
+        "dead_letters": None,
+    }
+    assert agent | known == agent and found["problem"] is None
+    # A field for each column; two columns have more than one.
+    assert len(agent) == len(COLUMNS) + 2
+    assert {one["status"] for one in found["runs"]} <= {"running", "waiting", "suspended", "failed"}
+    assert any("paid" in one["for"] for one in found["runs"])
+
+
 def test_top_shows_agents_and_unfinished_runs(place: Path) -> None:
     own = "agent_pay.flink_agents.paying"
     metrics = {
@@ -204,8 +230,10 @@ def test_top_shows_agents_and_unfinished_runs(place: Path) -> None:
         "/jobs/j/vertices/v/subtasks/metrics": [*listed, {"id": "numRecordsIn", "sum": 1, "max": 1}],
     }
     with cluster(bytes, answers) as address:
-        shown = asked("top", "--once", "--interval", "0.2", "--cluster", address, "--path", str(place))
-    assert shown.exit_code == 0, shown.output
+        options = ("--once", "--interval", "0.2", "--cluster", address, "--path", str(place))
+        shown, machine = asked("top", *options), asked("top", "--json", *options)
+    assert shown.exit_code == machine.exit_code == 0, shown.output + machine.output
+    check_json(json.loads(machine.stdout))
     for word in (
         "paying",
         "orders",

@@ -36,13 +36,22 @@ FLINK_PREFIX = "flink-agents."
 ENVIRONMENT_PREFIX = "FLINK_AGENTS_"
 CONFIG_FILE_VARIABLE = "FLINK_AGENTS_CONFIG"
 CONSOLE_TOKEN_VARIABLE = "FLINK_AGENTS_UI_TOKEN"
+JOB_FILE_VARIABLE = "FLINK_AGENTS_JOB_FILE"
+JOB_VARIABLE = "FLINK_AGENTS_JOB"
 KAFKA_JAR_VARIABLE = "FLINK_AGENTS_KAFKA_JAR"
 """Environment variable with the path of the jar file of Flink's Kafka connector."""
 
 TEST_MODE_VARIABLE = "FLINK_AGENTS_TEST_MODE"
 """Environment variable that makes the test kit replay, restart or crash."""
 
-_NO_OPTIONS = (CONFIG_FILE_VARIABLE, KAFKA_JAR_VARIABLE, CONSOLE_TOKEN_VARIABLE, TEST_MODE_VARIABLE)
+_NO_OPTIONS = (
+    CONFIG_FILE_VARIABLE,
+    KAFKA_JAR_VARIABLE,
+    CONSOLE_TOKEN_VARIABLE,
+    JOB_FILE_VARIABLE,
+    JOB_VARIABLE,
+    TEST_MODE_VARIABLE,
+)
 """Variables with the prefix of options that are not options."""
 
 _SEE_TABLE = "see the table of options in docs/configuration.md"

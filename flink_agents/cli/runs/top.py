@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,6 +53,9 @@ def top(
         typer.Option(min=0.2, help="Seconds between two readings. Default: 2, and 1 with --once."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a reading, with the fields of the table.")
+    ] = False,
 ) -> None:
     """Show what the agents of a cluster do, as a table that renews itself. Ctrl-C ends it.
 
@@ -68,20 +73,26 @@ def top(
     console = Console(width=200 if once or not sys.stdout.isatty() else None)
     readings = Refreshes()
     readings.add(list(read_metrics(rest)))
-    if once or not console.is_terminal:
+    show: Callable[..., Any] = as_object if as_json else screen
+    if once or not (as_json or console.is_terminal):
         end = time.monotonic() + IDLE_SECONDS
         while readings.latest and not readings.known and time.monotonic() < end:
             time.sleep(interval or ONCE_SECONDS)
             readings.add(list(read_metrics(rest)))
-        return console.print(screen(readings.latest, readings.base, _runs(place) if traced else ()))
+        shown = show(readings.latest, readings.base, _runs(place) if traced else ())
+        return typer.echo(json.dumps(shown)) if as_json else console.print(shown)
     try:
-        with Live(screen(readings.latest, (), ()), console=console, screen=True, auto_refresh=False) as live:
+        with ExitStack() as stack:
+            live = None
+            if not as_json:
+                table = screen(readings.latest, (), ())
+                live = stack.enter_context(Live(table, console=console, screen=True, auto_refresh=False))
             while True:
                 time.sleep(interval or LIVE_SECONDS)
                 now, problem = _reading(rest)
                 readings.add(now)
-                shown = screen(readings.latest, readings.base, _runs(place) if traced else (), problem)
-                live.update(shown, refresh=True)
+                shown = show(readings.latest, readings.base, _runs(place) if traced else (), problem)
+                typer.echo(json.dumps(shown)) if live is None else live.update(shown, refresh=True)
     except KeyboardInterrupt:
         return
 
@@ -142,44 +153,96 @@ def screen(
     return Group(*parts)
 
 
-def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
-    from flink_agents.trace.rendering import safe, took
+def as_object(
+    now: Sequence[AgentMetrics], before: Sequence[AgentMetrics], runs: Sequence[RunTrace], problem: str = ""
+) -> dict[str, Any]:
+    """Convert the table of :func:`screen` to an object for JSON. Times are in seconds; None is not known."""
+    earlier = {(one.job, one.agent): one for one in before if one not in now}
+    return {
+        "time": time.time(),
+        "problem": problem or None,
+        "agents": [figures(one, earlier.get((one.job, one.agent))) for one in now],
+        "runs": [dict(zip(RUN_FIELDS, _run_values(run), strict=True)) for run in runs],
+    }
 
+
+def figures(one: AgentMetrics, before: AgentMetrics | None) -> dict[str, Any]:
+    """Return the figures of an agent: the columns of the table, in their order, with the agent's state."""
     sums, most = one.sums, one.most
-    yield safe(one.agent)
-    yield safe(one.job) + ("" if one.state == "RUNNING" else f" ({one.state})")
-    yield _number(one.per_second("runtime.events", before))
-    for name in ("runs_in_flight", "runs_queued", "waits_suspended"):
-        yield _number(sums.get(f"runtime.{name}"))
-    yield took(most["runtime.waits_oldest_ms"] / 1000) if most.get("runtime.waits_oldest_ms") else ""
     actions = [name for name in most if name.startswith("runtime.action.")]
     p50, p99 = (
         max((most[name] for name in actions if name.endswith(f".latency_us_p{percent}")), default=None)
         for percent in (50, 99)
     )
-    yield "" if p50 is None or p99 is None else f"{took(p50 / 1e6)} / {took(p99 / 1e6)}"
-    yield _micros(most.get("runtime.commit_delay_us_p99"))
-    yield _micros(most.get("runtime.store_append_micros"))
     blocked = one.per_second("runtime.backpressure_ms", before)
-    yield "" if blocked is None else f"{blocked / 10:.0f} %"
     tokens = [one.total_per_second(ending, before) for ending in (".input_tokens", ".output_tokens")]
     known = [rate for rate in tokens if rate is not None]
-    yield _number(60 * sum(known)) if known else ""
     cost = one.total_per_second(".cost_micro_usd", before)
-    yield "" if cost is None else f"{60 * cost / 1e6:.4g}"
-    yield _number(sums.get("runtime.runs_stuck"))
-    yield _number(sums.get("runtime.events_dead_lettered"))
+    found: dict[str, Any] = {
+        "agent": one.agent,
+        "job": one.job,
+        "state": one.state,
+        "events_per_second": one.per_second("runtime.events", before),
+        "in_flight": sums.get("runtime.runs_in_flight"),
+        "queued": sums.get("runtime.runs_queued"),
+        "suspended": sums.get("runtime.waits_suspended"),
+        "oldest_wait_seconds": _scaled(most.get("runtime.waits_oldest_ms"), 1e3),
+        "action_p50_seconds": _scaled(p50, 1e6),
+        "action_p99_seconds": _scaled(p99, 1e6),
+        "commit_p99_seconds": _scaled(most.get("runtime.commit_delay_us_p99"), 1e6),
+        "journal_seconds": _scaled(most.get("runtime.store_append_micros"), 1e6),
+        "blocked_share": _scaled(blocked, 1e3),
+        "tokens_per_minute": 60 * sum(known) if known else None,
+        "usd_per_minute": None if cost is None else 60 * cost / 1e6,
+        "stuck": sums.get("runtime.runs_stuck"),
+        "dead_letters": sums.get("runtime.events_dead_lettered"),
+    }
+    # Flink can have values that are no numbers, which JSON does not have.
+    return {name: None if value != value else value for name, value in found.items()}
 
 
-def _run_row(run: RunTrace) -> tuple[str, ...]:
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
+    from flink_agents.trace.rendering import safe, took
+
+    of = figures(one, before)
+    yield safe(one.agent)
+    yield safe(one.job) + ("" if one.state == "RUNNING" else f" ({one.state})")
+    for name in ("events_per_second", "in_flight", "queued", "suspended"):
+        yield _number(of[name])
+    yield _took(of["oldest_wait_seconds"])
+    p50, p99 = of["action_p50_seconds"], of["action_p99_seconds"]
+    yield "" if p50 is None or p99 is None else f"{took(p50)} / {took(p99)}"
+    yield _took(of["commit_p99_seconds"])
+    yield _took(of["journal_seconds"])
+    yield "" if of["blocked_share"] is None else f"{100 * of['blocked_share']:.0f} %"
+    yield _number(of["tokens_per_minute"])
+    yield "" if of["usd_per_minute"] is None else f"{of['usd_per_minute']:.4g}"
+    yield _number(of["stuck"])
+    yield _number(of["dead_letters"])
+
+
+RUN_FIELDS = ("run", "agent", "key", "status", "since_seconds", "for")
+
+
+def _run_values(run: RunTrace) -> tuple[Any, ...]:
     from flink_agents.cli.runs.commands import shown_key
-    from flink_agents.trace.rendering import safe, took, wait_text
+    from flink_agents.trace.rendering import wait_text
 
     last = run.last
     waits = "; ".join(map(wait_text, last.attributes.get("waits", ())))
     said = waits or str(last.attributes.get("for") or "")
-    age = took(max(0.0, time.time() - run.begun))
-    return run.run_id, safe(last.agent), safe(shown_key(last.key))[:40], run.status, age, safe(said)[:60]
+    return run.run_id, last.agent, shown_key(last.key), run.status, max(0.0, time.time() - run.begun), said
+
+
+def _run_row(run: RunTrace) -> tuple[str, ...]:
+    from flink_agents.trace.rendering import safe, took
+
+    name, agent, key, status, age, said = _run_values(run)
+    return name, safe(agent), safe(key)[:40], status, took(age), safe(said)[:60]
 
 
 def _number(value: float | None) -> str:
@@ -188,7 +251,7 @@ def _number(value: float | None) -> str:
     )
 
 
-def _micros(value: float | None) -> str:
+def _took(value: float | None) -> str:
     from flink_agents.trace.rendering import took
 
-    return "" if not value else took(value / 1e6)
+    return "" if not value else took(value)
