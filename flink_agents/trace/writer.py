@@ -217,7 +217,7 @@ class _Records:
 
 
 def input_of(sink: TraceSink) -> Sink[Item]:
-    """Return what passes records and lines to a sink, in the form that it takes."""
+    """Return an adapter that passes records and lines to a sink in the form that it takes."""
     return _Lines(sink) if hasattr(sink, "write_lines") else _Records(sink)
 
 

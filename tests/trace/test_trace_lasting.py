@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext
+from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext, redaction
 from flink_agents.api.settings.tracing import TraceLevel
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.folding import unfolded
@@ -199,12 +199,106 @@ def test_a_run_that_is_found_to_last_loses_nothing_and_repeats_nothing(on_loop: 
             if number == place:
                 traced.at += 2
                 traced.recorder.look()
+                traced.recorder.look()
         found = traced.close()
         assert facts(found) == wanted, place
         starts = [one for one in found if one.outcome == "started"]
         # A run that has ended has no start.
         assert [(one.time, one.seconds) for one in starts] == ([(1000.001, 0.0)] if place < last else [])
         assert not traced.recorder.known
+
+
+@each("on_loop", [(True,), (False,)])
+def test_times_are_the_same_in_one_line_and_in_many(on_loop: bool) -> None:
+    found: list[dict[str, Any]] = []
+    for most in (50, -1):
+        traced = Traced()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "MOST_STEPS", most)
+            patch.setattr("flink_agents.trace.recording.recorder.MOST_STEPS", most)
+            for hook in hooks(traced.recorder, Run(1), on_loop):
+                traced.at += 0.25
+                hook()
+        found.append({one.id: (round(one.time, 5), round(one.seconds or 0, 5)) for one in traced.close()})
+    assert found[0] == found[1] and len(found[0]) == (13 if on_loop else 4)
+
+
+def test_a_call_that_ends_after_its_action_keeps_its_parent() -> None:
+    traced, run = Traced(), Run(1)
+    for phase, before in ((Phase.QUEUED, None), (Phase.RUNNING, Phase.QUEUED)):
+        turn(traced.recorder, run, phase, before)
+    traced.recorder.call_begun(run, "pay", "charge", False)
+    traced.recorder.action_ended(run, "pay", 0.001, False)
+    traced.recorder.call_recorded(run, "pay", "charge")
+    traced.recorder.action_ended(run, "pay", 0.001, False)
+    turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
+    found = traced.close()
+    (call,) = [one for one in found if one.kind == "call"]
+    assert call.parent_id == next(one.span_id for one in found if one.kind == "action")
+
+
+class Interrupted(dict[Any, Any]):
+    """Runs that end soon. While the writer's thread takes one out, the thread of the run goes on."""
+
+    def __init__(self, before: Any, after: Any) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def pop(self, *arguments: Any) -> Any:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        taken = super().pop(*arguments)
+        after, self.after = self.after, None
+        if after is not None:
+            after()
+        return taken
+
+
+@each(
+    "when, step, wanted",
+    [
+        ("before", "action", {("run", "started"): 1, ("action", "ok"): 2, ("run", "completed"): 1}),
+        ("after", "action", {("run", "started"): 1, ("action", "ok"): 2, ("run", "completed"): 1}),
+        ("before", "end", {("action", "ok"): 1, ("run", "completed"): 1}),
+    ],
+)
+def test_a_run_goes_on_while_the_writer_finds_that_it_lasts(when: str, step: str, wanted: Any) -> None:
+    traced, run = Traced(), Run(1)
+
+    def action() -> None:
+        traced.recorder.action_ended(run, "read", 0.001, True)
+
+    def end() -> None:
+        turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
+
+    steps = {"action": action, "end": end}
+    first, last = (steps[step], None) if when == "before" else (None, steps[step])
+    traced.recorder._short = Interrupted(first, last)  # pyright: ignore[reportPrivateUsage]
+    turn(traced.recorder, run, Phase.RUNNING, None)
+    action()
+    traced.at += 2
+    traced.recorder.look()
+    if step != "end":
+        end()
+    assert not traced.recorder.known
+    assert Counter((one.kind, one.outcome) for one in traced.close()) == wanted
+
+
+def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
+    secret, traced = "the-pass-of-alice-4711", Traced()
+    found: list[TraceRecord] = []
+    for known in (False, True):
+        if known:
+            redaction.know(secret)
+        run = Run(int(known))
+        run.key_text = secret
+        for hook in hooks(traced.recorder, run, False):
+            hook()
+        traced.recorder.writer.flush(60)
+        found = list(unfolded(traced.kept.records))
+    assert {one.key for one in found[:4]} == {secret} and {one.key for one in found[4:]} == {"***"}
+    traced.close()
 
 
 def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
