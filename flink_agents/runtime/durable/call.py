@@ -96,7 +96,7 @@ class DurableCall:
         if self._recording.bridge.closed:
             # The attempt of the job ends. The clean-up of the action must not start further calls.
             raise asyncio.CancelledError
-        # The action has several tasks or runs in a thread, so the outcome needs its turn.
+        # The action has several tasks or runs in a thread, so the outcome needs its place in their order.
         if delivery.counted or delivery.main is None:
             return await self._beside_others()
         # The short path: the record is the next one in order.
@@ -133,7 +133,7 @@ class DurableCall:
                 tell(state, action, function, "request", call.identity.request)
 
     async def _beside_others(self) -> Any:
-        """Wait for the outcome, which is delivered in its turn among those of other calls and waits."""
+        """Wait for the outcome, which is delivered in order with those of other calls and waits."""
         # The watchdog finds what leads to the outcome by the name of this variable.
         pending = PendingCall(self, self._call)
         if self._call.recorded is None or not is_cancelled(self._call.recorded):
@@ -169,7 +169,7 @@ class DurableCall:
         """Make the call and record its outcome.
 
         Args:
-            pending: Holds the call's turn among other outcomes; None if the action's own task makes the call.
+            pending: Holds the call's place among outcomes; None if the action's own task makes the call.
 
         Returns:
             The outcome, and the exception that the call just raised; None if ``pending`` delivers them.
@@ -197,15 +197,15 @@ class DurableCall:
                     return None
                 pending.ended = True
             attempts.recording = True
-            # The turn is taken when the function ends, not when its record is stored: stores acknowledge in
+            # The place is taken when the function ends, not when its record is stored: stores acknowledge in
             # any order.
             place = attempts.number, delivery.calls.end(), delivery.elapsed()
             # From here on, later outcomes wait until this one is recorded.
-            turn = None if pending is None else delivery.end(pending)
+            slot = None if pending is None else delivery.end(pending)
             record = await self._recorded(value, place)
-            if turn is None:
+            if slot is None:
                 return record, None
-            delivery.resolve(turn, record)
+            delivery.resolve(slot, record)
             return None
         finally:
             recording.end(attempts)
@@ -316,7 +316,7 @@ class DurableCall:
 
 
 class PendingCall(PendingOutcome):
-    """A durable call whose outcome is delivered in its turn.
+    """A durable call whose outcome is delivered in order.
 
     Args:
         made: The call.

@@ -82,7 +82,7 @@ class PendingOutcome:
 
 
 class QueuedOutcome:
-    """An outcome that waits for its turn.
+    """An outcome that waits for those before it.
 
     Args:
         pending: The wait that it ends.

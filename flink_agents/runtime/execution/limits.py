@@ -56,12 +56,12 @@ class Slots:
         """Take a slot, and wait until one is free."""
         if self.take_now():
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if waiter.done() and not waiter.cancelled():
                 # The slot was handed over before the cancellation came.
                 self.give()
             raise
@@ -74,10 +74,10 @@ class Slots:
         """Give a slot to the caller that has waited longest."""
         self._free += 1
         while self._free > 0 and self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
+            waiter = self._waiting.popleft()
+            if not waiter.done():
                 self._free -= 1
-                turn.set_result(None)
+                waiter.set_result(None)
 
 
 class Slot:

@@ -93,11 +93,12 @@ class Replays:
                 self._reserve(runs.mailbox, recorded)
             self.end_if_drained(runs, recovery)
 
-    def _reserve(self, mail: ActiveMailbox, recorded: RecordedRuns) -> None:
+    def _reserve(self, mailbox: ActiveMailbox, recorded: RecordedRuns) -> None:
         """Reserve signals for the recorded runs that took them: earlier runs may have to execute again."""
         codec = self._shared.codec
         for records in recorded.runs:
-            mail.reserve([one.identity for one in taken_signals(codec, records) if one.identity is not None])
+            taken = [signal.identity for signal in taken_signals(codec, records)]
+            mailbox.reserve([identity for identity in taken if identity is not None])
 
     def _resume(self, runs: KeyRuns, recovery: KeyRecovery, waiting: QueuedInput, order: InputOrder) -> None:
         """Put a suspended run first, with its records from the store."""

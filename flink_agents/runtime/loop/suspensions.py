@@ -44,11 +44,11 @@ class Suspensions:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def offer(self, runs: KeyRuns, mail: StoredSignal) -> None:
+    def offer(self, runs: KeyRuns, signal: StoredSignal) -> None:
         """Offer a signal to the runs of a key."""
         assert runs.mailbox is not None
-        runs.mailbox.sent(mail)
-        self._bridge.hand(runs.mailbox.offer, mail)
+        runs.mailbox.sent(signal)
+        self._bridge.hand(runs.mailbox.offer, signal)
 
     def end_of_input(self) -> None:
         """End waits for signals: none comes any longer."""
@@ -169,8 +169,8 @@ class Suspensions:
         waits.give_back(known)
 
     def _end_all(self) -> None:
-        for mail in list(self._live):
-            mail.end_input(self._skips)
+        for mailbox in list(self._live):
+            mailbox.end_input(self._skips)
 
 
 def _no_header() -> RunHeader:

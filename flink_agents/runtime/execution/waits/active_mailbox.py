@@ -54,7 +54,7 @@ class ActiveMailbox:
 
     Args:
         clock: Returns the wall-clock time in milliseconds.
-        mail: Signals that no wait has taken.
+        signals: Signals that no wait has taken.
         ttl: Milliseconds for which a signal waits for a run.
         resuming: True if a suspended run resumes and has not come to its open waits yet.
 
@@ -68,15 +68,15 @@ class ActiveMailbox:
     """
 
     def __init__(
-        self, clock: Callable[[], int], mail: list[StoredSignal], ttl: int, resuming: bool = False
+        self, clock: Callable[[], int], signals: list[StoredSignal], ttl: int, resuming: bool = False
     ) -> None:
         self.clock = clock
         self.resuming = resuming
         self.open: dict[ActiveWait, None] = {}
         self.runs: set[int] = set()
         self.ended = self.skips = False
-        self._over: set[int] = set()
-        self._mail = mail
+        self._ended_runs: set[int] = set()
+        self._signals = signals
         self._ttl = ttl
         self._owed: list[str] = []
         self._reserved: list[str] = []
@@ -89,9 +89,9 @@ class ActiveMailbox:
 
     # -- for Flink's thread -----------------------------------------------------------
 
-    def sent(self, mail: StoredSignal) -> None:
+    def sent(self, signal: StoredSignal) -> None:
         """Note that a signal was handed to the event loop, which will call :meth:`offer`."""
-        self._sent += mail.wait is None
+        self._sent += signal.wait is None
 
     def expire(self, now: int) -> list[StoredSignal]:
         """Remove and return the signals that expired before a wait took them.
@@ -102,20 +102,21 @@ class ActiveMailbox:
             # Recorded runs are still to be replayed, and may have taken expired signals.
             if self._recorded:
                 return []
-            expired = [one for one in self._free(self._mail) if one.until <= now]
+            expired = [one for one in self._free(self._signals) if one.until <= now]
             if expired:
-                self._mail[:] = [one for one in self._mail if not any(one is other for other in expired)]
+                gone = set(map(id, expired))
+                self._signals[:] = [one for one in self._signals if id(one) not in gone]
         return expired
 
-    def free(self, mail: Iterable[StoredSignal]) -> list[StoredSignal]:
-        """Return the signals of ``mail`` that are not reserved for recorded runs."""
+    def free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:
+        """Return the signals of ``signals`` that are not reserved for recorded runs."""
         with self._lock:
-            return self._free(mail)
+            return self._free(signals)
 
-    def is_reserved(self, mail: StoredSignal) -> bool:
+    def is_reserved(self, signal: StoredSignal) -> bool:
         """Return True if a recorded run took a signal with this identity and is not committed yet."""
         with self._lock:
-            return mail.identity in self._reserved or mail.identity in self._forgotten
+            return signal.identity in self._reserved or signal.identity in self._forgotten
 
     def confirm(self, identities: Iterable[str]) -> None:
         """Note that the run that took these signals, according to its records, is committed or suspended."""
@@ -127,7 +128,7 @@ class ActiveMailbox:
     def waiting(self) -> int:
         """The number of signals that name no wait and were not taken, with those on their way to the loop."""
         with self._lock:
-            here = sum(one.wait is None for one in self._free(self._mail))
+            here = sum(one.wait is None for one in self._free(self._signals))
         return here + self._sent - self._offered
 
     def unanswered_for(self, name: str, named: Container[str]) -> int:
@@ -138,7 +139,7 @@ class ActiveMailbox:
             named: The ids of waits that a signal names, taken or not.
         """
         with self._lock:
-            meant = Counter(one.run for one in self._mail if one.wait is None and one.name == name)
+            meant = Counter(one.run for one in self._signals if one.wait is None and one.name == name)
         found = 0
         for wait in self.open.copy():
             if not wait.is_for(name) or wait.wait_id in named:
@@ -151,23 +152,23 @@ class ActiveMailbox:
 
     # -- for the agent loop -----------------------------------------------------------
 
-    def offer(self, mail: StoredSignal) -> None:
+    def offer(self, signal: StoredSignal) -> None:
         """Hand a signal to an open wait, or store it for a later one."""
-        self._offered += mail.wait is None
-        if mail.identity in self._owed:
+        self._offered += signal.wait is None
+        if signal.identity in self._owed:
             # According to a record, it was taken before the restart. The source has read it again.
-            self._owed.remove(mail.identity)
+            self._owed.remove(signal.identity)
             return
         with self._lock:
             # Its run may have ended while the signal was on its way.
-            self._mail.append(mail._replace(run=None) if mail.run in self._over else mail)
+            self._signals.append(signal._replace(run=None) if signal.run in self._ended_runs else signal)
         self._let_take()
 
     def release(self, run: int) -> None:
         """Let other runs take the signals that were meant for a run which has ended."""
         with self._lock:
-            self._over.add(run)
-            self._mail[:] = [one._replace(run=None) if one.run == run else one for one in self._mail]
+            self._ended_runs.add(run)
+            self._signals[:] = [one._replace(run=None) if one.run == run else one for one in self._signals]
 
     def pick(self, name: str, wait: str, run: int) -> StoredSignal | None:
         """Reserve the first signal for a wait of that name and id, and return it; None if there is none.
@@ -176,30 +177,30 @@ class ActiveMailbox:
         """
         with self._lock:
             now = self.clock()
-            for mail in self._free(self._mail):
-                meant = mail.name == name and mail.run in (None, run)
-                wanted = mail.wait == wait if mail.wait is not None else meant
-                if wanted and mail.until > now:
+            for signal in self._free(self._signals):
+                meant = signal.name == name and signal.run in (None, run)
+                wanted = signal.wait == wait if signal.wait is not None else meant
+                if wanted and signal.until > now:
                     # Reserved, not removed: the action may cancel the wait before it learns of the signal.
-                    self._picked.append(mail)
-                    return mail
+                    self._picked.append(signal)
+                    return signal
         return None
 
-    def taken(self, mail: StoredSignal) -> None:
+    def taken(self, signal: StoredSignal) -> None:
         """Remove a signal that was picked."""
         with self._lock:
-            self._unpick(mail)
-            place = next(at for at, one in enumerate(self._mail) if one is mail)
-            del self._mail[place]
+            self._unpick(signal)
+            place = next(at for at, one in enumerate(self._signals) if one is signal)
+            del self._signals[place]
 
-    def not_taken(self, mail: StoredSignal) -> None:
+    def not_taken(self, signal: StoredSignal) -> None:
         """Release a signal that was picked for a wait that the action has cancelled."""
         with self._lock:
-            self._unpick(mail)
+            self._unpick(signal)
         self._let_take()
 
-    def _unpick(self, mail: StoredSignal) -> None:
-        self._picked = [one for one in self._picked if one is not mail]
+    def _unpick(self, signal: StoredSignal) -> None:
+        self._picked = [one for one in self._picked if one is not signal]
 
     def end_input(self, skips: bool) -> None:
         """End waits for signals, and pauses if they are skipped at the end of the input."""
@@ -223,9 +224,9 @@ class ActiveMailbox:
             self._forgotten.append(identity)
             if reserved and identity in self._reserved:
                 self._reserved.remove(identity)
-            place = next((at for at, one in enumerate(self._mail) if one.identity == identity), None)
+            place = next((at for at, one in enumerate(self._signals) if one.identity == identity), None)
             if place is not None:
-                del self._mail[place]
+                del self._signals[place]
             else:
                 # The signal has not come again yet. When it does, it must be dropped.
                 self._owed.append(identity)
@@ -239,7 +240,7 @@ class ActiveMailbox:
         back = [_mail_of(one, until) for one in sorted(taken, key=lambda one: one.order)]
         with self._lock:
             # Before all others, as when they were taken first.
-            self._mail[:0] = back
+            self._signals[:0] = back
         return back
 
     def expect(self, runs: int) -> None:
@@ -257,11 +258,11 @@ class ActiveMailbox:
             if wait.take():
                 return
 
-    def _free(self, mail: Iterable[StoredSignal]) -> list[StoredSignal]:
+    def _free(self, signals: Iterable[StoredSignal]) -> list[StoredSignal]:
         if not (self._reserved or self._picked):
-            return list(mail)
+            return list(signals)
         reserved, free = list(self._reserved), list[StoredSignal]()
-        for one in mail:
+        for one in signals:
             if any(one is picked for picked in self._picked):
                 continue
             if one.identity in reserved:

@@ -263,7 +263,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self.future.cancel()
 
     def _end_by(self, end: str, **of_signal: Any) -> None:
-        """End the wait. The outcome is delivered in its turn.
+        """End the wait. The outcome is delivered in order.
 
         Args:
             end: The way in which it ends.

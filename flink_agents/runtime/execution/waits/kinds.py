@@ -109,13 +109,15 @@ class WaitForSignal(DurableWait):
         if self._is_closed:
             return False
         waits, own, run = self._waits, self.wait_id, self.run
-        while (mail := waits.mailbox.pick(self.name, own, run)) is not None:
-            if (wrong := self._wrong(mail)) is not None:
-                waits.rejected.append((mail, wrong))
-                waits.mailbox.taken(mail)
+        while (signal := waits.mailbox.pick(self.name, own, run)) is not None:
+            if (wrong := self._wrong(signal)) is not None:
+                waits.rejected.append((signal, wrong))
+                waits.mailbox.taken(signal)
                 continue
-            self._picked = mail
-            self._end_by(SIGNAL, identity=mail.identity, value=mail.value, name=mail.name, wait=mail.wait)
+            self._picked = signal
+            self._end_by(
+                SIGNAL, identity=signal.identity, value=signal.value, name=signal.name, wait=signal.wait
+            )
             return True
         return False
 
@@ -152,19 +154,19 @@ class WaitForSignal(DurableWait):
         return other
 
     def _learned(self) -> None:
-        mail, self._picked = self._picked, None
-        if mail is not None:
-            self._waits.taken.append(mail.identity)
-            self._waits.mailbox.taken(mail)
+        signal, self._picked = self._picked, None
+        if signal is not None:
+            self._waits.taken.append(signal.identity)
+            self._waits.mailbox.taken(signal)
 
     def _give_back(self) -> None:
-        mail, self._picked = self._picked, None
-        if mail is not None:
-            self._waits.mailbox.not_taken(mail)
+        signal, self._picked = self._picked, None
+        if signal is not None:
+            self._waits.mailbox.not_taken(signal)
 
-    def _wrong(self, mail: StoredSignal) -> str | None:
+    def _wrong(self, signal: StoredSignal) -> str | None:
         """Return the reason why a signal cannot end this wait; None if it can."""
-        return self._misfit(mail.value) if mail.name == self.name else f"the wait is for {self.name!r}"
+        return self._misfit(signal.value) if signal.name == self.name else f"the wait is for {self.name!r}"
 
     def _misfit(self, value: bytes) -> str | None:
         """Return the reason why a value does not fit; None if it does."""
