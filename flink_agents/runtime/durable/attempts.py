@@ -168,10 +168,9 @@ class CallAttempts(WaitPhase):
         self.awaited = self.thread = None
 
     async def value_of(self, arguments: Arguments) -> Any:
-        """Return the result of the call. If it may have been made before, the reconciler is asked first.
+        """Return the result of the call; each attempt gets a copy of ``arguments``.
 
-        Args:
-            arguments: Its arguments. Each attempt gets a copy.
+        If the call may have been made before, its reconciler comes first.
 
         Raises:
             CallFailed: It failed for good.

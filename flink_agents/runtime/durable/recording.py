@@ -68,7 +68,9 @@ class Recording:
         outcomes: Mapping[Number, Outcome] = _NO_OUTCOMES,
         late: bool = False,
     ) -> int:
-        """Wait until records are stored. If they cannot be, the attempt of the job ends.
+        """Wait until records are stored, and return the number of outcomes among them.
+
+        If they cannot be stored, the attempt of the job ends.
 
         If the attempt ends, actions are cancelled. What they do in their clean-up is not recorded.
 
@@ -77,9 +79,6 @@ class Recording:
             calls: Remembers ``outcomes`` once they are stored, so that retries of the action find them.
             outcomes: The outcomes among the records.
             late: True if a call was made before the end of the attempt, so that its record may follow.
-
-        Returns:
-            The number of outcomes.
 
         Raises:
             RecordTooLargeError: A record is larger than the store accepts.

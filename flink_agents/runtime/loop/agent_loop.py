@@ -89,9 +89,7 @@ class AgentLoop:
         self._woken = False
         self._tasks: dict[asyncio.Task[None], KeyRuns] = {}
         # Each counter is written by one thread only, so it needs no lock.
-        self._submitted = self._asked = 0
-        self._pulled = self._read = 0
-        self._begun = 0
+        self._submitted = self._asked = self._pulled = self._read = self._begun = 0
         self.ended = self.progress = 0
         self.failure: BaseException | None = None
         self.expected = 0.0

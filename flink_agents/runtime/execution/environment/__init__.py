@@ -1,4 +1,4 @@
-"""What all runs of an operator share, in parts of one purpose each."""
+"""The environment that all runs of an operator share, in parts of one purpose each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _wall_clock() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What observes runs. Any thread may use it.
+    """Observers and metrics of runs. Any thread may use it.
 
     Attributes:
         metrics: Metrics of the user's actions.
@@ -57,7 +57,7 @@ class Telemetry:
 
 
 class RunEnvironment:
-    """What all runs of an operator share. Any thread may use it, except the event loop's ``services``.
+    """The parts that all runs of an operator share. Any thread may use it, but ``services`` are the loop's.
 
     Args:
         code: The agent's code.

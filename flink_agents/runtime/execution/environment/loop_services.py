@@ -1,4 +1,4 @@
-"""What actions use on the event loop: limits, clients, durable calls and other agents."""
+"""Limits, clients, durable calls and other agents: all that actions use on the event loop."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NoStore(Durable):
 
 
 class LoopServices:
-    """What actions use on the event loop. The loop's thread opens and closes it.
+    """All that actions use on the event loop. The loop's thread opens and closes it.
 
     Flink's task thread creates it. Until the loop exists, there are no durable calls and no other agents.
 
