@@ -18,6 +18,9 @@ from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.recording import runs
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
+from flink_agents.trace.sinks.jsonl import JsonlSink
+from flink_agents.trace.sinks.kafka import KafkaSink
+from flink_agents.trace.sinks.kafka_topic import KafkaTopic
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
@@ -147,7 +150,8 @@ class Traced:
 
     def close(self) -> list[TraceRecord]:
         self.recorder.closed()
-        return list(unfolded(self.kept.records))
+        # Sinks that take records get each of them.
+        return self.kept.records
 
 
 def turn(recorder: TraceRecorder, run: Run, phase: Phase, before: Phase | None) -> None:
@@ -299,6 +303,24 @@ def test_a_secret_that_becomes_known_is_hidden_in_further_lines() -> None:
         found = list(unfolded(traced.kept.records))
     assert {one.key for one in found[:4]} == {secret} and {one.key for one in found[4:]} == {"***"}
     traced.close()
+
+
+def test_a_topic_gets_the_same_lines_as_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sent: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(KafkaTopic, "send", lambda self, records: sent.extend(records))
+    sinks: Any = {"kafka": KafkaSink("localhost:1", "trace"), "jsonl": JsonlSink(tmp_path, "a-0-")}
+    recorder = TraceRecorder(TracedSubtask("job", "a", 0), TraceLevel.CALLS, TraceWriter(sinks))
+    for number in range(3):
+        for hook in hooks(recorder, Run(number), number > 0):
+            hook()
+    failing = Run(4)
+    turn(recorder, failing, Phase.RUNNING, None)
+    recorder.action_failed(failing, "read", ValueError("no"))
+    turn(recorder, failing, Phase.FAILED, Phase.RUNNING)
+    recorder.closed()
+    (file,) = tmp_path.iterdir()
+    assert [line for _, line in sent] == file.read_bytes().splitlines() and len(sent) == 5
+    assert all(key.decode() == TraceRecord.from_json(line).run_id for key, line in sent)
 
 
 def test_a_look_at_any_moment_loses_nothing_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
