@@ -216,6 +216,24 @@ class AnswersTooEarly(Broken):
         await super().append(journal, records)
 
 
+class AcknowledgesWhatIsOnlyInTheProcess(Broken):
+    async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
+        self.buffered = [*getattr(self, "buffered", ()), (journal, records)]
+
+    async def scan(self, journal: JournalKey, from_seq: Any = None, to_seq: Any = None) -> list[Record]:
+        await self.flush()
+        return await super().scan(journal, from_seq, to_seq)
+
+    async def close(self) -> None:
+        await self.flush()
+        await super().close()
+
+    async def flush(self) -> None:
+        buffered, self.buffered = getattr(self, "buffered", ()), []
+        for journal, records in buffered:
+            await super().append(journal, records)
+
+
 class IsTorn(Broken):
     async def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         for record in records:

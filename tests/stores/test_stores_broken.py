@@ -14,6 +14,7 @@ from broken_stores import BROKEN, Broken, kill_in_memory
 from flink_agents.api.action_state import ActionStateStore
 from flink_agents.connectors.action_state.memory.store import MemoryPlace, MemoryStore
 from flink_agents.testing.store_conformance import ActionStateStoreSuite, Stores
+from flink_agents.testing.store_conformance.power_loss import PowerLossCases
 from tests.suite.tables import each
 
 REMOVALS = 20
@@ -28,7 +29,8 @@ class Suite(ActionStateStoreSuite):
         kill_in_memory(store)
 
 
-CASES = [name for name in dir(Suite) if name.startswith("test_")]
+CASES = [name for name in dir(Suite) if name.startswith("test_") and not hasattr(PowerLossCases, name)]
+"""All cases but those of stores with files, see ``test_stores_power_loss.py``."""
 
 
 def passes(store: type[MemoryStore], name: str) -> bool:

@@ -37,6 +37,10 @@ class TestSQLite(ActionStateStoreSuite):
         file = tmp_path / "directory" / "store.db"
         return lambda: SQLiteStore(file, lease_seconds=LEASE_SECONDS, removals=REMOVALS)
 
+    @pytest.fixture
+    def store_files(self, tmp_path: Path) -> Path:
+        return tmp_path / "directory"
+
     async def kill(self, store: ActionStateStore) -> None:
         assert isinstance(store, SQLiteStore)
         store.kill()

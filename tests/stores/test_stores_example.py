@@ -20,7 +20,12 @@ class TestFileStore(ActionStateStoreSuite):
         monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
         from file_store import FileStore  # pyright: ignore[reportMissingImports]
 
-        return lambda: FileStore(tmp_path / "records")
+        (tmp_path / "store").mkdir()
+        return lambda: FileStore(tmp_path / "store" / "records")
+
+    @pytest.fixture
+    def store_files(self, tmp_path: Path) -> Path:
+        return tmp_path / "store"
 
     async def kill(self, store: Any) -> None:
         # The system does this for a process that is gone.

@@ -56,3 +56,21 @@ def test_what_is_opened_while_the_caller_goes_away_is_closed(
             await store.open(Owner.create("job", "orders/agent"))
 
     run(body)
+
+
+def test_a_store_without_resources_of_its_reader_is_closed(file: Path) -> None:
+    """A store that reads from memory has nothing to close in its reader thread."""
+
+    class ReadsFromMemory(SQLiteStore):
+        async def _connect(self, owner: Any, opened: Any) -> Any:
+            make, self.closers = await super()._connect(owner, opened)
+            return make, []
+
+    async def opened_and_closed() -> None:
+        store = ReadsFromMemory(file)
+        await store.open(Owner.create("job-1", "orders/agent"))
+        await store.close()
+        [close] = store.closers
+        await asyncio.to_thread(close)
+
+    run(opened_and_closed)

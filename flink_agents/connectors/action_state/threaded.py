@@ -83,8 +83,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
                 this fails.
 
         Returns:
-            A function that creates the writer with its ``on_end``, and the functions that close the reader
-            thread's resources.
+            A function that creates the writer with its ``on_end``, and the functions, if any, that close the
+            reader thread's resources.
         """
 
     @override
@@ -97,7 +97,8 @@ class ThreadedStore(ActionStateStore, Generic[P]):
         await asyncio.wait({self._ended}, timeout=self._close_seconds)
         _end(self._ended, self._place, self._close_seconds, self._writer.waiting)
         closed = [asyncio.wrap_future(one) for one in _close_in(self._threads, self._closers)]
-        await asyncio.wait(closed, timeout=self._close_seconds)
+        if closed:
+            await asyncio.wait(closed, timeout=self._close_seconds)
 
     def kill(self) -> None:
         """End like a killed process: pending writes are lost, and the lease is not released."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+import shutil
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +22,12 @@ class Stores:
 
     Args:
         make: Makes a store that is not open.
+        directory: The directory of their files, and of nothing else; None if they have none.
     """
 
-    def __init__(self, make: Callable[[], ActionStateStore]) -> None:
+    def __init__(self, make: Callable[[], ActionStateStore], directory: Path | None = None) -> None:
         self.make = make
+        self._directory = directory
         self._opened: list[ActionStateStore] = []
 
     async def open(
@@ -52,6 +56,28 @@ class Stores:
         for store in self._opened:
             await store.close()
 
+    def files(self) -> dict[str, bytes]:
+        """Return the content of all files by path, as a loss of power would leave them now.
+
+        The case that needs it is skipped if the suite does not name their directory.
+        """
+        if self._directory is None:
+            pytest.skip("the suite does not name the directory of a store's files")
+        paths = sorted(path for path in self._directory.rglob("*") if path.is_file())
+        return {path.relative_to(self._directory).as_posix(): path.read_bytes() for path in paths}
+
+    async def restore(self, files: Mapping[str, bytes]) -> None:
+        """Close all stores, and leave nothing but these files."""
+        assert self._directory is not None
+        await self.close()
+        self._opened.clear()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        for name, content in files.items():
+            path = self._directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
 
 class SuiteBase:
     """The fixtures of a suite.
@@ -72,14 +98,22 @@ class SuiteBase:
         raise NotImplementedError("override the fixture make_store")
 
     @pytest.fixture
-    def stores(self, make_store: Callable[[], ActionStateStore]) -> Stores:
+    def store_files(self) -> Path | None:
+        """Return the directory of the stores' files, and of nothing else; None if they are not local files.
+
+        If a suite does not override this, the cases about a loss of power are skipped.
+        """
+        return None
+
+    @pytest.fixture
+    def stores(self, make_store: Callable[[], ActionStateStore], store_files: Path | None) -> Stores:
         """Yield the stores of a test."""
-        return Stores(make_store)
+        return Stores(make_store, store_files)
 
     async def kill(self, store: ActionStateStore) -> None:
         """End ``store`` as if its process was killed: its lease is not released.
 
-        The case that needs it is skipped if a suite does not override this.
+        The cases that need it are skipped if a suite does not override this.
         """
         pytest.skip("the suite does not define how to kill a store")
 

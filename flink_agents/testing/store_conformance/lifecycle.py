@@ -84,6 +84,14 @@ class LifecycleCases(SuiteBase):
             await store.close()
 
     @case
+    async def test_acknowledged_records_survive_a_killed_process(self, stores: Stores) -> None:
+        for attempt in range(3):
+            store = await stores.open()
+            assert indexes(await store.scan(JOURNAL)) == list(range(attempt))
+            await store.append(JOURNAL, [record(attempt, attempt)])
+            await self.kill(store)
+
+    @case
     async def test_a_store_keeps_its_id(self, stores: Stores) -> None:
         first = await stores.open()
         second = await stores.open()

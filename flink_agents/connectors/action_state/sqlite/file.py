@@ -11,8 +11,8 @@ import sqlite3
 from pathlib import Path
 
 from flink_agents.api.errors import StoreError, StoreFormatError, StoreUnavailableError
-from flink_agents.connectors.action_state.positions import POSITION
 from flink_agents.connectors.action_state.sqlite import removals
+from flink_agents.connectors.action_state.sqlite.positions import POSITION
 from flink_agents.connectors.action_state.sqlite.rows import STATEMENTS
 from flink_agents.sqlite_files import FileKind
 

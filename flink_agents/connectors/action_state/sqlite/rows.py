@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from flink_agents.api.action_state import JournalKey, Record, encode_text, pruned_error
-from flink_agents.connectors.action_state.positions import POSITION
+from flink_agents.connectors.action_state.sqlite.positions import POSITION
 from flink_agents.connectors.action_state.sqlite.removals import WITHOUT_RECORDS
 
 MANY = 100

@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     JournalOutdatedError,
     StoreUnavailableError,
 )
-from flink_agents.connectors.action_state.positions import (
+from flink_agents.connectors.action_state.sqlite.positions import (
     JournalPosition,
     journal_position,
     raise_position,
