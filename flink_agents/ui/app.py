@@ -20,7 +20,7 @@ from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.outside import Outside
 from flink_agents.ui.pages import acting, keys, watching
 from flink_agents.ui.pages.view import View
-from flink_agents.ui.settings import Access, ConsoleSettings
+from flink_agents.ui.settings import CHOSEN_JOB, Access, ConsoleSettings
 from flink_agents.ui.sources import Source, TraceFiles, TraceTopic
 
 Page = Callable[[View, Request], Response]
@@ -103,13 +103,19 @@ def make_app(settings: ConsoleSettings, access: Access, index: TraceIndex, outsi
 
 def _handler(page: Page, view: View) -> Callable[[Request], Response]:
     # No coroutine: pages read files and brokers, each in a thread of the server.
-    return partial(page, view)
+    return partial(_of_job, page, view)
+
+
+def _of_job(page: Page, view: View, request: Request) -> Response:
+    """Make a page of the job that its address names. Each request has a context of its own."""
+    CHOSEN_JOB.set(request.query_params.get("job", ""))
+    return page(view, request)
 
 
 def _slow(page: Page, view: View, limiter: CapacityLimiter) -> Callable[[Request], Awaitable[Response]]:
     """Return a handler with threads of its own, so a broker that does not answer blocks no other page."""
 
     async def handle(request: Request) -> Response:
-        return await to_thread.run_sync(page, view, request, limiter=limiter)
+        return await to_thread.run_sync(_of_job, page, view, request, limiter=limiter)
 
     return handle

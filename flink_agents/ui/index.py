@@ -16,6 +16,7 @@ from flink_agents.api.errors.trace import TraceFormatError
 from flink_agents.trace.folding import unfolded
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.merging import COLUMNS, RunRow, storable
+from flink_agents.ui.settings import CHOSEN_JOB
 from flink_agents.ui.sources import Lines, Source
 
 _log = bounded_logger("flink_agents.ui")
@@ -30,17 +31,26 @@ CREATE TABLE runs (
     {", ".join(COLUMNS)},
     PRIMARY KEY (run_id)
 ) WITHOUT ROWID;
-CREATE INDEX runs_ended ON runs (ended);
-CREATE INDEX runs_status ON runs (status, ended, agent);
-CREATE INDEX runs_agent ON runs (agent, ended);
-CREATE INDEX runs_seconds ON runs (seconds, status);
-CREATE INDEX runs_begun ON runs (begun) WHERE status IN ('running', 'waiting', 'suspended');
+CREATE INDEX runs_ended ON runs (ended, job);
+CREATE INDEX runs_status ON runs (status, ended, agent, job);
+CREATE INDEX runs_agent ON runs (agent, ended, job);
+CREATE INDEX runs_seconds ON runs (seconds, status, job);
+CREATE INDEX runs_begun ON runs (begun, status, job) WHERE status IN ('running', 'waiting', 'suspended');
 CREATE INDEX runs_key ON runs (key, sequence);
 CREATE INDEX runs_error ON runs (error_class, ended) WHERE error_class != '';
 CREATE TABLE records (id INTEGER PRIMARY KEY, name INTEGER UNIQUE, run_id TEXT, place TEXT, body BLOB);
 CREATE INDEX records_run ON records (run_id);
-CREATE TABLE counts (agent, kind, name, outcome, number, seconds, PRIMARY KEY (agent, kind, name, outcome));
+CREATE TABLE counts (
+    job, agent, kind, name, outcome, number, seconds, PRIMARY KEY (job, agent, kind, name, outcome)
+);
+CREATE INDEX runs_job ON runs (job);
 """
+
+# In what follows, the names of the tables mean their rows of one job. The sign keeps the index of the order.
+_OF_JOB = (
+    "WITH runs AS (SELECT * FROM main.runs WHERE +job = ?), "
+    "counts AS (SELECT * FROM main.counts WHERE job = ?)"
+)
 
 
 class TraceIndex:
@@ -76,13 +86,24 @@ class TraceIndex:
     # -- reading ----------------------------------------------------------------------
 
     def ask(self, sql: str, values: Iterable[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query. Thread-safe."""
+        """Return the rows of a query, of the job that is chosen. Thread-safe."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
             connection.execute("PRAGMA query_only=ON")
             connection.row_factory = sqlite3.Row
-        return connection.execute(sql, tuple(values)).fetchall()
+        job = CHOSEN_JOB.get()
+        chosen = (f"{_OF_JOB} {sql}", (job, job, *values)) if job else (sql, tuple(values))
+        return connection.execute(*chosen).fetchall()
+
+    def jobs(self) -> list[str]:
+        """Return the jobs that have runs."""
+        # Each one is looked up in the index of SQLite: a scan of all runs would take long.
+        found: list[str] = []
+        sql = "SELECT job FROM main.runs WHERE job > ? ORDER BY job LIMIT 1"
+        while rows := self.ask(sql, [found[-1] if found else ""]):
+            found.append(rows[0]["job"])
+        return found
 
     def records(self, run_ids: Sequence[str]) -> Iterator[TraceRecord]:
         """Return the records of runs."""
@@ -153,8 +174,8 @@ class TraceIndex:
         names = [_number(record.id) for record, _ in found]
         known = self._known(names)
         rows = self._rows({storable(record.run_id) for record, _ in found})
-        counts = Counter[tuple[str, str, str, str]]()
-        seconds: defaultdict[tuple[str, str, str, str], float] = defaultdict(float)
+        counts = Counter[tuple[str, ...]]()
+        seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
         new: list[tuple[int, str, str, bytes]] = []
         for name, (record, line) in zip(names, found, strict=True):
             run_id = storable(record.run_id)
@@ -169,7 +190,7 @@ class TraceIndex:
             new.append((name, run_id, place, line))
             for one in unfolded([record]):
                 row.add(one)
-                what = row.agent, storable(one.kind), storable(one.name), storable(one.outcome)
+                what = row.job, row.agent, *map(storable, (one.kind, one.name, one.outcome))
                 counts[what] += 1
                 seconds[what] += one.seconds or 0.0
         write = self._writer.executemany
@@ -181,7 +202,7 @@ class TraceIndex:
             "seconds = seconds + excluded.seconds"
         )
         write(
-            f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?) {more}",
+            f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {more}",
             [(*what, number, seconds[what]) for what, number in counts.items()],
         )
 

@@ -204,5 +204,6 @@ def counts(index: TraceIndex, agent: str) -> dict[tuple[str, str], dict[str, int
     """Return the number of records of an agent by kind, name and outcome."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for row in index.ask("SELECT * FROM counts WHERE agent = ?", [storable(agent)]):
-        found.setdefault((row["kind"], row["name"]), {})[row["outcome"]] = row["number"]
+        outcomes = found.setdefault((row["kind"], row["name"]), {})
+        outcomes[row["outcome"]] = outcomes.get(row["outcome"], 0) + row["number"]
     return found

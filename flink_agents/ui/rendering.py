@@ -14,6 +14,7 @@ from markupsafe import Markup
 from flink_agents.trace.durations import spent
 from flink_agents.trace.rendering import short, times_row, took, wait_text, when
 from flink_agents.ui.merging import COLUMNS, RunRow, shown_key, storable
+from flink_agents.ui.settings import CHOSEN_JOB
 
 PACKAGE = "flink_agents.ui"
 
@@ -45,7 +46,8 @@ def _span(seconds: float) -> str:
 
 
 def link(path: str, **values: Any) -> str:
-    """Return an address of the console. Empty parameters are omitted."""
+    """Return an address of the console, with the chosen job. Empty parameters are omitted."""
+    values.setdefault("job", CHOSEN_JOB.get())
     pairs = {name: storable(value) for name, value in values.items() if value not in (None, "", 0, False)}
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 

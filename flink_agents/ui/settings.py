@@ -5,12 +5,16 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flink_agents.api.errors.console import UnsafeAddressError
 from flink_agents.plan.model import AgentPlan
+
+CHOSEN_JOB: ContextVar[str] = ContextVar("flink-agents-ui-job", default="")
+"""The job that a visitor chose, while a page is made: queries and links keep to it. Empty: all jobs."""
 
 JournalReader = Callable[[str, int | None], list[dict[str, Any]]]
 """Returns the journals of a key by its canonical text, and by the sequence number of a run if given."""

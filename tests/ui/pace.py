@@ -39,6 +39,9 @@ def pages(run_id: str, key: str) -> list[str]:
         link("/runs", error="OutOfStockError"),
         link("/runs", page=1999),
         link("/waiting", agent="orders"),
+        # All runs are of one job.
+        *(link(path, job="job") for path in ("/", "/agents", "/runs", "/waiting")),
+        link("/runs", job="job", slow=1),
     ]
 
 

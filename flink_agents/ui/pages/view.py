@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from flink_agents.api.errors import AgentsError
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.outside import Outside
-from flink_agents.ui.rendering import environment
-from flink_agents.ui.settings import ConsoleSettings
+from flink_agents.ui.rendering import environment, link
+from flink_agents.ui.settings import CHOSEN_JOB, ConsoleSettings
 
 NAVIGATION = (
     ("/", "Overview"),
@@ -28,6 +28,9 @@ NAVIGATION = (
     ("/signals", "Signals"),
     ("/keys", "Keys"),
 )
+
+KEPT = ("status", "since", "slow", "q")
+"""Filters that stay if a visitor chooses another job. Agents and keys are those of one job."""
 
 
 @dataclass
@@ -58,6 +61,9 @@ class View:
             reading=not self.index.ready.is_set(),
             problem=self.index.problem,
             now=time.time(),
+            all_jobs=self.index.jobs() if template not in ("failed.html", "journal.html") else [],
+            job=CHOSEN_JOB.get(),
+            kept=[(name, value) for name, value in request.query_params.items() if name in KEPT],
             address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             **values,
         )
@@ -76,7 +82,7 @@ class View:
             self.tell(request, "good", act(request.state.form))
         except AgentsError as error:
             self.tell(request, "bad", str(error))
-        return RedirectResponse(back, 303)
+        return RedirectResponse(back if "?" in back else link(back), 303)
 
 
 def first(form: Mapping[str, list[str]], name: str) -> str:
