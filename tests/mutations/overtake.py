@@ -9,7 +9,7 @@ from tests.mutations.mutation import mutation
 PACKAGE = "runtime.operator.interleaving"
 
 
-@mutation("part-ends-elsewhere", "runtime.loop.suspensions:ends_part", overtakes=True)
+@mutation("part-ends-elsewhere", "runtime.loop.suspender:ends_part", overtakes=True)
 def part_ends_elsewhere(before: Any) -> Any:
     """A replay of a part takes what would end its waits, and goes on without the records of the next part."""
     return lambda record: False

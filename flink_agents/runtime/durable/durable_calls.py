@@ -34,12 +34,12 @@ from flink_agents.runtime.durable.values import (
     mismatch_error,
 )
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome, current_delivery, outside
+from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome, current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
-from flink_agents.runtime.execution.waits.durable_wait import DurableWait, check_waits_awaited
-from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited
+from flink_agents.runtime.execution.waits.suspend import suspend_at_rest
 from flink_agents.runtime.journal.buffered import BufferedJournal
 from flink_agents.runtime.journal.calls import (
     CallReplay,
@@ -169,7 +169,7 @@ class DurableCalls:
             else:
                 parts = run.waits.parts
                 step.delivery = Delivery(*given) if parts is None else parts.delivery(path, *given)
-                step.delivery.at_rest = partial(_at_rest, step, run.waits)
+                step.delivery.at_rest = partial(suspend_at_rest, step, run.waits)
         return step.delivery
 
     def enter(self, step: ActionRun) -> None:
@@ -359,34 +359,6 @@ class DurableCalls:
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
-
-
-def _at_rest(step: ActionRun, waits: RunWaits) -> None:
-    """Schedule the suspension of a run, unless something else can still wake it."""
-    if step.suspended is None and waits.may_be_suspended:
-        outside().run(asyncio.get_running_loop().call_soon, _suspend, step, waits)
-
-
-def _suspend(step: ActionRun, waits: RunWaits) -> None:
-    """End an execution whose waits outlast it, and leave these waits in ``step.suspended``.
-
-    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any longer.
-    """
-    delivery = step.delivery
-    if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
-        return
-    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
-    # Outputs from here on come from code that handles the cancellation, and are dropped.
-    step.put = len(step.sent), len(step.side or ())
-    journal, calls = step.run.journal, delivery.calls
-    assert isinstance(journal, BufferedJournal)
-    if calls.unrecorded:
-        # The action has seen these outcomes. A replay needs them to come to the same place.
-        outcomes = dict(calls.unrecorded)
-        journal.keep_outcomes(step.path, outcomes)
-        calls.keep(outcomes)
-    step.end()
-    delivery.interrupt()
 
 
 def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:

@@ -36,7 +36,7 @@ from flink_agents.runtime.loop.attempts import Attempts, cancel_tasks, current_s
 from flink_agents.runtime.loop.ending import check_not_ended, end_if_executed, ended_here
 from flink_agents.runtime.loop.queued_input import QueuedInput
 from flink_agents.runtime.loop.replays import MAX_SHOWN, Replays
-from flink_agents.runtime.loop.suspensions import Suspensions
+from flink_agents.runtime.loop.suspender import RunSuspender
 from flink_agents.runtime.loop.watchdog import Watchdog
 from flink_agents.runtime.metrics.run_metrics import clock
 
@@ -106,7 +106,7 @@ class AgentLoop:
         slots = Slots(shared.settings.max_in_flight)
         self._attempts = Attempts(shared, steps, slots, self._pool, self._durable, self._is_over)
         self.replays = Replays(shared, self._bridge, self._begin)
-        self.suspensions = Suspensions(shared, self._bridge)
+        self.suspender = RunSuspender(shared, self._bridge)
         self._watch = Watchdog(shared, self._loop, self._tasks, current_step)
         self._thread = threading.Thread(target=self._serve, name="agent-loop", daemon=True)
         self._thread.start()
@@ -190,7 +190,7 @@ class AgentLoop:
 
     def end_of_input(self) -> None:
         """Note that no further input comes, so that nothing waits for one."""
-        self.suspensions.end_of_input()
+        self.suspender.end_of_input()
         if self._shared.journals is not None and not self.replays.no_more_input:
             self.replays.no_more_input = True
             self._bridge.hand(self.replays.end_of_input)
@@ -356,7 +356,7 @@ class AgentLoop:
                 try:
                     await self._execute(runs, run, waiting)
                 except RunSuspended as suspended:
-                    await self.suspensions.suspend(runs, waiting, suspended)
+                    await self.suspender.suspend(runs, waiting, suspended)
                     self.ended += 1
                     notified = False
                     break
@@ -393,7 +393,7 @@ class AgentLoop:
         state = run.state
         try:
             if self._may_wait:
-                self.suspensions.attach(runs, run, waiting)
+                self.suspender.attach(runs, run, waiting)
             elif (journals := self._shared.journals) is not None:
                 runs.attach_journal(run, waiting, journals.plan, journals.codec)
             # Before the actions start: a user wants to end this run.

@@ -92,7 +92,7 @@ class StoredSignalWait(StoredWait):
     name: str = ""
 
 
-def open_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> StoredWait:
+def read_wait(step: str, task: str, nth: int, name: str | None, deadline: int | None) -> StoredWait:
     """Return the wait with these :meth:`StoredWait.fields`."""
     if name is None:
         return StoredPause(step, task, nth, deadline)
@@ -212,7 +212,7 @@ class Suspension:
                 unstored,
                 bound,
                 recorded,
-                [open_wait(*one) for one in waits],
+                [read_wait(*one) for one in waits],
                 {path: (counts[0], counts[1]) for path, counts in left.items()},
                 failed,
                 tuple((step, count) for step, count in parts),

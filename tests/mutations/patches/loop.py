@@ -216,14 +216,14 @@ patch(
 )
 patch(
     "suspension-without-reads",
-    "suspensions:Suspensions.suspend",
+    "suspender:RunSuspender.suspend",
     "journal.keep_reads()",
     "pass",
     "A suspended run does not keep what it read.",
 )
 patch(
     "taken-again-unknown",
-    "suspensions:Suspensions._take_recorded",
+    "suspender:RunSuspender._take_recorded",
     "known.remove(found)",
     "pass",
     "A run that took two equal signals has taken one in the eyes of state.",

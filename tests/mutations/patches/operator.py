@@ -364,7 +364,7 @@ patch(
 patch(
     "signal-unoffered",
     "waits.signals:SignalService.receive",
-    "operator.waits.loop.suspensions.offer(actor.runs, stored)",
+    "operator.waits.loop.suspender.offer(actor.runs, stored)",
     "pass",
     "A run that is going on is not offered a signal.",
 )

@@ -1,4 +1,4 @@
-"""The signals of a key that has work, and the open waits of its runs."""
+"""The open waits of a key's runs in memory, and the signals that they can take."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class ActiveWait(Protocol):
 
 
 class ActiveMailbox:
-    """The signals of a key that has work, and the open waits of its runs.
+    """The open waits of a key's runs in memory, and the signals of the key.
 
-    The event loop uses it. Flink's task thread adds signals, removes expired ones, and counts them. One lock
-    decides if a wait took a signal or if the signal expired first.
+    All that Flink's task thread tells open waits goes through it, also if no signal is involved. The event
+    loop uses it. Flink's task thread adds signals, removes expired ones, and counts them. One lock decides if
+    a wait took a signal or if the signal expired first.
 
     Args:
         clock: Returns the wall-clock time in milliseconds.

@@ -90,11 +90,15 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         """Return the result of the wait, or raise. The deadline of the run is handled elsewhere."""
 
     def is_for(self, name: str) -> bool:
-        """Return True if a signal of that name can end the wait."""
+        """Return True if a signal of that name can end the wait. Only waits for signals override it."""
         return False
 
     def take(self) -> bool:
-        """End by something that has come for the wait, such as a signal; returns True if it has ended."""
+        """End by a signal that is there for the wait; returns True if it has ended.
+
+        It is called when the wait opens, and when a signal comes. A wait that something else ends does that
+        in :meth:`look`.
+        """
         return False
 
     def _mismatch(self, recorded: Outcome) -> str | None:

@@ -85,7 +85,7 @@ class SignalService(KeyService):
         operator.schedule.see_the_end(timers)
         # The actor may be older than the first signal of an agent that never waits.
         if actor is not None and actor.runs.mailbox is not None:
-            operator.waits.loop.suspensions.offer(actor.runs, stored)
+            operator.waits.loop.suspender.offer(actor.runs, stored)
         if self._suspension is not None:
             self._suspension.resume_woken(head, key_text, actor, timers)
         return emission
@@ -98,7 +98,7 @@ class SignalService(KeyService):
 
     def idle(self, actor: KeyActor) -> None:
         """Drop the signals of a key whose actor was released."""
-        self.operator.waits.loop.suspensions.forget(actor.runs)
+        self.operator.waits.loop.suspender.forget(actor.runs)
 
     def keeps_end(self, head: Head) -> bool:
         """Return True if the end of the input discards signals of the key."""

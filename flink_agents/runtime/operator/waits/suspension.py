@@ -133,7 +133,7 @@ class SuspensionService(KeyService):
         # Later inputs stay in state. The next actor reads them again.
         operator.waits.loop.withdraw(actor.runs)
         operator.feeder.drop(actor)
-        operator.waits.loop.suspensions.forget(actor.runs)
+        operator.waits.loop.suspender.forget(actor.runs)
         del operator.actors[key_text]
         # The timer at the end of a bounded input stays: it resumes the run.
         if resumes:
@@ -192,7 +192,7 @@ class SuspensionService(KeyService):
         """Resume suspended runs, and end their waits for signals; return True the first time."""
         first, self.input_over = not self.input_over, True
         if first:
-            self.operator.waits.loop.suspensions.end_of_input()
+            self.operator.waits.loop.suspender.end_of_input()
         return first
 
     # -- state ------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from flink_agents.runtime.state.mailbox import StoredSignal
 from flink_agents.runtime.state.suspended import StoredWait, Suspension
 
 
-class Suspensions:
+class RunSuspender:
     """Suspends runs, and restores the records of those that resume.
 
     Args:

@@ -1,0 +1,42 @@
+"""Decides that a run is suspended: its actions have come to rest, and wait only for timers and signals.
+
+``loop.suspender`` then makes the stored form of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from flink_agents.runtime.execution.action_run import ActionRun
+from flink_agents.runtime.execution.delivery import outside
+from flink_agents.runtime.execution.waits.durable_wait import DurableWait
+from flink_agents.runtime.execution.waits.run_waits import RunWaits
+from flink_agents.runtime.journal.buffered import BufferedJournal
+
+
+def suspend_at_rest(step: ActionRun, waits: RunWaits) -> None:
+    """Schedule the suspension of a run, unless something else can still wake it."""
+    if step.suspended is None and waits.may_be_suspended:
+        outside().run(asyncio.get_running_loop().call_soon, suspend, step, waits)
+
+
+def suspend(step: ActionRun, waits: RunWaits) -> None:
+    """End an execution whose waits outlast it, and leave these waits in ``step.suspended``.
+
+    Its code sees a cancellation. Whatever it does with that, it can change nothing of the run any longer.
+    """
+    delivery = step.delivery
+    if delivery is None or step.suspended is not None or not (waits.may_be_suspended and delivery.outlasts):
+        return
+    step.suspended = [one.leave_open() for one in delivery.waits if isinstance(one, DurableWait)]
+    # Outputs from here on come from code that handles the cancellation, and are dropped.
+    step.put = len(step.sent), len(step.side or ())
+    journal, calls = step.run.journal, delivery.calls
+    assert isinstance(journal, BufferedJournal)
+    if calls.unrecorded:
+        # The action has seen these outcomes. A replay needs them to come to the same place.
+        outcomes = dict(calls.unrecorded)
+        journal.keep_outcomes(step.path, outcomes)
+        calls.keep(outcomes)
+    step.end()
+    delivery.interrupt()
