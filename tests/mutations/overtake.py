@@ -24,7 +24,7 @@ def old_part_sees_the_present(before: Any) -> Any:
         if made is not None:
             memory = run.short_term
             for old in memory._parts[:-1]:
-                old._known = dict(memory._parts[-1].known)
+                old._cached = dict(memory._parts[-1].cached)
         return made
 
     return parts

@@ -178,7 +178,7 @@ class CallAttempts(WaitPhase):
         # A tool that must not be repeated: its outcome stays unknown.
         if self.step.run.cut_off is not None and self._was_cut_off:
             return self._unknown("the action was cancelled during the call", arguments)
-        reconciler = self._callable.reconciler if self._call.begun else None
+        reconciler = self._callable.reconciler if self._call.may_have_run else None
         retry_state: RetryState | None = None
         while True:
             self.number += 1

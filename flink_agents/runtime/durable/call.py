@@ -249,7 +249,7 @@ class DurableCall:
         """
         journal, calls, path = journal_of(self._step), self._delivery.calls, self._step.path
         outcomes = calls.still_unrecorded(self._call.after)
-        if self._what.reconciler is not None and not self._call.begun:
+        if self._what.reconciler is not None and not self._call.may_have_run:
             append = journal.add_intent(path, self._call, outcomes)
             await self._recording.stored(append, calls, outcomes)
         elif outcomes:

@@ -264,7 +264,7 @@ class DurableCalls:
         """Prepare an execution with recorded outcomes, so that they are checked at its end."""
         journal = step.run.journal
         if isinstance(journal, BufferedJournal) or (
-            journal is not None and journal.begun and journal.step(step.path).outcomes
+            journal is not None and journal.has_records and journal.step(step.path).outcomes
         ):
             step.calls = self._delivery_of(step).calls
 
@@ -284,7 +284,7 @@ class DurableCalls:
             raise mismatch_error(step, mismatch) from None
         events = self._shared.code.events.record_sent(step)
         short_term, sensory = step.run.written_since(step.mark)
-        record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.made)
+        record = ActionRecord(short_term, sensory, events, list(map(list, step.side or ())), calls.calls)
         outcomes, journal = calls.unrecorded, step.run.journal
         assert journal is not None
         append = journal.add_action(step.path, record, outcomes)
@@ -311,7 +311,7 @@ class DurableCalls:
             outputs, final = step.run.waits.final(step)
             events = [self._shared.code.events.packed(event) for event in outputs]
             side = [*final, *(one for one in side if one[0] == DEAD_LETTER_TAG)]
-        record = ActionRecord({}, {}, events, [list(each) for each in side], calls.made)
+        record = ActionRecord({}, {}, events, [list(each) for each in side], calls.calls)
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)

@@ -252,7 +252,7 @@ def mismatch_error(step: ActionRun, mismatch: Mismatch) -> NonDeterminismError:
     return NonDeterminismError(
         f"a replay of action {step.action.name!r} does not make the calls that were recorded: {place}",
         expected=_call_text(mismatch.recorded),
-        found=_call_text(mismatch.asked),
+        found=_call_text(mismatch.requested),
         fix=_fix(mismatch, list(step.delivery.awaits) if step.delivery is not None else []),
     )
 
@@ -274,7 +274,7 @@ def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
         advice = (
             f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
         )
-    recorded, asked = mismatch.recorded, mismatch.asked
+    recorded, asked = mismatch.recorded, mismatch.requested
     if isinstance(recorded, CallIdentity) and isinstance(asked, CallIdentity):
         if recorded.function != asked.function and recorded.arguments == asked.arguments:
             renamed = f"if you renamed {recorded.function} to {asked.function}, {_CHANGED}"

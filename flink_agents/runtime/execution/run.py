@@ -138,7 +138,7 @@ class Run:
     @property
     def recorded(self) -> bool:
         """True if anything of it is recorded."""
-        return self.journal is not None and self.journal.begun
+        return self.journal is not None and self.journal.has_records
 
     def identify(self) -> None:
         """Note that an action has read a value that derives from the run's number, and may have passed it on.

@@ -259,7 +259,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         fast_path, collector, timers = self._access.fast_path, self._access.collector, self._access.timers
         assert fast_path is not None and collector is not None and timers is not None
         get_timestamp, process, leave = collector.timestamp, processor.process, _leave(fast_path, low)
-        beat, report, holds_watermarks = heartbeat.beat, self._metrics.report_if_due, low is not None
+        fire, report, holds_watermarks = heartbeat.fire, self._metrics.report_if_due, low is not None
 
         def on_record(key: str, record: Any) -> Any:
             # Flink iterates over the generator, so watermarks leave while the record waits.
@@ -288,7 +288,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
             if timestamp >= START:
                 collector.erase_timestamp()
             try:
-                beat(timestamp, timers)
+                fire(timestamp, timers)
             except AgentsError as error:
                 _announce(error)
                 raise

@@ -55,21 +55,21 @@ class BufferedJournal(RunJournal):
         suspension: Suspension | None = None,
         log: ReadLog | None = None,
     ) -> None:
-        records = [one._replace(seq=seq) for one in records]
-        stored = [one for one in records if _is_kept(one)]
+        records = [record._replace(seq=seq) for record in records]
+        stored = [record for record in records if _is_kept(record)]
         before = list(suspension.records) if suspension is not None else []
-        known = self._repeated(before)
-        self.all_records = before + [one for one in stored if one not in known]
+        repeated = self._repeated(before)
+        self.all_records = before + [record for record in stored if record not in repeated]
         found = set(stored)
         unstored = [before[place] for place in suspension.unstored] if suspension is not None else []
         # A crash may have come between the append and the checkpoint: then the store has some of them.
-        self._unstored = {one: None for one in unstored if one not in found}
+        self._unstored = {record: None for record in unstored if record not in found}
         # A journal without a store never appends, and so has no use for these two.
-        headers = [one for one in records if one.kind is RecordKind.RUN and one.index == 0]
+        headers = [record for record in records if record.kind is RecordKind.RUN and record.index == 0]
         known_now = [*headers, *self.all_records]
         super().__init__(store, codec, journal, seq, header, known_now, log)  # pyright: ignore[reportArgumentType]
         self.replayed = bool(self.all_records)
-        self.begun = bool(records) or (suspension is not None and suspension.recorded)
+        self.has_records = bool(records) or (suspension is not None and suspension.recorded)
         # If the store has records, only those decide. State may be older.
         self.bound = bool(headers) or (suspension is not None and suspension.bound and not records)
 
@@ -81,7 +81,7 @@ class BufferedJournal(RunJournal):
     @property
     def unstored(self) -> list[int]:
         """The positions of the records that are not in the store yet."""
-        return [place for place, one in enumerate(self.all_records) if one in self._unstored]
+        return [place for place, record in enumerate(self.all_records) if record in self._unstored]
 
     def _repeated(self, before: Sequence[Record]) -> set[Record]:
         """Return the records from before the suspension that the store may have as well."""
@@ -119,7 +119,7 @@ class BufferedJournal(RunJournal):
     async def void(self, step: str) -> None:
         """Make the records of an execution void. Each time adds a record of its own."""
         self._steps[step] = StepRecords()
-        times = sum(one.kind is RecordKind.RERUN and one.step == step for one in self.all_records)
+        times = sum(record.kind is RecordKind.RERUN and record.step == step for record in self.all_records)
         await self._append([Record(RecordKind.RERUN, self._seq, step, times, b"")])
 
     def _keep(self, records: list[Record]) -> None:
@@ -139,7 +139,7 @@ class BufferedJournal(RunJournal):
             return
         # Records from now on may depend on the unstored ones, so those go first.
         before = list(self._unstored)
-        self.begun = True
+        self.has_records = True
         logged, reads = 0, list[Record]()
         if self._log is not None and len(self._log.reads) > self._logged:
             logged = len(self._log.reads)
@@ -155,8 +155,8 @@ class BufferedJournal(RunJournal):
         # Only now, because the reads are recorded only if the append succeeded.
         self._logged = max(self._logged, logged)
         self.all_records += [*reads, *filter(_is_kept, own)]
-        for one in before:
-            self._unstored.pop(one, None)
+        for record in before:
+            self._unstored.pop(record, None)
 
 
 def ends_part(record: Record) -> bool:

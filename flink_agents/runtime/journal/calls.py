@@ -84,8 +84,8 @@ class StepRecords:
 
     def in_order(self) -> list[tuple[Number, Outcome]]:
         """Return the outcomes that are delivered, in order."""
-        delivered = [one for one in self.outcomes.items() if not is_cancelled(one[1])]
-        return sorted(delivered, key=lambda one: one[1].order)
+        delivered = [item for item in self.outcomes.items() if not is_cancelled(item[1])]
+        return sorted(delivered, key=lambda item: item[1].order)
 
 
 def is_cancelled(outcome: Outcome) -> bool:
@@ -134,14 +134,14 @@ class Call:
         number: Its number.
         identity: Its function and arguments.
         recorded: Its outcome if it was made before; else None.
-        begun: True if an intent is recorded, so that it may have taken effect.
+        may_have_run: True if an intent is recorded, so that it may have taken effect.
         after: The outcomes that the action had seen before the call and that were not recorded then.
     """
 
     number: Number
     identity: CallIdentity
     recorded: CallRecord | None = None
-    begun: bool = False
+    may_have_run: bool = False
     after: Mapping[Number, Outcome] = field(default_factory=dict)
 
     @property
@@ -161,7 +161,7 @@ class Mismatch(Exception):
     Args:
         number: Number of the call, or of the other wait.
         recorded: The recorded call or wait; None for the end of the execution.
-        asked: The call or wait that the code makes; None for the end of the execution.
+        requested: The call or wait that the code makes; None for the end of the execution.
         flat: True if a version that numbered calls without their tasks recorded the run.
     """
 
@@ -169,13 +169,13 @@ class Mismatch(Exception):
         self,
         number: Number,
         recorded: CallIdentity | str | None,
-        asked: CallIdentity | str | None,
+        requested: CallIdentity | str | None,
         flat: bool = False,
     ) -> None:
-        super().__init__(f"call {number.nth}: {recorded} was recorded, {asked} was asked for")
+        super().__init__(f"call {number.nth}: {recorded} was recorded, {requested} was requested")
         self.number = number
         self.recorded = recorded
-        self.asked = asked
+        self.requested = requested
         self.flat = flat
 
 
@@ -192,24 +192,24 @@ class CallReplay:
 
     Attributes:
         ended: The place of the next outcome in the order.
-        made: The number of calls so far.
+        calls: The number of calls so far.
         unrecorded: Outcomes that were delivered and are not recorded yet, by number.
         unsure: Outcomes that may or may not be recorded, because their append was cancelled.
         mismatch: The first mismatch. It stays, whatever the action does with the error.
     """
 
-    __slots__ = ("_made", "_records", "ended", "made", "mismatch", "unrecorded", "unsure")
+    __slots__ = ("_made", "_records", "calls", "ended", "mismatch", "unrecorded", "unsure")
 
     def __init__(self, records: StepRecords) -> None:
         self._records = records
         self._made: dict[tuple[RecordKind, str], int] = {}
         # New outcomes come after all recorded ones. Otherwise, a replay would wait for them too early.
         outcomes = records.outcomes
-        self.ended = 1 + max(one.order for one in outcomes.values()) if outcomes else 0
+        self.ended = 1 + max(outcome.order for outcome in outcomes.values()) if outcomes else 0
         self.unrecorded: dict[Number, Outcome] = {}
         self.unsure: dict[Number, Outcome] = {}
         self.mismatch: Mismatch | None = None
-        self.made = 0
+        self.calls = 0
 
     def in_order(self) -> deque[tuple[Number, Outcome]]:
         """Return the recorded outcomes in the order in which they are delivered."""
@@ -235,7 +235,7 @@ class CallReplay:
         self._made[RecordKind.CALL, task] = index + 1
         number = Number(RecordKind.CALL, task, index)
         # Also for recorded calls: the count is the index of the action's own record.
-        self.made += 1
+        self.calls += 1
         records = self._records
         # Flat numbers do not show which task made a call, so a branch cannot be matched.
         if task and records.layout == FLAT_NUMBERS and (records.outcomes or records.intents):
@@ -243,9 +243,9 @@ class CallReplay:
         recorded, intent = records.outcomes.get(number), records.intents.get(number)
         assert not isinstance(recorded, WaitRecord)
         # An intent without an outcome: the call may have taken effect before a crash.
-        known = recorded.call if recorded is not None else intent
-        if known is not None and not known.same(identity):
-            raise self.note_mismatch(Mismatch(number, known, identity))
+        call = recorded.call if recorded is not None else intent
+        if call is not None and not call.same(identity):
+            raise self.note_mismatch(Mismatch(number, call, identity))
         # A copy, because outcomes that come later do not belong to this call's history.
         after = dict(self.unrecorded) if self.unrecorded else _NOTHING
         return Call(number, identity, recorded, intent is not None, after)
@@ -288,7 +288,9 @@ class CallReplay:
         """
         if self.mismatch is None:
             unread = [
-                one for one in self._records.outcomes if one.nth >= self._made.get((one.kind, one.task), 0)
+                number
+                for number in self._records.outcomes
+                if number.nth >= self._made.get((number.kind, number.task), 0)
             ]
             if unread:
                 first = min(unread, key=lambda number: self._records.outcomes[number].order)

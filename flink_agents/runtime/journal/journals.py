@@ -122,16 +122,16 @@ class Journals:
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
         """Return the journal key of a key. Each agent of a job has journals of its own."""
-        known, name = self._name
-        if known != journal_id:  # almost all keys share one text
+        last_id, name = self._name
+        if last_id != journal_id:  # almost all keys share one text
             name = journal_name(journal_id, self._agent)
             self._name = journal_id, name
         return JournalKey(name, key_text)
 
     def of_key(self, journal_id: str, key_text: str) -> KeyJournal:
         """Return the journal of a key, with the store that has it."""
-        known, name = self._name
-        if known != journal_id:
+        last_id, name = self._name
+        if last_id != journal_id:
             name = self.key(journal_id, key_text).journal_id
         return KeyJournal(self._own if name == self._group else self.store, JournalKey(name, key_text))
 
@@ -154,7 +154,7 @@ class Journals:
         from_seq: int | None,
         marker: bytes | None,
         pending: bool,
-        overtaken: Collection[int] = (),
+        skipped: Collection[int] = (),
         origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
         """Return the recorded runs of the key from number ``from_seq`` on, with those that were skipped.
@@ -165,7 +165,7 @@ class Journals:
             from_seq: The first number; None for all that the store has of the key.
             marker: The position before its records, from state; None if state has none.
             pending: True if inputs of it wait in state.
-            overtaken: Numbers of the runs that were skipped, because their inputs did not come in time.
+            skipped: Numbers of the runs that were skipped, because their inputs did not come in time.
             origins: Jobs that this one is a fork of, if they may have recorded something for those inputs.
 
         Raises:
@@ -174,21 +174,21 @@ class Journals:
             JobIdentifierInUseError: They belong to a job that is running.
         """
         journal = self.key(journal_id, key_text)
-        skipped = self._skipped.get(journal)
-        if skipped is not None:
-            for seq in skipped.overtaken - set(overtaken):
-                skipped.give_up(seq)
-            return skipped
+        drained = self._skipped.get(journal)
+        if drained is not None:
+            for seq in drained.skipped - set(skipped):
+                drained.give_up(seq)
+            return drained
         # Before reading: the former owner must not append after we have read.
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)
-        records = await self._read(journal, from_seq, marker, pending, overtaken)
+        records = await self._read(journal, from_seq, marker, pending, skipped)
         if records is None and not origins:
             return RecordedRuns(self.codec, ())
         # Only an empty journal inherits. Otherwise this fork has started already.
         if not records:
             records = await self._inherit(journal, from_seq, origins)
-        runs = RecordedRuns(self.codec, records, overtaken)
+        runs = RecordedRuns(self.codec, records, skipped)
         # Before any run is replayed with the wrong plan.
         for fingerprint in runs.plans:
             await self._plans.check(fingerprint)
@@ -201,7 +201,7 @@ class Journals:
         from_seq: int | None,
         marker: bytes | None,
         pending: bool,
-        overtaken: Collection[int],
+        skipped: Collection[int],
     ) -> list[Record] | None:
         """Return the records of a journal; None if the store has none. The arguments are as above."""
         # `may_have` is exact only after the store has read the records from the marker on.
@@ -210,7 +210,7 @@ class Journals:
             return None
         records: list[Record] = []
         # Skipped runs are before `from_seq`, so the scan would miss them.
-        for seq in sorted(overtaken):
+        for seq in sorted(skipped):
             records += await self.store.read(journal, seq)
         return records + list(await self.store.scan(journal, from_seq))
 

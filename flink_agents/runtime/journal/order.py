@@ -5,7 +5,7 @@ order may differ. Records belong to their own input. So the next recorded run wa
 is in its header. An input without a header had no records. It gets a free number before the next recorded
 run, or after the last one.
 
-If the input of a recorded run does not come in time, the run is *skipped* (``overtaken`` in code and state):
+If the input of a recorded run does not come in time, the run is *skipped*:
 later runs go first. It keeps its number and its records, and runs when its input comes.
 """
 
@@ -26,10 +26,10 @@ class RecordedRuns:
     Args:
         codec: Reads headers.
         records: Records of all runs from the first that is not committed on, and of those that were skipped.
-        overtaken: Numbers of the runs that were skipped.
+        skipped: Numbers of the runs that were skipped.
     """
 
-    def __init__(self, codec: ValueCodec, records: Iterable[Record], overtaken: Iterable[int] = ()) -> None:
+    def __init__(self, codec: ValueCodec, records: Iterable[Record], skipped: Iterable[int] = ()) -> None:
         self._records: dict[int, list[Record]] = {}
         self._digests: dict[int, bytes] = {}
         self._plans: dict[int, str] = {}
@@ -41,8 +41,8 @@ class RecordedRuns:
                 # A later header of the same run replaces an earlier one.
                 self._digests[record.seq], self._plans[record.seq] = header.digest, header.plan
                 self._begins[record.seq] = header.begin
-        self._overtaken = {seq for seq in overtaken if seq in self._records}
-        self._awaited = deque(seq for seq in sorted(self._records) if seq not in self._overtaken)
+        self._skipped = {seq for seq in skipped if seq in self._records}
+        self._awaited = deque(seq for seq in sorted(self._records) if seq not in self._skipped)
         self._unclaimed: dict[bytes, deque[int]] = {}
         for seq in sorted(self._digests):
             self._unclaimed.setdefault(self._digests[seq], deque()).append(seq)
@@ -65,18 +65,18 @@ class RecordedRuns:
         return self._awaited
 
     @property
-    def overtaken(self) -> frozenset[int]:
+    def skipped(self) -> frozenset[int]:
         """Sequence numbers of the runs that were skipped."""
-        return frozenset(self._overtaken)
+        return frozenset(self._skipped)
 
     @property
     def runs(self) -> Iterable[Sequence[Record]]:
         """The records of each run, with those that were skipped."""
         return self._records.values()
 
-    def is_overtaken(self, seq: int) -> bool:
+    def is_skipped(self, seq: int) -> bool:
         """Return True if that run was skipped."""
-        return seq in self._overtaken
+        return seq in self._skipped
 
     @property
     def plans(self) -> Collection[str]:
@@ -93,19 +93,19 @@ class RecordedRuns:
             del self._unclaimed[digest]
         return seq
 
-    def overtake(self, seqs: Iterable[int]) -> None:
+    def skip(self, seqs: Iterable[int]) -> None:
         """Note that the first awaited runs are skipped: all of ``seqs``, in order."""
         for seq in seqs:
             # Runs are skipped in order, or a later one could wait for one that was given up.
             assert self._awaited.popleft() == seq
-            self._overtaken.add(seq)
+            self._skipped.add(seq)
 
     def take(self, seq: int) -> list[Record]:
         """Remove and return the records of a run that starts now; empty if it has none."""
         records = self._records.pop(seq, [])
         if self._awaited and self._awaited[0] == seq:
             self._awaited.popleft()
-        self._overtaken.discard(seq)
+        self._skipped.discard(seq)
         return records
 
     def resume(self, seq: int) -> list[Record]:
@@ -122,7 +122,7 @@ class RecordedRuns:
         if seq in self._digests and seq not in unclaimed:
             return False
         self._records.pop(seq, None)
-        self._overtaken.discard(seq)
+        self._skipped.discard(seq)
         if seq in self._digests:
             self._unclaimed[self._digests[seq]].remove(seq)
         return True
@@ -135,12 +135,12 @@ class NextRun:
     Attributes:
         number: Its number among the inputs of the key that wait.
         seq: Sequence number of its run.
-        overtakes: Recorded runs that are skipped for it.
+        skips: Recorded runs that are skipped for it.
     """
 
     number: int
     seq: int
-    overtakes: tuple[int, ...] = ()
+    skips: tuple[int, ...] = ()
 
 
 class InputOrder:
@@ -186,7 +186,7 @@ class InputOrder:
         seq = None if digest is None else self.recorded.claim(digest)
         if seq is not None:
             self._came[seq] = number
-            if self.recorded.is_overtaken(seq):
+            if self.recorded.is_skipped(seq):
                 self._late.append(seq)
         if seq is not None or digest is None:
             if self._skipped and self._skipped[-1][1] == number:
@@ -217,12 +217,12 @@ class InputOrder:
                 return NextRun(self._came[first], first)
         elif first in self._came:
             return NextRun(self._came[first], first)
-        return None if waiting else self._overtaking(next_seq, unknown)
+        return None if waiting else self._skipping(next_seq, unknown)
 
     def take(self, choice: NextRun) -> list[Record]:
         """Let an input run; returns the records of its run."""
         # Before `take`: a skipped run must not count as awaited any longer.
-        self.recorded.overtake(choice.overtakes)
+        self.recorded.skip(choice.skips)
         if self._came.pop(choice.seq, None) is None:
             self._cursor = choice.number + 1
         elif self._late and self._late[0] == choice.seq:
@@ -235,14 +235,14 @@ class InputOrder:
             self._cursor = max(self._cursor, self._skipped.popleft()[1])
         return self._cursor if self._cursor < self.looked else None
 
-    def _overtaking(self, next_seq: int, unknown: int | None) -> NextRun | None:
+    def _skipping(self, next_seq: int, unknown: int | None) -> NextRun | None:
         """Return the next input if that of the next recorded run does not come. Recorded runs go first."""
-        overtakes = list[int]()
+        skips = list[int]()
         for seq in self.recorded.awaited:
             if seq in self._came:
-                return NextRun(self._came[seq], seq, tuple(overtakes))
+                return NextRun(self._came[seq], seq, tuple(skips))
             # This run's input has not come either, so it is skipped as well.
-            overtakes.append(seq)
+            skips.append(seq)
         if unknown is None:
             return None
-        return NextRun(unknown, max(next_seq, overtakes[-1] + 1), tuple(overtakes))
+        return NextRun(unknown, max(next_seq, skips[-1] + 1), tuple(skips))

@@ -82,14 +82,14 @@ class OtherJobs:
             raise self._refused(head.journal_id, key_text)
 
     def _refused(self, other: str, key_text: str) -> JobIdentifierMismatchError:
-        known = f"job {other}" if is_flink_job_id(other) else f"the job-identifier {other!r}"
+        other_name = f"job {other}" if is_flink_job_id(other) else f"the job-identifier {other!r}"
         own = f"the job-identifier {self._job_id!r}" if self._named else "no job-identifier"
         same = "no job-identifier" if is_flink_job_id(other) else f"the job-identifier {other!r}"
         return JobIdentifierMismatchError(
             f"the state of key {decode_key(key_text)!r} was written by another job, "
             "and no option lets this job continue its journals",
             expected=f"{same}, or the option {AgentOptions.ON_JOB_CHANGE.key}",
-            found=f"state of {known}, and {own} here",
+            found=f"state of {other_name}, and {own} here",
             fix=f"to continue as the same job, give it {same}; for a job beside the other one, which records "
             f"for itself, set {AgentOptions.ON_JOB_CHANGE.key} to 'fork' and job-identifier to a text of its "
             f"own; to continue the other job's journals under a new name, after its end, set "
@@ -118,16 +118,16 @@ def inherited(codec: ValueCodec, records: Iterable[Record], origin: Origin) -> l
         records: The origin's records from its first uncommitted run on, by run.
         origin: The origin.
     """
-    known = list(records)
+    recorded = list(records)
     left = Counter(origin.inputs)
     taken: set[int] = set()
-    for record in known:
+    for record in recorded:
         if _is_header(record) and record.seq not in taken:
             digest = RunHeader.unpack(codec, record.data).digest
             if left[digest] > 0:
                 left[digest] -= 1
                 taken.add(record.seq)
-    return [_of_origin(record, origin.journal_id) for record in known if record.seq in taken]
+    return [_of_origin(record, origin.journal_id) for record in recorded if record.seq in taken]
 
 
 def _of_origin(record: Record, journal_id: str) -> Record:

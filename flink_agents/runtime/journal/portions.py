@@ -23,7 +23,7 @@ def portions(records: list[Record], limit: int) -> Sequence[list[Record]]:
     Raises:
         RecordTooLargeError: One of them is too large. It is raised before the first portion.
     """
-    if len(records) == 1 or sum([len(one.data) + len(one.step) + FRAME for one in records]) <= limit:
+    if len(records) == 1 or sum([len(record.data) + len(record.step) + FRAME for record in records]) <= limit:
         return (records,)
     check_records(records, limit)
     return list(_split(records, limit))

@@ -34,7 +34,7 @@ class RunJournal:
     Attributes:
         limit: The most bytes of a record.
         replayed: True if earlier attempts recorded something of the run.
-        begun: True if anything of it was recorded.
+        has_records: True if anything of it was recorded.
         bound: True if its header is stored, so that no other input can get its number.
         end: A position after its records, once it has ended; None while the key has runs to replay, and if
             the run recorded nothing.
@@ -56,15 +56,15 @@ class RunJournal:
         self._journal = journal
         self._seq = seq
         self._header = header
-        known = list(records)
-        self.replayed = self.begun = bool(known)
+        recorded = list(records)
+        self.replayed = self.has_records = bool(recorded)
         # If an earlier version numbered calls otherwise, its header does not hold for new records.
-        self.bound = bool(known) and layout_of(codec, known) == TASK_NUMBERS
+        self.bound = bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS
         self.end: bytes | None = None
         self._binding: asyncio.Future[None] | None = None
         self._log = log
         self._logged = 0
-        self._steps: dict[str, StepRecords] = steps_of(codec, known) if known else {}
+        self._steps: dict[str, StepRecords] = steps_of(codec, recorded) if recorded else {}
 
     @staticmethod
     def _limit_of(store: ActionStateStore) -> int:
@@ -147,7 +147,7 @@ class RunJournal:
 
     async def _append_with_header(self, records: list[Record]) -> None:
         """Append records, after the header of the run and its reads of memory."""
-        self.begun = True
+        self.has_records = True
         logged = 0
         if self._log is not None and len(self._log.reads) > self._logged:
             # Like the header, they go with each append until one is stored.

@@ -99,7 +99,7 @@ class KeyActor:
         self.submitted = self.committed = self.gone = 0
         self.timer: int | None = None
         self.far = False
-        self.unpruned, self.noted = 0, head.settled_through
+        self.unpruned, self.noted = 0, head.committed_through
         self.resumed: int | None = None
         self.woken: set[int] = set()
 
@@ -111,8 +111,8 @@ class KeyActor:
             origins: Other jobs that may have recorded something for inputs that wait.
         """
         head = self.head
-        pending = pending or bool(head.overtaken)
-        self.runs.recovery = KeyRecovery(self, head.fresh, head.marker, pending, head.overtaken, origins)
+        pending = pending or bool(head.skipped)
+        self.runs.recovery = KeyRecovery(self, head.fresh, head.marker, pending, head.skipped, origins)
 
     def continue_generation(self, begin: int) -> None:
         """Continue the generation that an earlier attempt had started."""
@@ -254,7 +254,7 @@ class KeyRuns:
 
     def finish(self, run: Run, waiting: QueuedInput) -> None:
         """Take over the changes of a run that has ended, and hand it over to be committed."""
-        if run.journal is not None and run.journal.begun and waiting.ends_replay:
+        if run.journal is not None and run.journal.has_records and waiting.ends_replay:
             # Later runs of the key have their records after those of this run.
             run.journal.mark_end()
         # Before the memory is updated, or there would be no difference.
@@ -277,13 +277,13 @@ class KeyRuns:
         self,
         run: Run,
         suspension: Suspension,
-        overtakes: tuple[int, ...],
+        skips: tuple[int, ...],
         part: CommittedSegment | None = None,
     ) -> None:
         """Hand a suspended run over to Flink's task thread, which puts it into state."""
         run.state.suspend(clock(), suspension.waits)
         # Last, because Flink's task thread may store the run as soon as this is set.
-        self.suspended = SuspendedRun(run, suspension, overtakes, part)
+        self.suspended = SuspendedRun(run, suspension, skips, part)
 
     def abandon(self) -> None:
         """Close the steps of queued runs, which will never continue."""
@@ -305,7 +305,7 @@ class KeyRecovery:
         marker: The position before the records of runs that are not committed; see ``Head``.
         pending: True if such runs may have records before the marker of another key: inputs of the key waited
             in state before the present one, or recorded runs of it were skipped.
-        overtaken: Recorded runs that were skipped; see ``Head``.
+        skipped: Recorded runs that were skipped; see ``Head``.
         origins: Other jobs that may have recorded something for inputs that wait.
         lock: Held by the thread that chooses a run.
         order: The recorded runs and the inputs that were examined; None before records were read.
@@ -318,7 +318,7 @@ class KeyRecovery:
     fresh: bool
     marker: bytes | None
     pending: bool
-    overtaken: dict[int, int]
+    skipped: dict[int, int]
     origins: Sequence[Origin]
     lock: threading.Lock = field(default_factory=threading.Lock)
     order: InputOrder | None = None

@@ -347,10 +347,10 @@ class AgentLoop:
                 # Before the run starts: the watchdog names it.
                 runs.seq = waiting.seq
                 self._begun += 1
-                begun = clock()
+                started = clock()
                 runs.state = state = waiting.state
                 assert state is not None
-                state.begin(begun)
+                state.begin(started)
                 # A run that started on Flink's task thread continues here.
                 run = waiting.run or self._new_run(runs, waiting)
                 try:
@@ -362,7 +362,7 @@ class AgentLoop:
                     break
                 # Before the next run starts, which runs on the memory of this one.
                 runs.finish(run, waiting)
-                self._ended(runs, clock() - begun)
+                self._ended(runs, clock() - started)
                 notified = True
                 self._notify(runs)
         except asyncio.CancelledError:

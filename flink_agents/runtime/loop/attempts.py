@@ -162,14 +162,14 @@ class Attempts:
                 await slot.take()
             step.retry_state = step.retry_state or RetryState()
             step.retry_state.slot = slot
-            begun = clock()
+            started = clock()
             if step.awaited is None:
                 await self._call(step)
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
-                await (self._wait(step) if unbounded else self._in_time(step, begun))
+                await (self._wait(step) if unbounded else self._in_time(step, started))
             notify_sent(self._observers.events_sent, step)
-            self._observers.action_ended(state, step.action.name, clock() - begun, False)
+            self._observers.action_ended(state, step.action.name, clock() - started, False)
         finally:
             # In the reverse order of taking them.
             slot.end()
@@ -224,12 +224,12 @@ class Attempts:
             # It may close this coroutine, and no policy handles it.
             self._steps.failed(step, error)
 
-    def _in_time(self, step: ActionRun, begun: float) -> Awaitable[None]:
-        """Await the result of an action that started at ``begun``, until its timeout expires."""
+    def _in_time(self, step: ActionRun, started: float) -> Awaitable[None]:
+        """Await the result of an action that started at ``started``, until its timeout expires."""
         timeout = step.action.settings.timeout
         if timeout is None:
             return self._wait(step)
-        rest = max(0.0, begun + timeout - clock())
+        rest = max(0.0, started + timeout - clock())
         return within(Deadline.of(step.action), self._wait(step), rest)
 
     async def _wait(self, step: ActionRun) -> None:

@@ -29,7 +29,7 @@ class QueuedInput:
         run: The run, if it has started.
         step: The step of that run that must be awaited.
         records: Records of the run by earlier attempts.
-        overtakes: Recorded runs that are skipped from this run on, because their inputs did not come in time.
+        skips: Recorded runs that are skipped from this run on, because their inputs did not come in time.
         ends_replay: True if the key has no other recorded runs when it starts.
         ordered: True if the key had recorded runs when it was chosen.
         state: The state of the run; None before it is in the queue.
@@ -44,7 +44,7 @@ class QueuedInput:
     run: Run | None = None
     step: ActionRun | None = None
     records: Sequence[Record] = ()
-    overtakes: tuple[int, ...] = ()
+    skips: tuple[int, ...] = ()
     ends_replay: bool = True
     ordered: bool = False
     state: RunState | None = None
@@ -92,13 +92,13 @@ class SuspendedRun(NamedTuple):
     Attributes:
         run: The run.
         suspension: Its stored form.
-        overtakes: Recorded runs that are skipped from this run on.
+        skips: Recorded runs that are skipped from this run on.
         part: Its part that has ended, if its key is released; else None.
     """
 
     run: Run
     suspension: Suspension
-    overtakes: tuple[int, ...]
+    skips: tuple[int, ...]
     part: CommittedSegment | None
 
 
@@ -108,7 +108,7 @@ class KeyRelease(Protocol):
     Used on the event loop only.
     """
 
-    def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
+    def journal(self, part_seq: int, **arguments: Any) -> BufferedJournal:
         """Return the journal of a part, given its number and the arguments of ``BufferedJournal``."""
         ...
 

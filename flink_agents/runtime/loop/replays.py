@@ -73,7 +73,7 @@ class Replays:
             from_seq,
             recovery.marker,
             recovery.pending,
-            recovery.overtaken,
+            recovery.skipped,
             recovery.origins,
         )
         with recovery.lock:
@@ -177,7 +177,7 @@ class Replays:
             packed,
             choice.seq,
             records=records,
-            overtakes=choice.overtakes,
+            skips=choice.skips,
             ends_replay=ends_replay,
             ordered=True,
             state=held if held is not None and held.sequence_number == choice.seq else None,

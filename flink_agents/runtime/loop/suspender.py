@@ -106,7 +106,7 @@ class RunSuspender:
             list(journal.all_records),
             journal.unstored,
             journal.bound,
-            journal.begun,
+            journal.has_records,
             waits,
             run.waits.left(),
             {step.path: failed} if (failed := stored_attempts(step.retry_state)) else {},
@@ -114,13 +114,13 @@ class RunSuspender:
         )
         if release is not None and part is not None:
             suspension = release.left(suspension, run, waiting, step.path, part)
-        if runs.journal is not None and journal.begun and waiting.ends_replay:
+        if runs.journal is not None and journal.has_records and waiting.ends_replay:
             # From here on, state has the earlier records. New ones come after this position.
             store, key = runs.journal
             journal.end = store.recovery_marker(key)
         waiting.run = waiting.step = None
         # Last, because Flink's task thread may store the run from here on.
-        runs.suspend(run, suspension, waiting.overtakes, part)
+        runs.suspend(run, suspension, waiting.skips, part)
 
     def forget(self, runs: KeyRuns) -> None:
         """Drop the signals of a key that has no actor any longer; for Flink's task thread."""
@@ -137,8 +137,8 @@ class RunSuspender:
         if journals is not None:
             memory, packed = run.short_term, waiting.packed
             header = partial(header_of, journals.plan, run.started_at, memory, packed, runs.begin, is_later)
-        made = BufferedJournal if release is None else partial(release.journal, waiting.seq)
-        return made(
+        create = BufferedJournal if release is None else partial(release.journal, waiting.seq)
+        return create(
             store=None if journals is None else journals.store,
             codec=codec,
             journal=None if journals is None else journals.key(run.journal_id, run.key_text),
@@ -156,17 +156,17 @@ class RunSuspender:
         if len(journal.all_records) == before:
             return
         codec = self._shared.codec
-        known = taken_signals(codec, journal.all_records[:before])
+        stored = taken_signals(codec, journal.all_records[:before])
         for taken in taken_signals(codec, journal.all_records):
-            found = next((one for one in known if one.identity == taken.identity), None)
+            found = next((record for record in stored if record.identity == taken.identity), None)
             if found is not None:
-                known.remove(found)
+                stored.remove(found)
             elif taken.identity is not None:
                 waits.taken.append(taken.identity)
                 waits.recorded.append((taken.identity, taken.name))
                 waits.mailbox.forget(taken.identity, reserved=suspension is None or waiting.is_later_part)
         # These signals were removed from state, but their records are void by now.
-        waits.give_back(known)
+        waits.give_back(stored)
 
     def _end_all(self) -> None:
         for mailbox in list(self._live):

@@ -187,8 +187,8 @@ class LocalMetricGroup(MetricGroup):
             yield from group.values(f"{prefix}{name}.")
 
     def _metric(self, name: str, kind: type[M]) -> M:
-        made: Any = kind
-        metric: Any = self.metrics.get(name) or self.metrics.setdefault(name, made())
+        create: Any = kind
+        metric: Any = self.metrics.get(name) or self.metrics.setdefault(name, create())
         if not isinstance(metric, kind):
             raise ValueError(f"metric {name!r} is a {type(metric).__name__}, not a {kind.__name__}")
         return metric

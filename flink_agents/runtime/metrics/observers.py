@@ -136,10 +136,10 @@ def made_observers(sources: Sequence[ObserverSource], metrics: RunMetrics) -> li
     found: list[RunObserver] = []
     for source in sources:
         try:
-            made = source if isinstance(source, RunObserver) else source()
-            if not isinstance(made, RunObserver):
-                raise TypeError(f"{source!r} has returned {made!r}, which is not a RunObserver")
-            found.append(made)
+            observer = source if isinstance(source, RunObserver) else source()
+            if not isinstance(observer, RunObserver):
+                raise TypeError(f"{source!r} has returned {observer!r}, which is not a RunObserver")
+            found.append(observer)
         except KeyboardInterrupt:
             raise
         except BaseException:

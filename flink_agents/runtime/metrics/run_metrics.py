@@ -233,8 +233,8 @@ class OpenWaitGauge:
 
     def resumed(self, key_text: str, seq: int) -> None:
         """Record that a run resumes, or has ended."""
-        if (known := self._runs.pop((key_text, seq), None)) is not None:
-            self._counts.subtract(known.kinds)
+        if (suspended := self._runs.pop((key_text, seq), None)) is not None:
+            self._counts.subtract(suspended.kinds)
 
     def read(self) -> dict[str, int]:
         """Return the gauges: runs by kind of wait, and the age of the oldest wait in milliseconds."""

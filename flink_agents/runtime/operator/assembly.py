@@ -354,8 +354,8 @@ def add_interleaving(
     """
     from flink_agents.runtime.operator.interleaving.service import InterleavingService
 
-    [suspension] = [one for one in services if isinstance(one, SuspensionService)]
-    [signals] = [one for one in services if isinstance(one, SignalService)]
+    [suspension] = [service for service in services if isinstance(service, SuspensionService)]
+    [signals] = [service for service in services if isinstance(service, SignalService)]
     interleaving = InterleavingService(shared, host.state, host.clock, low, suspension, signals)
     services.insert(services.index(signals), interleaving)
     return interleaving

@@ -49,7 +49,7 @@ class EndedRun:
         released: True if its input no longer waits, so that others run: it finished or was released.
         counts: True if its sequence number is used up.
         replayed: True if records say that a part of it ended here, so that the next part may have records.
-        overtakes: Recorded runs that are skipped from this run on.
+        skips: Recorded runs that are skipped from this run on.
         resumed: True if it was suspended before.
         resumes: True if it can be resumed at once; set by the service that suspends it.
     """
@@ -62,7 +62,7 @@ class EndedRun:
     released: bool = True
     counts: bool = True
     replayed: bool = False
-    overtakes: tuple[int, ...] = ()
+    skips: tuple[int, ...] = ()
     resumed: bool = False
     resumes: bool = False
 
@@ -120,7 +120,7 @@ class RunCommitter:
         while finished:
             # Flink's task thread alone takes from this end of the queue, so no lock is needed.
             run, waiting, changes, _ = finished.popleft()
-            ended = EndedRun(run, waiting.number, waiting.seq, changes, overtakes=waiting.overtakes)
+            ended = EndedRun(run, waiting.number, waiting.seq, changes, skips=waiting.skips)
             ended.resumed = waiting.suspension is not None
             runs.append(ended)
         # A suspended run comes last. All runs of the actor before it are committed first.
@@ -161,9 +161,9 @@ class RunCommitter:
         if ended.counts:
             # The input of a suspended run still waits, so the run keeps its number.
             self._number(ended.seq if ended.released else ended.seq - 1, head, actor)
-        if ended.overtakes or (head.overtaken and ended.released):
-            for hook in hooks.overtaking:
-                hook(actor, ended.seq, ended.overtakes)
+        if ended.skips or (head.skipped and ended.released):
+            for hook in hooks.skipping:
+                hook(actor, ended.seq, ended.skips)
         if head.ends and left is None:
             for hook in hooks.ending:
                 hook(run, actor)
@@ -172,7 +172,7 @@ class RunCommitter:
 
     def restored(self, actor: KeyActor) -> None:
         """Note which records of a key the restored checkpoint does not need."""
-        actor.noted = actor.head.settled_through
+        actor.noted = actor.head.committed_through
         if self._journals is not None:
             self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, 0)
 
@@ -249,7 +249,7 @@ class RunCommitter:
 
     def _head(self, head: Head, timers: Timers) -> None:
         """Step 6: write the head, once for all runs of the call. State has all of them now."""
-        for hook in self._hooks.settling:
+        for hook in self._hooks.writing_head:
             hook(head, timers)
         self._state.head.update(head.pack())
 
@@ -267,7 +267,7 @@ class RunCommitter:
         State was written without an error, so the next checkpoint has those runs. Their records are pruned
         when each retained checkpoint has them (``runtime.retention.pruning``).
         """
-        if actor.unpruned and (through := actor.head.settled_through) > actor.noted:
+        if actor.unpruned and (through := actor.head.committed_through) > actor.noted:
             actor.noted = through
             if self._journals is not None:
                 self._journals.committed(actor.head.journal_id, actor.key_text, actor.noted, actor.unpruned)
@@ -279,10 +279,10 @@ class RunCommitter:
 
 def _suspended(left: SuspendedRun) -> EndedRun:
     """Return the part of a run that has ended, for a run that stays in state."""
-    run, suspension, overtakes, part = left
+    run, suspension, skips, part = left
     if part is None:
         number, seq = suspension.number, suspension.seq
-        return EndedRun(run, number, seq, {}, suspension, released=False, overtakes=overtakes)
+        return EndedRun(run, number, seq, {}, suspension, released=False, skips=skips)
     return EndedRun(
         run,
         part.number,
@@ -291,5 +291,5 @@ def _suspended(left: SuspendedRun) -> EndedRun:
         suspension,
         counts=part.counts,
         replayed=part.replayed,
-        overtakes=overtakes,
+        skips=skips,
     )

@@ -110,8 +110,8 @@ class Heads:
         journals = self._journals
         if journals is None:
             return False
-        known = bool(head.overtaken or head.origins)
-        return known or journals.may_have(head.journal_id, key_text, head.marker, pending)
+        has_unread = bool(head.skipped or head.origins)
+        return has_unread or journals.may_have(head.journal_id, key_text, head.marker, pending)
 
     def mark(self, head: Head, key_text: str, unread: bool = True) -> None:
         """Store in the head the position of the key's records, before the first run that may have some.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class LoopBackpressure:
     """Creates the agent loop, and waits for it.
 
-    Only for Flink's task thread, except :attr:`made` and :meth:`close`.
+    Only for Flink's task thread, except :attr:`running_loop` and :meth:`close`.
 
     Args:
         shared: The agent's shared objects.
@@ -41,7 +41,7 @@ class LoopBackpressure:
             all keys.
 
     Attributes:
-        made: The agent loop; None before the first run that needs it.
+        running_loop: The agent loop; None before the first run that needs it.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class LoopBackpressure:
         self._most_seconds = most_seconds
         self._to_look_at = to_look_at
         self._metrics = shared.telemetry.run_metrics
-        self.made: AgentLoop | None = None
+        self.running_loop: AgentLoop | None = None
 
     @cached_property
     def loop(self) -> AgentLoop:
         """The agent loop, created at its first use."""
-        self.made = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
-        return self.made
+        self.running_loop = AgentLoop(self._shared, self._steps, self._clock, self._to_look_at)
+        return self.running_loop
 
     def open_store(self) -> None:
         """Open the store of durable calls.
@@ -85,15 +85,15 @@ class LoopBackpressure:
 
     def close(self, wait: bool = True) -> None:
         """Stop the loop; ``wait`` until it has ended, for a bounded time."""
-        if self.made is not None:
-            self.made.close(wait)
+        if self.running_loop is not None:
+            self.running_loop.close(wait)
 
     # -- waiting ----------------------------------------------------------------------
 
     def check_failure(self) -> None:
         """Raise the error that ends the attempt, if there is one."""
-        if self.made is not None and self.made.failure is not None:
-            raise self.made.failure
+        if self.running_loop is not None and self.running_loop.failure is not None:
+            raise self.running_loop.failure
 
     def wait(self, seen: int) -> None:
         """Wait for at most a slice until ``progress`` is greater than ``seen``."""
@@ -104,7 +104,7 @@ class LoopBackpressure:
 
     def wait_for_room(self) -> None:
         """Block while the loop has enough work (backpressure)."""
-        if self.made is not None and self.made.load >= self._feeder.most_load:
+        if self.running_loop is not None and self.running_loop.load >= self._feeder.most_load:
             self._wait_while_full(math.inf)
 
     def wait_for_a_sign(self) -> None:
@@ -118,7 +118,7 @@ class LoopBackpressure:
     @property
     def is_full(self) -> bool:
         """True if the loop has enough work."""
-        return self.made is not None and self.made.load >= self._feeder.most_load
+        return self.running_loop is not None and self.running_loop.load >= self._feeder.most_load
 
     def _wait_while_full(self, until: float) -> None:
         began = clock()

@@ -50,7 +50,7 @@ PROGRESS_MS = 20
 HELD_MS = 50
 """The interval of checks while an input holds the low watermark."""
 
-SETTLING_MS = 5000
+RESTORED_MS = 5000
 """The time after a start within which a timer of each restored key has fired.
 
 If the host cannot list the keys of a checkpoint, each key with inputs has a timer in processing time. It is
@@ -73,7 +73,7 @@ class _Waiting:
     woken: set[int] = field(default_factory=set[int])
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """True if nothing of the key is left."""
         return not (self.holding or self.passed or self.woken)
 
@@ -115,7 +115,7 @@ class LowWatermark:
         self._heap: list[tuple[int, int, str]] = []
         # The keys of the restored checkpoint that are not known yet; None if the host cannot list them.
         self._restored: set[str] | None = None
-        self._settled: int | None = None
+        self._known_at: int | None = None
         # The times at which watermarks of the input were seen, and the last one whose max_hold has passed.
         self._seen: deque[tuple[int, int]] = deque()
         self._watermark = self._expired = NO_TIMESTAMP
@@ -181,7 +181,9 @@ class LowWatermark:
         if len(self._heap) > 2 * self._holding + 1000:
             # Committed inputs pile up in the heap if the watermark of the input does not move.
             self._heap = [
-                (at, number, key) for key, one in self._keys.items() for number, at in one.holding.items()
+                (at, number, key)
+                for key, waiting in self._keys.items()
+                for number, at in waiting.holding.items()
             ]
             heapq.heapify(self._heap)
 
@@ -242,7 +244,7 @@ class LowWatermark:
                     if not isinstance(run.lineage, DelayedLineage):
                         self._log_late(run)
                     self._apply_late_policy(run)
-            if waiting.is_over:
+            if waiting.has_ended:
                 del self._keys[run.key_text]
 
     def _log_late(self, run: Run) -> None:
@@ -299,7 +301,7 @@ class LowWatermark:
             watermark, ends = self._watermark, True
         self._at, self._looked = None, now
         self._note(watermark, now)
-        if self._is_settled(now):
+        if self._knows_inputs(now):
             low = self._lowest(watermark, is_held_back)
             self._raised = self._raised or low > self.low
             self.low = max(self.low, low)
@@ -314,13 +316,13 @@ class LowWatermark:
             self._at = at
             timers.register_processing_time_timer(at)
 
-    def _is_settled(self, now: int) -> bool:
+    def _knows_inputs(self, now: int) -> bool:
         """Return True if all inputs of a restored checkpoint are known."""
         if self._restored is not None:
             return not self._restored
-        if self._settled is None:
-            self._settled = now + SETTLING_MS
-        return now >= self._settled
+        if self._known_at is None:
+            self._known_at = now + RESTORED_MS
+        return now >= self._known_at
 
     def _note(self, watermark: int, now: int) -> None:
         if watermark > self._watermark:

@@ -98,7 +98,7 @@ class AgentProcessor:
         self._clock = clock
         self.hooks = hooks
         self._inline = shared.settings.inline
-        self._comes_back = self._inline
+        self._releases_early = self._inline
         self._records_runs = shared.journals is not None
         self.actors: dict[str, KeyActor] = {}
         self.cache = KeyCache(shared.settings.memory_expires)
@@ -130,14 +130,14 @@ class AgentProcessor:
         for hook in self.hooks.arriving:
             hook(timestamp, timers)
         # Before the input: it can run inline only if its key has no actor.
-        before = self._come_back(key_text, timers) if self._comes_back and self.actors else None
+        before = self._commit_and_release(key_text, timers) if self._releases_early and self.actors else None
         try:
             emission = self._process(key_text, record, timestamp, timers)
         except InputRejected as rejected:
             emission = self._reject(key_text, record, timestamp, rejected.error)
         return emission if before is None else before.followed_by(emission)
 
-    def _come_back(self, key_text: str, timers: Timers) -> Emission | None:
+    def _commit_and_release(self, key_text: str, timers: Timers) -> Emission | None:
         """Commit the finished runs of the current key's actor, and release the actor if it has no more work.
 
         If inputs come faster than timers check the actor, the key would keep it forever, although all inputs
@@ -232,8 +232,8 @@ class AgentProcessor:
 
     def head_of(self, key_text: str) -> Head | None:
         """Return the head of the current key, from actor, cache or state; None if it has none."""
-        known = self.actors.get(key_text) or self.cache.get(key_text)
-        return known.head if known is not None else self.heads.read(key_text)
+        holder = self.actors.get(key_text) or self.cache.get(key_text)
+        return holder.head if holder is not None else self.heads.read(key_text)
 
     def actor_of(self, key_text: str, timers: Timers) -> KeyActor | None:
         """Return the actor of the current key, created again after a restore; None if nothing waits."""
@@ -292,13 +292,13 @@ class AgentProcessor:
     ) -> None:
         """Let the loop continue a run that started here; ``whole`` is True if it knows all of its memory."""
         run = step.run
-        self._comes_back = False
+        self._releases_early = False
         try:
             packed = packed or self._intake.packed(record, run.timestamp)
-            if (made := self.waits.made) is not None:
-                if made.failure is not None:
-                    raise made.failure
-                if made.load >= self.feeder.most_load:
+            if (loop := self.waits.running_loop) is not None:
+                if loop.failure is not None:
+                    raise loop.failure
+                if loop.load >= self.feeder.most_load:
                     self.waits.wait_for_room()
         except BaseException:
             step.abandon()
@@ -319,15 +319,15 @@ class AgentProcessor:
     def wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
         hooks, cached = self.hooks, self.cache.get(key_text)
-        known: dict[str, bytes | None]
+        nodes: dict[str, bytes | None]
         if cached is not None and cached.whole:
-            known = cached.memory
+            nodes = cached.memory
         else:
-            known = {unescape(path): data for path, data in self._state.memory.items()}
+            nodes = {unescape(path): data for path, data in self._state.memory.items()}
         # Before the actor exists: it takes over the head as these hooks leave it.
         for hook in hooks.waking:
             hook(head, key_text, pending)
-        actor = self._new_actor(head, key_text, known, pending or bool(head.released), timers)
+        actor = self._new_actor(head, key_text, nodes, pending or bool(head.released), timers)
         # The low watermark must know restored inputs before any of them is committed.
         if pending:
             for hook in hooks.found:
@@ -345,19 +345,19 @@ class AgentProcessor:
         self,
         head: Head,
         key_text: str,
-        known: dict[str, bytes | None],
+        nodes: dict[str, bytes | None],
         pending: bool,
         timers: Timers,
         unread: bool = True,
     ) -> KeyActor:
         hooks = self.hooks
         # Late replays that have waited for too long must not be waited for again.
-        if head.overtaken:
-            for hook in hooks.overtaken:
+        if head.skipped:
+            for hook in hooks.waking_skipped:
                 hook(head, key_text)
         journals = self._shared.journals
         journal = None if journals is None else journals.of_key(head.journal_id, key_text)
-        actor = KeyActor(key_text, head, known, journal)
+        actor = KeyActor(key_text, head, nodes, journal)
         if unread and self.heads.may_have_records(head, key_text, pending):
             actor.recover(pending, origins_of(head, self._state.pending) if head.origins else ())
             if not head.fresh:
@@ -367,7 +367,7 @@ class AgentProcessor:
         self.actors[key_text] = actor
         # The actor owns head and memory from here on. A cached copy would become stale.
         self.cache.drop(key_text)
-        self.schedule.made(actor, timers)
+        self.schedule.added(actor, timers)
         return actor
 
     def release(self, actor: KeyActor, timers: Timers) -> None:
@@ -416,9 +416,9 @@ class AgentProcessor:
 
     def commit(self, actor: KeyActor, emission: Emission, timers: Timers) -> None:
         """Commit the finished runs of the current key's actor, unless the attempt has failed."""
-        made = self.waits.made
-        if made is not None and made.failure is not None:
-            raise made.failure
+        loop = self.waits.running_loop
+        if loop is not None and loop.failure is not None:
+            raise loop.failure
         last = self._commits.commit_finished(actor, emission, timers)
         for hook in self.hooks.after_commit:
             hook(actor, last, timers)

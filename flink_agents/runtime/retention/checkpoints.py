@@ -93,17 +93,20 @@ class CheckpointView:
         try:
             history: list[Mapping[str, Any]] = answer["history"]
             counts: Mapping[str, int] = answer["counts"]
-            latest = [one for one in answer["latest"].values() if one is not None]
-            numbers = [*counts.values(), *(one["id"] for one in [*history, *latest])]
+            latest = [entry for entry in answer["latest"].values() if entry is not None]
+            numbers = [*counts.values(), *(entry["id"] for entry in [*history, *latest])]
             if any(type(number) is not int for number in numbers):
                 raise TypeError(f"invalid numbers: {numbers}"[:200])
-            content = tuple(sorted(counts.items())), tuple((one["id"], one["status"]) for one in history)
-            completed = [one for one in history if one["status"] == "COMPLETED" and not one["is_savepoint"]]
-            retained = [one["id"] for one in completed if not one["discarded"]]
+            statuses = tuple((entry["id"], entry["status"]) for entry in history)
+            content = tuple(sorted(counts.items())), statuses
+            completed = [
+                entry for entry in history if entry["status"] == "COMPLETED" and not entry["is_savepoint"]
+            ]
+            retained = [entry["id"] for entry in completed if not entry["discarded"]]
             newest = max(retained, default=0)
-            gone = [one["id"] for one in completed if one["discarded"] and one["id"] < newest]
-            ended = [one for one in history if one["status"] != "IN_PROGRESS"]
-            highest = max((one["id"] for one in [*history, *latest]), default=0)
+            gone = [entry["id"] for entry in completed if entry["discarded"] and entry["id"] < newest]
+            ended = [entry for entry in history if entry["status"] != "IN_PROGRESS"]
+            highest = max((entry["id"] for entry in [*history, *latest]), default=0)
             return cls(
                 connection,
                 content,

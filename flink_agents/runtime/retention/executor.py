@@ -141,5 +141,5 @@ def _first(journals: Iterable[JournalKey], number: int) -> Iterable[JournalKey]:
 
 def add_note(notes: dict[JournalKey, tuple[int, int]], journal: JournalKey, through: int, runs: int) -> None:
     """Add a commit to the notes of a journal: its last run, and the number of runs with records before it."""
-    known, before = notes.get(journal, (through, 0))
-    notes[journal] = max(known, through), before + runs
+    noted, before = notes.get(journal, (through, 0))
+    notes[journal] = max(noted, through), before + runs

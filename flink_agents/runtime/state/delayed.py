@@ -80,7 +80,7 @@ class _Agenda:
     @classmethod
     def unpack(cls, data: bytes) -> _Agenda:
         following, following_page, first, pages = _fields(data)[:4]
-        return cls(following, following_page, _times(first), [_Page(*one) for one in pages])
+        return cls(following, following_page, _times(first), [_Page(*page) for page in pages])
 
 
 class DelayedEvents:
@@ -159,7 +159,7 @@ class DelayedEvents:
         agenda = self._agenda()
         if agenda is None:
             return []
-        pages = [time for one in agenda.pages for time in self._page(one.page)]
+        pages = [time for page in agenda.pages for time in self._page(page.page)]
         return [(due, self._entries.get(number) or b"") for due, number in (*agenda.first, *pages)]
 
     # -- pages ------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class Head:
         first_pending: Number of the oldest input that waits in ``pending``.
         next_pending: Number of the next input that has to wait.
         ahead: The number of inputs that were committed before older ones. ``pending`` lacks them.
-        overtaken: Recorded runs that were skipped because their inputs did not come in time, and the time of
+        skipped: Recorded runs that were skipped because their inputs did not come in time, and the time of
             that in seconds, oldest first. Replace the dictionary, never change it: an actor has the same one.
         store: Id of the store in which runs of the key were recorded, or None.
         marker: The position in the store before the records of runs that are not committed; None: anywhere.
@@ -145,7 +145,7 @@ class Head:
             after another one of them than before, and find its writes in memory.
         suspended: The suspended run: number of its input, its sequence number, and the time at which it
             resumes, in milliseconds (None if only a signal resumes it). None if no run is suspended.
-        mail_expires: The time at which the first of the key's signals expires, in milliseconds; or None.
+        signals_expire: The time at which the first of the key's signals expires, in milliseconds; or None.
         released: Suspended runs whose key is free for other inputs, in the order of their first suspension.
             Replace it, never change it.
         delayed_due: The time of the first of the key's delayed events, in milliseconds; or None.
@@ -159,7 +159,7 @@ class Head:
     first_pending: int = 0
     next_pending: int = 0
     ahead: int = 0
-    overtaken: dict[int, int] = field(default_factory=dict[int, int])
+    skipped: dict[int, int] = field(default_factory=dict[int, int])
     store: str | None = None
     marker: bytes | None = None
     origins: Sequence[tuple[str, bytes | None, int]] = ()
@@ -168,7 +168,7 @@ class Head:
     idle_since: int | None = None
     unrecorded: bool = False
     suspended: tuple[int, int, int | None] | None = None
-    mail_expires: int | None = None
+    signals_expire: int | None = None
     released: Sequence[ReleasedRun] = ()
     delayed_due: int | None = None
     ends: Mapping[int, Sequence[Any]] = field(default_factory=dict[int, Sequence[Any]])
@@ -214,7 +214,7 @@ class Head:
         """Move the key's runs to another job, which has recorded nothing of the key yet."""
         origin = self.journal_id, self.marker, self.next_pending
         self.origins = (origin, *self.origins) if self.has_pending else ()
-        self.marker, self.overtaken, self.journal_id = None, {}, journal_id
+        self.marker, self.skipped, self.journal_id = None, {}, journal_id
 
     def move(self, store_id: str) -> None:
         """Continue with a copy of the store in which runs of the key were recorded."""
@@ -244,9 +244,9 @@ class Head:
         return self.next_pending - self.first_pending - self.ahead
 
     @property
-    def settled_through(self) -> int:
+    def committed_through(self) -> int:
         """The last sequence number up to which only a restore needs records."""
-        return (min(self.overtaken) if self.overtaken else self.next_seq) - 1
+        return (min(self.skipped) if self.skipped else self.next_seq) - 1
 
     @property
     def extra(self) -> dict[str, Any] | None:
@@ -299,14 +299,14 @@ class Head:
         """Set the rare fields from the form of :attr:`extra`."""
         take = extra.pop
         self.ahead = take("ahead", 0)
-        self.overtaken = dict(take("overtaken", ()))
+        self.skipped = dict(take("overtaken", ()))
         self.store, self.marker = take("store", None), take("marker", None)
         self.origins = tuple(map(tuple, take("fork", ())))
         self.begin, self.fresh = take("begin", 0), take("fresh", False)
         self.idle_since, self.unrecorded = take("idle", None), take("unrecorded", False)
         suspended = take("suspended", None)
         self.suspended = None if suspended is None else tuple(suspended)
-        self.mail_expires, self.delayed_due = take("mail", None), take("delayed", None)
+        self.signals_expire, self.delayed_due = take("mail", None), take("delayed", None)
         self.released = tuple(map(ReleasedRun._make, take("aside", ())))
         self.ends = dict(take("ends", ()))
         self.unknown = extra or None
@@ -314,7 +314,7 @@ class Head:
 
 _RARE = {
     "ahead": "ahead",
-    "overtaken": "overtaken",
+    "overtaken": "skipped",
     "store": "store",
     "marker": "marker",
     "fork": "origins",
@@ -323,7 +323,7 @@ _RARE = {
     "idle": "idle_since",
     "unrecorded": "unrecorded",
     "suspended": "suspended",
-    "mail": "mail_expires",
+    "mail": "signals_expire",
     "aside": "released",
     "delayed": "delayed_due",
     "ends": "ends",

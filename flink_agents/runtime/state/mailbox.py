@@ -80,7 +80,7 @@ class Mailbox:
 
     def knows(self, id: str) -> bool:
         """Return True if a signal with that id has come before."""
-        return id in self.seen or any(one.id == id for one in self.signals)
+        return id in self.seen or any(signal.id == id for signal in self.signals)
 
     def absorb(self, identity: str) -> bool:
         """Return True if a run took this signal before it came. The next equal signal is a new one."""
@@ -93,7 +93,7 @@ class Mailbox:
 
     def find(self, identity: str) -> StoredSignal | None:
         """Return the first signal with that identity that waits for a run, or None."""
-        return next((one for one in self.signals if one.identity == identity), None)
+        return next((signal for signal in self.signals if signal.identity == identity), None)
 
     def undecided(
         self, taken: Iterable[str], recorded: Iterable[tuple[str, str | None]]
@@ -105,15 +105,15 @@ class Mailbox:
             recorded: Those among them that only the store knows of, with names. If they are not here, they
                 come later.
         """
-        if all(one.run != UNDECIDED for one in self.signals):
+        if all(signal.run != UNDECIDED for signal in self.signals):
             return []
-        here, identities = {one.identity for one in self.signals}, set(taken)
+        here, identities = {signal.identity for signal in self.signals}, set(taken)
         later = Counter(name for identity, name in recorded if identity not in here)
         found: list[tuple[StoredSignal, int]] = []
         for place, signal in enumerate(self.signals):
             if signal.run == UNDECIDED:
-                behind = [one for one in self.signals[place + 1 :] if one.name == signal.name]
-                ended = sum(one.identity in identities for one in behind)
+                behind = [other for other in self.signals[place + 1 :] if other.name == signal.name]
+                ended = sum(later_signal.identity in identities for later_signal in behind)
                 found.append((signal, ended + later[signal.name]))
         return found
 
@@ -139,19 +139,21 @@ class Mailbox:
                 to come. Default: all that have expired.
         """
         # Only this mailbox may know the run of a signal, so compare without it.
-        wanted = [one._replace(run=None) for one in (self.signals if untaken is None else untaken)]
-        expired = [one for one in self.signals if one.until <= now and one._replace(run=None) in wanted]
+        wanted = [signal._replace(run=None) for signal in (self.signals if untaken is None else untaken)]
+        expired = [
+            signal for signal in self.signals if signal.until <= now and signal._replace(run=None) in wanted
+        ]
         if expired:
-            self.signals = [one for one in self.signals if one not in expired]
+            self.signals = [signal for signal in self.signals if signal not in expired]
         self.seen = {id: until for id, until in self.seen.items() if until > now}
-        self.owed = [one for one in self.owed if one[1] > now]
+        self.owed = [entry for entry in self.owed if entry[1] > now]
         return expired
 
     @property
     def expires(self) -> int | None:
         """The time at which the first entry expires; None if there is none."""
         times = [
-            *(one.until for one in self.signals),
+            *(signal.until for signal in self.signals),
             *self.seen.values(),
             *(until for _, until in self.owed),
         ]
@@ -161,8 +163,8 @@ class Mailbox:
         """Return the bytes; None if the mailbox is empty."""
         if not (self.signals or self.seen or self.owed):
             return None
-        meant = any(one.run is not None for one in self.signals)
-        signals = [list(one if meant else one[:6]) for one in self.signals]
+        meant = any(signal.run is not None for signal in self.signals)
+        signals = [list(signal if meant else signal[:6]) for signal in self.signals]
         return (_MEANT_VERSION if meant else _VERSION) + _pack((signals, self.seen, self.owed))
 
     @classmethod
@@ -184,7 +186,9 @@ class Mailbox:
         try:
             signals, seen, owed = msgpack.unpackb(data[1:])[:3]
             return cls(
-                [StoredSignal(*one) for one in signals], seen, [(identity, until) for identity, until in owed]
+                [StoredSignal(*signal) for signal in signals],
+                seen,
+                [(identity, until) for identity, until in owed],
             )
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise StateFormatError("the signals of a key cannot be read", found=str(error)) from error

@@ -59,7 +59,7 @@ class MemoryTree:
         slot: The map in state; None for a memory that exists only in this object.
         undo: Log of the run's writes.
         expires: True if entries of the map expire, so that parents must be refreshed.
-        known: Nodes that were read already, by path.
+        cached: Nodes that were read already, by path.
 
     Attributes:
         applied: True if state already has the writes to this tree: a released run made them before.
@@ -67,7 +67,7 @@ class MemoryTree:
 
     applied = False
 
-    __slots__ = ("_codec", "_expires", "_known", "_loaded", "_slot", "_undo", "_written", "scope")
+    __slots__ = ("_codec", "_expires", "_cached", "_loaded", "_slot", "_undo", "_written", "scope")
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class MemoryTree:
         slot: MapSlot[str] | None,
         undo: Undo,
         expires: bool = False,
-        known: dict[str, bytes | None] | None = None,
+        cached: dict[str, bytes | None] | None = None,
     ) -> None:
         self.scope = scope
         self._codec = codec
         self._slot = slot
         self._expires = expires
-        self._known: dict[str, bytes | None] = {} if known is None else known
+        self._cached: dict[str, bytes | None] = {} if cached is None else cached
         self._written: dict[str, bytes | None] = {}
         self._undo = undo
         self._loaded = slot is None
@@ -98,9 +98,9 @@ class MemoryTree:
         return self._expires
 
     @property
-    def known(self) -> dict[str, bytes | None]:
+    def cached(self) -> dict[str, bytes | None]:
         """The nodes from before the run that were read so far."""
-        return self._known
+        return self._cached
 
     # -- nodes ------------------------------------------------------------------------
 
@@ -109,12 +109,12 @@ class MemoryTree:
         written = self._written
         if path in written:
             return written[path]
-        known = self._known
-        if path in known:
-            return known[path]
+        cached = self._cached
+        if path in cached:
+            return cached[path]
         if self._loaded or self._slot is None:
             return None
-        data = known[path] = self._slot.get(_state_key(path))
+        data = cached[path] = self._slot.get(_state_key(path))
         return data
 
     def put(self, path: str, data: bytes | None) -> None:
@@ -127,14 +127,14 @@ class MemoryTree:
         """Return the paths of all nodes inside the object at ``path`` ("" for the root), sorted."""
         self._load()
         prefix = path + "." if path else ""
-        nodes = self._known | self._written
+        nodes = self._cached | self._written
         return sorted(p for p, data in nodes.items() if data is not None and p.startswith(prefix))
 
     def _load(self) -> None:
         if self._loaded or self._slot is None:
             return
         for key, data in self._slot.items():
-            self._known.setdefault(unescape(key), data)
+            self._cached.setdefault(unescape(key), data)
         self._loaded = True
 
     # -- values -----------------------------------------------------------------------
@@ -230,7 +230,7 @@ class MemoryTree:
 
     def fork(self, undo: Undo) -> MemoryTree:
         """Return a copy of this tree. Writes to the copy do not reach this one."""
-        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
+        twin = MemoryTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
         return twin
@@ -244,9 +244,9 @@ class MemoryTree:
 
     def nodes(self) -> dict[str, bytes]:
         """Return the nodes from before the run that were read so far."""
-        if not self._known:
+        if not self._cached:
             return {}
-        return {path: data for path, data in self._known.items() if data is not None}
+        return {path: data for path, data in self._cached.items() if data is not None}
 
     def load(self, whole: bool = False) -> dict[str, bytes | None]:
         """Read all nodes, so that nothing is read from state later.
@@ -257,7 +257,7 @@ class MemoryTree:
         if whole:
             self._loaded = True
         self._load()
-        return self._known
+        return self._cached
 
     def changes(self) -> dict[str, bytes | None]:
         """Return the writes that differ from the values before; None stands for a removed node.
@@ -265,15 +265,15 @@ class MemoryTree:
         Objects come after the nodes inside of them, so that no object expires before its fields.
         """
         changes: dict[str, bytes | None] = {}
-        known, expires = self._known, self._expires
+        cached, expires = self._cached, self._expires
         for path, data in reversed(self._written.items()):
-            if known.get(path) != data or (expires and data is not None):
+            if cached.get(path) != data or (expires and data is not None):
                 changes[path] = data
         return changes
 
     def committed(self, changes: dict[str, bytes | None]) -> None:
         """Note that state has these changes."""
-        self._known.update(changes)
+        self._cached.update(changes)
 
 
 class ScopedTree(MemoryTree):
@@ -302,9 +302,9 @@ class ScopedTree(MemoryTree):
     @override
     def below(self, path: str) -> list[str]:
         start = len(self._root) + 1
-        nodes = {one[start:] for one in self._outer.below(self._root)} | self._written.keys()
+        nodes = {node[start:] for node in self._outer.below(self._root)} | self._written.keys()
         prefix = path + "." if path else ""
-        return sorted(one for one in nodes if one.startswith(prefix) and self.raw(one) is not None)
+        return sorted(node for node in nodes if node.startswith(prefix) and self.raw(node) is not None)
 
     def hand_over(self) -> None:
         """Write the changes of this tree to the other tree.

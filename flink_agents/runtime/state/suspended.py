@@ -17,7 +17,7 @@ from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
 
 _VERSION = b"\x01"
-_ASIDE_VERSION = b"\x02"
+_RELEASED_VERSION = b"\x02"
 """Version of the entry of a released run: it has three more fields."""
 
 _NUMBER = re.compile("[0-9]{1,20}")
@@ -165,7 +165,7 @@ class Suspension:
 
     def pack(self) -> bytes:
         """Return the bytes."""
-        records = [[one.kind.value, one.step, one.index, one.data] for one in self.records]
+        records = [[record.kind.value, record.step, record.index, record.data] for record in self.records]
         fields = (
             self.number,
             self.seq,
@@ -175,13 +175,15 @@ class Suspension:
             list(self.unstored),
             self.bound,
             self.recorded,
-            [one.fields() for one in self.waits],
+            [wait.fields() for wait in self.waits],
             {path: list(counts) for path, counts in self.left.items()},
-            {path: [list(one) for one in failed] for path, failed in self.failed.items()},
+            {path: [list(attempt) for attempt in failed] for path, failed in self.failed.items()},
         )
         if self.input is None:
             return _VERSION + _pack(fields)
-        return _ASIDE_VERSION + _pack((*fields, [list(one) for one in self.parts], self.input, self.identity))
+        return _RELEASED_VERSION + _pack(
+            (*fields, [list(part) for part in self.parts], self.input, self.identity)
+        )
 
     @classmethod
     def unpack(cls, data: bytes) -> Suspension:
@@ -190,10 +192,10 @@ class Suspension:
         Raises:
             StateFormatError: They are corrupt, or of an unknown version.
         """
-        if data[:1] not in (_VERSION, _ASIDE_VERSION):
+        if data[:1] not in (_VERSION, _RELEASED_VERSION):
             raise StateFormatError(
                 "a suspended run is of a format that this version cannot read",
-                expected=f"version {_VERSION[0]} or {_ASIDE_VERSION[0]}",
+                expected=f"version {_VERSION[0]} or {_RELEASED_VERSION[0]}",
                 found=f"version {data[0]}" if data else "no bytes",
                 fix="run the version of flink-agents-python that wrote it, or a newer one",
             )
@@ -202,7 +204,7 @@ class Suspension:
             number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = fields[
                 :11
             ]
-            parts, packed, identity = fields[11:14] if data[:1] == _ASIDE_VERSION else ((), None, None)
+            parts, packed, identity = fields[11:14] if data[:1] == _RELEASED_VERSION else ((), None, None)
             return cls(
                 number,
                 seq,
@@ -212,7 +214,7 @@ class Suspension:
                 unstored,
                 bound,
                 recorded,
-                [read_wait(*one) for one in waits],
+                [read_wait(*wait) for wait in waits],
                 {path: (counts[0], counts[1]) for path, counts in left.items()},
                 failed,
                 tuple((step, count) for step, count in parts),

@@ -151,7 +151,7 @@ def progress_of(packed: bytes | None) -> Progress:
     if packed is None:
         return _NOTHING
     head = Head.unpack(packed)
-    waits = head.suspended, head.mail_expires, head.delayed_due, tuple(head.released)
+    waits = head.suspended, head.signals_expire, head.delayed_due, tuple(head.released)
     return (head.next_seq, head.first_pending, head.ahead, *waits)
 
 

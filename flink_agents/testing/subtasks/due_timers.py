@@ -67,7 +67,7 @@ class DueTimers:
         if state.head is None or not timers:
             return timers
         head = _head_of(state.head)
-        waits = head.suspended, head.mail_expires, head.delayed_due
+        waits = head.suspended, head.signals_expire, head.delayed_due
         if all(one is None for one in waits) and not head.released:
             return timers
         now = self._clock()
@@ -121,7 +121,7 @@ class DueTimers:
 
 def _awaited(state: KeyState, head: Head) -> set[int]:
     """Return the times that suspended runs, signals and delayed events of a key wait for."""
-    awaited = set() if head.mail_expires is None else {head.mail_expires}
+    awaited = set() if head.signals_expire is None else {head.signals_expire}
     if head.suspended is not None and head.suspended[2] is not None:
         awaited.add(head.suspended[2])
     awaited |= {one.due for one in head.released if one.due is not None}

@@ -7,7 +7,7 @@ patch = Room("runtime.journal")
 patch(
     "cancelled-delivered",
     "calls:StepRecords.in_order",
-    "if not is_cancelled(one[1])]",
+    "if not is_cancelled(item[1])]",
     "]",
     "A replay waits for calls that the action had cancelled.",
 )
@@ -21,7 +21,7 @@ patch(
 patch(
     "mismatch-unnoticed",
     "calls:CallReplay.make",
-    "if known is not None and not known.same(identity):",
+    "if call is not None and not call.same(identity):",
     "if False:",
     "A call gets the result of another call.",
 )
@@ -77,7 +77,7 @@ patch(
 patch(
     "unstored-twice",
     "buffered:BufferedJournal._append",
-    "self._unstored.pop(one, None)",
+    "self._unstored.pop(record, None)",
     "pass",
     "What a suspended run has stored is stored again with each append.",
 )
@@ -98,7 +98,7 @@ patch(
 patch(
     "overtaken-awaited",
     "order:RecordedRuns.__init__",
-    "deque(seq for seq in sorted(self._records) if seq not in self._overtaken)",
+    "deque(seq for seq in sorted(self._records) if seq not in self._skipped)",
     "deque(sorted(self._records))",
     "All inputs wait for those of recorded runs that were overtaken before.",
 )
@@ -125,15 +125,15 @@ patch(
 )
 patch(
     "overtaking-number",
-    "order:InputOrder._overtaking",
-    "overtakes[-1] + 1",
-    "overtakes[-1]",
+    "order:InputOrder._skipping",
+    "skips[-1] + 1",
+    "skips[-1]",
     "An input that overtakes recorded runs gets the number of the last of them.",
 )
 patch(
     "overtaken-unnoted",
     "order:InputOrder.take",
-    "self.recorded.overtake(choice.overtakes)",
+    "self.recorded.skip(choice.skips)",
     "pass",
     "Recorded runs that are overtaken are still waited for.",
 )
@@ -196,8 +196,8 @@ patch(
 patch(
     "old-layout-bound",
     "run_journal:RunJournal.__init__",
-    "bool(known) and layout_of(codec, known) == TASK_NUMBERS",
-    "bool(known)",
+    "bool(recorded) and layout_of(codec, recorded) == TASK_NUMBERS",
+    "bool(recorded)",
     "A run that an old version recorded goes on under the old header.",
 )
 patch(

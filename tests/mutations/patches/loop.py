@@ -203,8 +203,8 @@ patch(
 patch(
     "marker-before-others",
     "actor:KeyRuns.finish",
-    "run.journal.begun and waiting.ends_replay",
-    "run.journal.begun",
+    "run.journal.has_records and waiting.ends_replay",
+    "run.journal.has_records",
     "The marker of a key passes recorded runs that are left.",
 )
 patch(
@@ -224,7 +224,7 @@ patch(
 patch(
     "taken-again-unknown",
     "suspender:RunSuspender._take_recorded",
-    "known.remove(found)",
+    "stored.remove(found)",
     "pass",
     "A run that took two equal signals has taken one in the eyes of state.",
 )

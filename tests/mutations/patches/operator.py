@@ -126,14 +126,14 @@ patch(
 patch(
     "records-of-overtaken-unread",
     "heads:Heads.may_have_records",
-    "return known or journals",
+    "return has_unread or journals",
     "return journals",
     "A key whose recorded runs were overtaken is not read.",
 )
 patch(
     "forget-overtaken",
     "services.idle_keys:IdleKeyExpiry.look_at",
-    "head.has_pending or head.overtaken or",
+    "head.has_pending or head.skipped or",
     "head.has_pending or",
     "A key is forgotten although recorded runs of it wait for their inputs.",
 )
@@ -160,16 +160,16 @@ patch(
 )
 patch(
     "overtaken-for-ever",
-    "services.late_replays:LateReplays.overtaking",
-    "overtaken.pop(seq, None)",
+    "services.late_replays:LateReplays.skipping",
+    "skipped.pop(seq, None)",
     "pass",
     "A run that was overtaken counts as such after its input came.",
 )
 patch(
     "overtaken-while-away",
     "services.late_replays:LateReplays._is_late",
-    "max(overtaken[seq], self._began)",
-    "overtaken[seq]",
+    "max(skipped[seq], self._began)",
+    "skipped[seq]",
     "The time in which no task ran counts against inputs that are late.",
 )
 patch(
@@ -238,22 +238,22 @@ patch(
 patch(
     "aside-woken-twice",
     "interleaving.runs:InterleavedRuns.wake",
-    "if one.woken is not None or not wanted(one):",
-    "if not wanted(one):",
+    "if run.woken is not None or not wanted(run):",
+    "if not wanted(run):",
     "A run that is set aside is woken twice.",
 )
 patch(
     "aside-suspension-stays",
     "interleaving.runs:InterleavedRuns.end",
-    "self._state.pending.end_suspension(one.number)",
+    "self._state.pending.end_suspension(run.number)",
     "pass",
     "What is left of a run that was set aside stays in state after its end.",
 )
 patch(
     "turn-ignored",
     "interleaving.journal:PartJournal._addressed",
-    "[one._replace(seq=self._turn) for one in records] if self._turn != self._seq else records",
-    "records",
+    "if self._part_seq == self._seq:",
+    "if True:",
     "The next part of a run that was set aside is recorded under its first number.",
 )
 patch(
@@ -343,7 +343,7 @@ patch(
 patch(
     "signals-unseen-in-head",
     "waits.signal_store:SignalStore._write",
-    "head.mail_expires = expires",
+    "head.signals_expire = expires",
     "pass",
     "The head does not say that the key has signals.",
 )
@@ -385,8 +385,8 @@ patch(
 patch(
     "hook-dropped",
     "services.hooks:Hooks.resolve",
-    "for one in self.services if self._has(one, name)",
-    "for one in self.services[1:] if self._has(one, name)",
+    "for service in self.services if self._has(service, name)",
+    "for service in self.services[1:] if self._has(service, name)",
     "The hooks of the first key service are not called.",
 )
 patch(

@@ -84,15 +84,15 @@ patch(
 patch(
     "discarded-latest",
     "checkpoints:CheckpointView.of",
-    'if one["discarded"] and one["id"] < newest]',
-    'if one["discarded"]]',
+    'if entry["discarded"] and entry["id"] < newest]',
+    'if entry["discarded"]]',
     "A checkpoint counts as discarded although none behind it is kept.",
 )
 patch(
     "savepoints-count",
     "checkpoints:CheckpointView.of",
-    'one["status"] == "COMPLETED" and not one["is_savepoint"]',
-    'one["status"] == "COMPLETED"',
+    'entry["status"] == "COMPLETED" and not entry["is_savepoint"]',
+    'entry["status"] == "COMPLETED"',
     "Savepoints count as checkpoints that are kept.",
 )
 patch(
@@ -126,7 +126,7 @@ patch(
 patch(
     "note-goes-back",
     "executor:add_note",
-    "max(known, through)",
+    "max(noted, through)",
     "through",
     "An older note takes a newer one back.",
 )

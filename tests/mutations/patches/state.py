@@ -20,9 +20,9 @@ patch(
 )
 patch(
     "settled-through-overtaken",
-    "keyed_state:Head.settled_through",
-    "min(self.overtaken)",
-    "max(self.overtaken)",
+    "keyed_state:Head.committed_through",
+    "min(self.skipped)",
+    "max(self.skipped)",
     "Records of overtaken runs may be pruned.",
 )
 patch(
@@ -35,15 +35,15 @@ patch(
 patch(
     "fork-keeps-overtaken",
     "keyed_state:Head.fork",
-    "self.marker, self.overtaken, self.journal_id = None, {}, journal_id",
+    "self.marker, self.skipped, self.journal_id = None, {}, journal_id",
     "self.marker, self.journal_id = None, journal_id",
     "A fork waits for overtaken runs of its origin.",
 )
 patch(
     "fork-keeps-marker",
     "keyed_state:Head.fork",
-    "self.marker, self.overtaken, self.journal_id = None, {}, journal_id",
-    "self.overtaken, self.journal_id = {}, journal_id",
+    "self.marker, self.skipped, self.journal_id = None, {}, journal_id",
+    "self.skipped, self.journal_id = {}, journal_id",
     "A fork reads its journal from a marker of its origin.",
 )
 patch(
@@ -98,14 +98,14 @@ patch(
 patch(
     "expires-late",
     "mailbox:Mailbox.expire",
-    "one.until <= now and",
-    "one.until < now and",
+    "signal.until <= now and",
+    "signal.until < now and",
     "A signal that expires now stays.",
 )
 patch(
     "waiting-id-unknown",
     "mailbox:Mailbox.knows",
-    "return id in self.seen or any(one.id == id for one in self.signals)",
+    "return id in self.seen or any(signal.id == id for signal in self.signals)",
     "return id in self.seen",
     "A signal that comes twice before a run takes it is kept twice.",
 )
@@ -126,8 +126,8 @@ patch(
 patch(
     "reservation-unpacked",
     "mailbox:Mailbox.pack",
-    "list(one if meant else one[:6])",
-    "list(one[:6])",
+    "list(signal if meant else signal[:6])",
+    "list(signal[:6])",
     "For which run a signal is reserved is not in state.",
 )
 patch(
@@ -217,8 +217,8 @@ patch(
 patch(
     "load-overwrites",
     "memory:MemoryTree._load",
-    "self._known.setdefault(unescape(key), data)",
-    "self._known[unescape(key)] = data",
+    "self._cached.setdefault(unescape(key), data)",
+    "self._cached[unescape(key)] = data",
     "Loading all of memory replaces what earlier runs of the key left.",
 )
 patch(
@@ -238,7 +238,7 @@ patch(
 patch(
     "inline-memory-unknown",
     "memory:MemoryTree.committed",
-    "self._known.update(changes)",
+    "self._cached.update(changes)",
     "pass",
     "The next run of the inline path does not see what the last one wrote.",
 )

@@ -130,7 +130,7 @@ def test_a_call_whose_begin_was_recorded_as_another_one_is_not_made() -> None:
 def test_a_reconciler_is_asked_if_the_begin_of_a_call_was_recorded() -> None:
     identity = CallIdentity("effect", b"")
     calls = CallReplay(StepRecords(intents={nth(0): identity}))
-    assert [calls.make("", identity).begun for _ in range(2)] == [True, False]
+    assert [calls.make("", identity).may_have_run for _ in range(2)] == [True, False]
 
 
 def test_what_a_run_has_kept_is_stored_once() -> None:
@@ -175,7 +175,7 @@ def test_a_run_of_an_old_version_gets_a_header_of_this_one() -> None:
 
 def test_memory_that_a_run_wrote_itself_is_none_that_it_read() -> None:
     known: dict[str, bytes | None] = {"before": CODEC.encode(1)}
-    tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
+    tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=known)
     tree.put("own", CODEC.encode(2))
     read = tree.log.reads.copy()
     assert (tree.raw("own"), tree.raw("before")) == (CODEC.encode(2), CODEC.encode(1))
@@ -186,7 +186,7 @@ def test_a_replay_writes_what_memory_has_already() -> None:
     """State may be that of behind the write, or its entry may expire before the commit."""
     for replays in (False, True):
         known: dict[str, bytes | None] = {"total": CODEC.encode(1)}
-        tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], known=known)
+        tree = TracedTree(MemoryScope.SHORT_TERM, CODEC, None, [], cached=known)
         if replays:
             tree.replay([("total", CODEC.encode(1))])
         tree.put("total", CODEC.encode(1))
@@ -206,12 +206,12 @@ def test_an_input_does_not_get_the_records_of_a_run_that_was_resumed() -> None:
 
 def test_runs_that_were_overtaken_are_not_waited_for() -> None:
     """Neither those of which state says so, nor those that the input at hand overtakes."""
-    runs = RecordedRuns(CODEC, [header(seq, b"%d" % seq) for seq in range(3)], overtaken=[0])
+    runs = RecordedRuns(CODEC, [header(seq, b"%d" % seq) for seq in range(3)], skipped=[0])
     assert (runs.first, list(runs.awaited)) == (1, [1, 2])
     order = InputOrder(runs, 0)
     order.look(b"2")
     assert order.next(3, waiting=True) is None
     choice = order.next(3, waiting=False)
-    assert choice is not None and (choice.seq, choice.overtakes) == (2, (1,))
+    assert choice is not None and (choice.seq, choice.skips) == (2, (1,))
     assert [one.seq for one in order.take(choice)] == [2]
-    assert (runs.first, runs.overtaken) == (None, {0, 1})
+    assert (runs.first, runs.skipped) == (None, {0, 1})

@@ -68,8 +68,8 @@ async def prune(faults: Faults, snapshot: Snapshot) -> None:
     store = faults.store()
     await store.open(None)
     for key, head in heads(snapshot).items():
-        if head.settled_through >= 0:
-            await store.prune(JournalKey(f"{head.journal_id}/durable", key), head.settled_through)
+        if head.committed_through >= 0:
+            await store.prune(JournalKey(f"{head.journal_id}/durable", key), head.committed_through)
     await store.close()
 
 
@@ -137,7 +137,7 @@ def drive(seed: int, kinds: list[str], keys: int, steps: int = 40) -> None:
         assert set(counted().values()) <= {1}
         tokens = [output[2] for output in harness.outputs if output[2] is not None]
         assert len(set(tokens)) == len(tokens) == len(called)
-        assert all(not head.overtaken for head in heads(harness.snapshot()).values())
+        assert all(not head.skipped for head in heads(harness.snapshot()).values())
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -218,7 +218,7 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
             harness.restore(harness.snapshot())
             harness.push((0, "early"))
             harness.run_until_idle()
-            assert list(heads(harness.snapshot())["i0"].overtaken) == [1, 2]
+            assert list(heads(harness.snapshot())["i0"].skipped) == [1, 2]
             harness.advance_time(timedelta(minutes=61))
         if how == "behind a run":
             harness.push_all([(0, "b"), (0, "more")])
@@ -227,7 +227,7 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
             harness.push((0, "more"))
             harness.run_until_idle()
         head = heads(harness.snapshot())["i0"]
-        assert not head.overtaken and head.settled_through == head.next_seq - 1
+        assert not head.skipped and head.committed_through == head.next_seq - 1
         assert harness.run_metrics["runs_abandoned"] >= 1
         harness.push((0, "c"))
         harness.run_until_idle()
@@ -235,7 +235,7 @@ def test_an_input_that_never_comes_is_given_up_after_a_time(how: str) -> None:
 
 
 def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_replays, "MAX_OVERTAKEN", 3)
+    monkeypatch.setattr(late_replays, "MAX_SKIPPED", 3)
     with new_harness(Faults(), AT_ONCE) as harness:
         before = harness.snapshot()
         harness.push_all([(0, str(number)) for number in range(8)])
@@ -243,7 +243,7 @@ def test_not_more_than_a_bounded_number_of_runs_is_kept(monkeypatch: pytest.Monk
         harness.restore(before)
         harness.push((0, "new"))
         harness.run_until_idle()
-        assert list(heads(harness.snapshot())["i0"].overtaken) == [5, 6, 7]
+        assert list(heads(harness.snapshot())["i0"].skipped) == [5, 6, 7]
         assert harness.run_metrics["runs_abandoned"] == 5
 
 
@@ -254,7 +254,7 @@ def test_pruning_leaves_what_was_overtaken() -> None:
         harness.push((0, "a"))
         harness.run_until_idle()
         snapshot = harness.snapshot()
-        assert heads(snapshot)["i0"].settled_through == 0
+        assert heads(snapshot)["i0"].committed_through == 0
         asyncio.run(prune(faults, snapshot))
         harness.restore(snapshot)
         harness.push_all([(0, "c"), (0, "b")])

@@ -132,7 +132,7 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
         if event.input == "looks":
             # Its task is there, but has not begun: the key still has the state of its last run.
             (runs,) = [one.runs for key, one in agent_loop().actors.items() if key == "squick"]
-            inner = agent_loop().waits.made
+            inner = agent_loop().waits.running_loop
             task = asyncio.create_task(inner._work(runs))
             inner._watch._runs = {task: runs}
             inner._watch._look(runs.state.started + 3600)
@@ -144,7 +144,9 @@ def test_run_that_has_not_begun_is_not_taken_for_the_one_before(reports: Reports
             return harness._subtasks[0].processor
 
         harness.push("quick")
-        until(lambda: agent_loop().actors["squick"].runs.finished and not agent_loop().waits.made._tasks)
+        until(
+            lambda: agent_loop().actors["squick"].runs.finished and not agent_loop().waits.running_loop._tasks
+        )
         harness.push("looks")
         assert looked.wait(30)
         assert harness.run_metrics["runs_stuck"] == 0

@@ -72,11 +72,11 @@ OF_EACH_INPUT = {
     "fired",
     "leaving",
     "committing",
-    "settling",
+    "writing_head",
     "committed",
     "after_commit",
     "idle",
-    "beat",
+    "heartbeat",
     "look",
     "looked",
 }
@@ -194,13 +194,13 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Recorder]]:
     yield made
 
 
-ONE_TIMER = {"beat", "look", "looked", "is_looking", "end_keys", "awaits_keys"}
+ONE_TIMER = {"heartbeat", "look", "looked", "is_looking", "end_keys", "awaits_keys"}
 """Hooks of the schedule with one timer for all keys."""
 
 TIMER_OF_EACH = {"end_key", "awaits_key", "keeps_end"}
 """Hooks of the schedule with a timer for each key."""
 
-RARE = {"overtaken", "overtaking", "ending"}
+RARE = {"waking_skipped", "skipping", "ending"}
 """Hooks for runs whose inputs come late, and for runs that the user ends; see their own tests."""
 
 

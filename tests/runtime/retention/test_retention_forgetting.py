@@ -206,7 +206,7 @@ def test_a_key_stays_as_long_as_an_overtaken_run_waits_for_its_input() -> None:
         harness.push(("a", 0))
         harness.advance_time(10 * AFTER)
         packed = harness.state("a").head
-        assert packed is not None and len(Head.unpack(packed).overtaken) == 1
+        assert packed is not None and len(Head.unpack(packed).skipped) == 1
         harness.push(("a", 1))
         assert len(KEYS) == 1
 

@@ -128,7 +128,7 @@ def test_broken_state_stops_the_operator_with_a_named_error(field: str, value: A
     assert harness.outputs == []
 
 
-@each("field", ["idle_since", "mail_expires", "delayed_due"])
+@each("field", ["idle_since", "signals_expire", "delayed_due"])
 def test_a_time_of_0_is_no_time_that_is_missing(field: str) -> None:
     head = Head("job")
     assert getattr(Head.unpack(head.pack()), field) is None

@@ -21,12 +21,12 @@ K = TypeVar("K")
 
 
 def test_a_fork_waits_for_no_runs_of_its_origin() -> None:
-    head = Head("first", next_seq=9, next_pending=2, overtaken={4: 1, 7: 2}, marker=b"here")
-    assert head.settled_through == 3
+    head = Head("first", next_seq=9, next_pending=2, skipped={4: 1, 7: 2}, marker=b"here")
+    assert head.committed_through == 3
     head.fork("second")
-    assert (head.journal_id, head.overtaken, head.marker) == ("second", {}, None)
+    assert (head.journal_id, head.skipped, head.marker) == ("second", {}, None)
     assert list(head.origins) == [("first", b"here", 2)]
-    assert head.settled_through == 8
+    assert head.committed_through == 8
 
 
 def test_a_key_that_leaves_its_store_looks_for_no_records() -> None:
@@ -122,7 +122,7 @@ def test_suspended_runs_and_signals_are_no_inputs() -> None:
 
 
 def tree(nodes: Slot[str] | None = None, known: dict[str, bytes | None] | None = None) -> MemoryTree:
-    return MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), nodes, [], known=known)
+    return MemoryTree(MemoryScope.SHORT_TERM, ValueCodec(), nodes, [], cached=known)
 
 
 def guard() -> None:

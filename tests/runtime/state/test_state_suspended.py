@@ -100,12 +100,12 @@ def test_other_bytes_are_refused(read: object, data: bytes) -> None:
 
 def test_a_head_keeps_what_is_suspended() -> None:
     head = Head("job", 7, 3, 9)
-    assert head.suspended is None and head.mail_expires is None
-    head.suspended, head.mail_expires = (3, 7, None), 12
+    assert head.suspended is None and head.signals_expire is None
+    head.suspended, head.signals_expire = (3, 7, None), 12
     again = Head.unpack(head.pack())
     assert again.suspended == (3, 7, None)
-    assert again.mail_expires == 12
-    again.suspended, again.mail_expires = None, None
+    assert again.signals_expire == 12
+    again.suspended, again.signals_expire = None, None
     assert again.extra is None
 
 

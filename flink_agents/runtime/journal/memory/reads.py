@@ -51,9 +51,9 @@ class ReadLog:
                 self._nodes.add(path)
 
 
-def overlaid(known: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str, bytes | None]:
-    """Return memory as it was when it was read. Nodes that were not read are as in ``known``."""
-    nodes = dict(known)
+def overlaid(cached: dict[str, bytes | None], reads: Iterable[Read]) -> dict[str, bytes | None]:
+    """Return memory as it was when it was read. Nodes that were not read are as in ``cached``."""
+    nodes = dict(cached)
     for path, what in reads:
         if isinstance(what, dict):
             prefix = path + "." if path else ""

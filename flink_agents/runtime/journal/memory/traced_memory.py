@@ -25,15 +25,15 @@ class TracedTree(MemoryTree):
         slot: MapSlot[str] | None,
         undo: Undo,
         expires: bool = False,
-        known: dict[str, bytes | None] | None = None,
+        cached: dict[str, bytes | None] | None = None,
     ) -> None:
-        super().__init__(scope, codec, slot, undo, expires, known)
+        super().__init__(scope, codec, slot, undo, expires, cached)
         self.log = ReadLog()
         self._replays = False
 
     def replay(self, reads: list[Read]) -> None:
         """Start with the memory that an earlier attempt of the run read. State may differ by now."""
-        self._known = overlaid(self._known, reads)
+        self._cached = overlaid(self._cached, reads)
         self.log.know(reads)
         self._replays = True
 
@@ -51,13 +51,13 @@ class TracedTree(MemoryTree):
         """Return the paths of all nodes inside ``path``. Log the nodes that existed before the run."""
         found = super().below(path)
         prefix = path + "." if path else ""
-        known = self._known.items()
-        self.log.branch(path, {p: data for p, data in known if data is not None and p.startswith(prefix)})
+        cached = self._cached.items()
+        self.log.branch(path, {p: data for p, data in cached if data is not None and p.startswith(prefix)})
         return found
 
     def fork(self, undo: Undo) -> TracedTree:
         """Return a copy of this tree. Both log their reads in the same log."""
-        twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._known)
+        twin = TracedTree(self.scope, self._codec, self._slot, undo, self._expires, self._cached)
         twin._written = dict(self._written)
         twin._loaded = self._loaded
         twin.log, twin._replays = self.log, self._replays

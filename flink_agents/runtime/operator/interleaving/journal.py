@@ -17,16 +17,16 @@ class PartJournal(BufferedJournal):
     """The records of one part. Only the thread of the event loop uses it.
 
     Args:
-        turn: The sequence number of the part, under which the store gets the records.
+        part_seq: The sequence number of the part, under which the store gets the records.
         records: The records of the part in the store.
         suspension: The stored form of the run if it was suspended; else None.
         arguments: The other arguments of ``BufferedJournal``, by their names.
     """
 
     def __init__(
-        self, turn: int, records: Sequence[Record], suspension: Suspension | None, **arguments: Any
+        self, part_seq: int, records: Sequence[Record], suspension: Suspension | None, **arguments: Any
     ) -> None:
-        self._turn = turn
+        self._part_seq = part_seq
         self._is_later = suspension is not None and suspension.released
         self._has_ended = any(map(ends_part, records))
         super().__init__(records=records, suspension=suspension, **arguments)
@@ -50,4 +50,6 @@ class PartJournal(BufferedJournal):
 
     @override
     def _addressed(self, records: list[Record]) -> list[Record]:
-        return [one._replace(seq=self._turn) for one in records] if self._turn != self._seq else records
+        if self._part_seq == self._seq:
+            return records
+        return [record._replace(seq=self._part_seq) for record in records]

@@ -43,10 +43,10 @@ class PartTree(MemoryTree):
         super().__init__(present.scope, present.codec, None, undo, present.expires)
         self.log: ReadLog = present.log
         # If code reads a value that it did not read in that part, it sees the value of the next part.
-        known, parts = dict(present.known), list[TracedTree]()
+        nodes, parts = dict(present.cached), list[TracedTree]()
         for of_part in reversed(reads):
-            known = overlaid(known, of_part)
-            parts.append(OldPartTree(self.scope, present.codec, None, undo, present.expires, known))
+            nodes = overlaid(nodes, of_part)
+            parts.append(OldPartTree(self.scope, present.codec, None, undo, present.expires, nodes))
         # In order, so that the index is the number of the part.
         self._parts = [*reversed(parts), present]
         self._at = 0

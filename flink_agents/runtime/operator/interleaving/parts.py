@@ -29,35 +29,35 @@ class InterleavedParts:
     def __init__(self, memory: PartTree, records: Sequence[Record], ends: Sequence[tuple[str, int]]) -> None:
         self._memory = memory
         self._last = len(ends)
-        self._of: dict[tuple[str, Number], int] = {}
-        self._begun: dict[str, int] = {}
-        self._ended: dict[str, int] = {}
+        self._part_of: dict[tuple[str, Number], int] = {}
+        self._started_in: dict[str, int] = {}
+        self._ended_in_in_in: dict[str, int] = {}
         done = 0
         for part, (waiting, count) in enumerate(ends):
             for record in records[done:count]:
                 self._note(record, part)
             # The execution that waited started in this part, or in an earlier one.
-            self._begun.setdefault(waiting, part)
+            self._started_in.setdefault(waiting, part)
             done = count
 
     def begin(self, path: str) -> None:
         """Note that an attempt of an execution starts, and show the part in which it started first."""
-        self._memory.go_to(self._begun.get(path, self._last))
+        self._memory.go_to(self._started_in.get(path, self._last))
 
     def replay(self, path: str) -> None:
         """Note that an execution is taken from its record, and show the part in which it ended."""
-        self._memory.go_to(self._ended.get(path, self._last))
+        self._memory.go_to(self._ended_in_in_in.get(path, self._last))
 
     def deliver(self, path: str, number: Number) -> None:
         """Note that an execution gets an outcome, and show the part that the outcome belongs to."""
-        self._memory.enter(self._of.get((path, number), self._last))
+        self._memory.enter(self._part_of.get((path, number), self._last))
 
     def void(self, path: str) -> None:
         """Drop the records of an execution: it runs again, in the last part."""
-        self._begun.pop(path, None)
-        self._ended.pop(path, None)
-        for one in [one for one in self._of if one[0] == path]:
-            del self._of[one]
+        self._started_in.pop(path, None)
+        self._ended_in_in_in.pop(path, None)
+        for place in [place for place in self._part_of if place[0] == path]:
+            del self._part_of[place]
 
     def delivery(self, path: str, *arguments: Any) -> Delivery:
         """Return a delivery for an execution, given the arguments of ``Delivery``."""
@@ -66,9 +66,9 @@ class InterleavedParts:
     def _note(self, record: Record, part: int) -> None:
         path, task = task_of(record.step)
         if record.kind in (RecordKind.CALL, RecordKind.WAIT):
-            self._of[path, Number(record.kind, task, record.index)] = part
+            self._part_of[path, Number(record.kind, task, record.index)] = part
         elif record.kind is RecordKind.ACTION:
-            self._ended[path] = part
+            self._ended_in_in_in[path] = part
         elif record.kind is RecordKind.RERUN:
             self.void(path)
 

@@ -28,9 +28,9 @@ class Interleaving:
         self._codec = shared.codec
         self._always = shared.settings.interleaves
 
-    def journal(self, turn: int, **arguments: Any) -> BufferedJournal:
+    def journal(self, part_seq: int, **arguments: Any) -> BufferedJournal:
         """Return the journal of a part; see ``KeyRelease``."""
-        return PartJournal(turn, **arguments)
+        return PartJournal(part_seq, **arguments)
 
     def parts(self, run: Run, suspension: Suspension) -> InterleavedParts | None:
         """Return the parts of a run. From now on, the run sees their memory."""
@@ -51,9 +51,9 @@ class Interleaving:
         journal = run.journal
         assert isinstance(journal, PartJournal) and run.waits is not None
         before, changes = waiting.suspension, run.short_term.changes()
-        known = len(before.records) if before is not None else 0
+        before_count = len(before.records) if before is not None else 0
         counts = not waiting.is_later_part or bool(
-            waiting.records or changes or len(journal.all_records) > known
+            waiting.records or changes or len(journal.all_records) > before_count
         )
         # Before the part is committed: a replay must know where it ended.
         await journal.end_part(counts)

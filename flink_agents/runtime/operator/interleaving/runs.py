@@ -53,10 +53,10 @@ class InterleavedRuns:
         self._searched.add(key_text)
         self._state.pending.suspend(suspension)
         due = suspension.due
-        names = [one.name for one in suspension.waits if isinstance(one, StoredSignalWait)]
+        names = [wait.name for wait in suspension.waits if isinstance(wait, StoredSignalWait)]
         stored = ReleasedRun(suspension.number, suspension.seq, len(suspension.parts), due, None, names)
         released = list(head.released)
-        places = [place for place, one in enumerate(released) if one.seq == suspension.seq]
+        places = [place for place, run in enumerate(released) if run.seq == suspension.seq]
         for place in places:
             released[place] = stored
         head.released = released if places else [*released, stored]
@@ -66,11 +66,11 @@ class InterleavedRuns:
     def end(self, head: Head, key_text: str, number: int) -> None:
         """Remove the stored form of the run that wake-up ``number`` resumed, because it is committed now."""
         left: list[ReleasedRun] = []
-        for one in head.released:
-            if one.woken == number:
-                self._state.pending.end_suspension(one.number)
+        for run in head.released:
+            if run.woken == number:
+                self._state.pending.end_suspension(run.number)
             else:
-                left.append(one)
+                left.append(run)
         head.released = left
         if not left:
             self._searched.discard(key_text)
@@ -85,21 +85,21 @@ class InterleavedRuns:
 
     def woken(self, head: Head) -> Sequence[int]:
         """Return the numbers of the wake-ups of a key."""
-        return [one.woken for one in head.released if one.woken is not None]
+        return [run.woken for run in head.released if run.woken is not None]
 
     # -- wake-ups ---------------------------------------------------------------------
 
     def wake(self, head: Head, key_text: str, wanted: Callable[[ReleasedRun], bool]) -> bool:
         """Wake runs of the current key; returns True if there is a new wake-up."""
         released, some = list(head.released), False
-        for place, one in enumerate(released):
-            if one.woken is not None or not wanted(one):
+        for place, run in enumerate(released):
+            if run.woken is not None or not wanted(run):
                 continue
             number = head.next_pending
             # In `pending`, so that the run has its turn among inputs, also after a restart.
-            self._state.pending.put_wake_up(number, wake_up(self._codec, one))
+            self._state.pending.put_wake_up(number, wake_up(self._codec, run))
             head.next_pending += 1
-            released[place] = one._replace(woken=number)
+            released[place] = run._replace(woken=number)
             some = True
             if self._low is not None:
                 # Outputs of the run may be late. The low watermark has to know it.
@@ -113,19 +113,19 @@ class InterleavedRuns:
         if not head.released:
             return False
         now = self._clock()
-        return self.wake(head, key_text, lambda one: one.due is not None and one.due <= now)
+        return self.wake(head, key_text, lambda run: run.due is not None and run.due <= now)
 
     def wake_searched(self, head: Head, key_text: str, may_have: Callable[[], bool]) -> bool:
         """Wake all runs, once for each key whose records of earlier attempts may be in the store."""
         if not head.released or key_text in self._searched or not may_have():
             return False
         self._searched.add(key_text)
-        return self.wake(head, key_text, lambda one: True)
+        return self.wake(head, key_text, lambda run: True)
 
     def look_again(self, head: Head, fired: int, timers: Timers) -> None:
         """Register another timer if this one fired too early, by this clock."""
         now = self._clock()
-        if any(one.woken is None and one.due is not None and now < one.due <= fired for one in head.released):
+        if any(run.woken is None and run.due is not None and now < run.due <= fired for run in head.released):
             timers.register_processing_time_timer(max(now, fired) + 1)
 
     def resumed(self, head: Head, number: int, packed: bytes, seq: int) -> QueuedInput | None:
@@ -137,7 +137,7 @@ class InterleavedRuns:
             packed: The bytes of that entry. The run's own input is in its stored form.
             seq: Sequence number of the next part of the run.
         """
-        run = next((one for one in head.released if one.woken == number), None)
+        run = next((released_run for released_run in head.released if released_run.woken == number), None)
         if run is None:
             return None
         suspension = self.suspension(run)

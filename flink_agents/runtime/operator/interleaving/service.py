@@ -63,7 +63,7 @@ class InterleavingService(KeyService):
 
     def rests(self, head: Head, key_text: str) -> bool:
         """Return True if the inputs of a key wait for an interleaved run."""
-        if self._suspension.input_over:
+        if self._suspension.input_has_ended:
             self.wake_unread(head, key_text)
             return False
         return head.suspended is None and self.blocks(head)
@@ -89,8 +89,8 @@ class InterleavingService(KeyService):
 
     def wake_unread(self, head: Head, key_text: str) -> None:
         """Wake all runs of a key if an earlier attempt may have recorded more of them, or the input ended."""
-        if self._suspension.input_over:
-            some = self._runs.wake(head, key_text, lambda one: True)
+        if self._suspension.input_has_ended:
+            some = self._runs.wake(head, key_text, lambda run: True)
         else:
             may_have = self.operator.heads.may_have_records
             some = self._runs.wake_searched(head, key_text, lambda: may_have(head, key_text, True))
@@ -100,7 +100,7 @@ class InterleavingService(KeyService):
 
     def wake_marked(self, head: Head, key_text: str) -> bool:
         """Wake the runs that the user wants to end. Return True if there are any."""
-        return self._runs.wake(head, key_text, lambda one: one.seq in head.ends)
+        return self._runs.wake(head, key_text, lambda run: run.seq in head.ends)
 
     def wake_due(self, head: Head, key_text: str, actor: KeyActor | None, at: int, timers: Timers) -> None:
         """Wake the runs whose time has come, and resume those that are awake; see ``ReleasedRuns``."""
@@ -128,19 +128,19 @@ class InterleavingService(KeyService):
             return
         if not ended.released:
             return
-        ending = self._suspension.input_over
+        ending = self._suspension.input_has_ended
         if ending:
-            self._runs.wake(head, key_text, lambda one: True)
+            self._runs.wake(head, key_text, lambda run: True)
         self._store(suspension, key_text, head, timers)
         # If records say that the part ends here, the next part may have records as well.
         if ended.replayed or ending:
-            self._runs.wake(head, key_text, lambda one: one.seq == suspension.seq)
+            self._runs.wake(head, key_text, lambda run: run.seq == suspension.seq)
         self._runs.wake_due(head, key_text)
 
     def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Set if the key of an actor whose last run was interleaved has something to run."""
         head = actor.head
-        if self._suspension.input_over and head.released:
+        if self._suspension.input_has_ended and head.released:
             self.wake_unread(head, actor.key_text)
         if last is not None and last.released:
             last.resumes = self._runs.has_turn(head) and head.suspended is None

@@ -27,7 +27,7 @@ class InterleavedSignals:
 
     def wake_all(self, head: Head, key_text: str) -> None:
         """Wake all interleaved runs of a key."""
-        self._runs.wake(head, key_text, lambda one: True)
+        self._runs.wake(head, key_text, lambda run: True)
 
     def give(
         self,
@@ -39,16 +39,16 @@ class InterleavedSignals:
     ) -> StoredSignal:
         """Wake the interleaved run that a signal is for; see ``SignalTakers``."""
         seq = None if signal.wait is None else run_of(signal.wait, key_text)
-        for one in head.released:
-            wanted = one.seq == seq if signal.wait is not None else signal.name in one.names
+        for run in head.released:
+            wanted = run.seq == seq if signal.wait is not None else signal.name in run.names
             # A run that has resumed takes the signal itself, if it still waits for one.
-            if not wanted or (one.woken is not None and one.seq in going_on):
+            if not wanted or (run.woken is not None and run.seq in going_on):
                 continue
-            suspension = self._runs.suspension(one)
+            suspension = self._runs.suspension(run)
             reserved = reserved_for(signal, suspension, key_text, others)
             named = signal.wait is not None and waits_for(signal, key_text, suspension)
-            if reserved.run == one.seq or named:
-                self._runs.wake(head, key_text, lambda other, seq=one.seq: other.seq == seq)
+            if reserved.run == run.seq or named:
+                self._runs.wake(head, key_text, lambda other, seq=run.seq: other.seq == seq)
                 return reserved
         return signal
 
@@ -63,13 +63,13 @@ class InterleavedSignals:
         """Wake a run that is about to be suspended, because signals for it are there."""
         signals = mailbox.signals
         for place, signal in enumerate(signals):
-            if any(signal is one for one in free):
+            if any(signal is other for other in free):
                 signals[place] = reserved_for(signal, suspension, key_text, signals)
         self._runs.wake(head, key_text, lambda run: run.seq == suspension.seq)
 
     def unreserve(self, run: Run, mailbox: Mailbox, head: Head, suspension: Suspension | None) -> None:
         """Let other runs take the signals that a run no longer waits for; see ``SignalTakers``."""
-        names = {one.name for one in suspension.waits} if suspension is not None else set[str | None]()
+        names = {wait.name for wait in suspension.waits} if suspension is not None else set[str | None]()
         for place, signal in enumerate(mailbox.signals):
             if signal.run == run.sequence_number and signal.name not in names:
                 free = signal._replace(run=None)
@@ -77,7 +77,7 @@ class InterleavedSignals:
 
     def has_ended(self, wait: str, seq: int, key_text: str, head: Head) -> bool | None:
         """Return True if a wait of an interleaved run has ended; None if run ``seq`` is not interleaved."""
-        found = next((one for one in head.released if one.seq == seq), None)
+        found = next((run for run in head.released if run.seq == seq), None)
         if found is None:
             return None
         return found.woken is None and wait in ended_waits(key_text, self._runs.suspension(found))
@@ -92,16 +92,18 @@ class InterleavedSignals:
     ) -> int:
         """Return the number of open waits for a name without a signal; see ``SignalTakers``."""
         # Reading an entry takes long; only these may have waits with signals.
-        concerned = {one.run if one.wait is None else run_of(one.wait, key_text) for one in signals}
+        concerned = {
+            signal.run if signal.wait is None else run_of(signal.wait, key_text) for signal in signals
+        }
         found = 0
-        for one in head.released:
-            if name not in one.names or (one.woken is not None and one.seq in going_on):
+        for run in head.released:
+            if name not in run.names or (run.woken is not None and run.seq in going_on):
                 continue
-            if one.seq in concerned:
-                waits = unanswered(self._runs.suspension(one), key_text, signals)
+            if run.seq in concerned:
+                waits = unanswered(self._runs.suspension(run), key_text, signals)
                 found += sum(wait.name == name for wait in waits)
             else:
-                found += one.names.count(name)
+                found += run.names.count(name)
         return found
 
 
@@ -115,5 +117,5 @@ def reserved_for(
     # It names a wait or is reserved already.
     if signal.wait is not None or signal.run is not None:
         return signal
-    free = any(one.name == signal.name for one in unanswered(suspension, key_text, others))
+    free = any(wait.name == signal.name for wait in unanswered(suspension, key_text, others))
     return signal._replace(run=suspension.seq) if free else signal

@@ -46,15 +46,15 @@ class Inspection:
             found["suspended"] = self._suspended(key_text, head, number, seq)
         if head.released:
             found["aside"] = [
-                self._suspended(key_text, head, one.number, one.seq) for one in head.released[:MOST]
+                self._suspended(key_text, head, run.number, run.seq) for run in head.released[:MOST]
             ]
-        if head.mail_expires is not None:
+        if head.signals_expire is not None:
             names = Counter(signal.name for signal in self._state.pending.mailbox().signals)
             found["signals"] = dict(names.most_common(MOST))
         if head.delayed_due is not None:
             found["delayed"] = {"events": len(self._state.delayed.all()), "due": head.delayed_due}
-        if head.overtaken:
-            found["without_input"] = sorted(head.overtaken)[:MOST]
+        if head.skipped:
+            found["without_input"] = sorted(head.skipped)[:MOST]
         return found
 
     def _memory(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class Inspection:
 
 
 def _waits(key_text: str, seq: int, waits: Iterable[StoredWait]) -> list[dict[str, Any]]:
-    return [_wait(one, one.id(key_text, seq)) for one in list(waits)[:MOST]]
+    return [_wait(wait, wait.id(key_text, seq)) for wait in list(waits)[:MOST]]
 
 
 def _wait(wait: StoredWait, id: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class RequestService(KeyService):
         mark = head.ends.get(seq)
         if mark is None:
             return
-        head.ends = {number: one for number, one in head.ends.items() if number != seq}
+        head.ends = {number: other for number, other in head.ends.items() if number != seq}
         outcome = ENDED if given_up else REJECTED
         more = {} if given_up else {"reason": "the run ended by itself before"}
         self._replies.reply(mark[0], END_RUN, run.key_text, outcome, run=mark[3], sequence=seq, **more)
@@ -137,9 +137,9 @@ class RequestService(KeyService):
 
         if head.suspended is not None:
             add(head.suspended[1])
-        for one in head.released:
-            left = self._state.pending.suspension(one.number)
-            add(one.seq, None if left is None else left.identity)
+        for released in head.released:
+            left = self._state.pending.suspension(released.number)
+            add(released.seq, None if left is None else left.identity)
         if actor is None:
             return found
         runs = actor.runs
@@ -160,10 +160,10 @@ class RequestService(KeyService):
         paths = [path for path, _ in self._state.memory.items()]
         for path in paths:
             self._state.memory.remove(path)
-        signals = head.mail_expires is not None
+        signals = head.signals_expire is not None
         if signals:
             self._state.pending.put_mailbox(Mailbox())
-            head.mail_expires = None
+            head.signals_expire = None
         self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store)
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:

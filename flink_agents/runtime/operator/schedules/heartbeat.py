@@ -43,7 +43,7 @@ MAX_DELAY_MS = 500
 FEW_KEYS = 64
 """Up to this number of busy keys, each is considered for the time of the next heartbeat."""
 
-BEAT_OF_MANY_MS = 5
+HEARTHEARTHEARTBEAT_OF_MANY_MS = 5
 """The shortest interval of heartbeats if more keys are busy."""
 
 
@@ -117,10 +117,10 @@ class Heartbeat(Schedule):
 
     def on_timer(self, key_text: str, timestamp: int, timers: Timers) -> Emission:
         """Handle a timer. It may be of an older savepoint, and of any key."""
-        self.beat(timestamp, timers)
+        self.fire(timestamp, timers)
         return NOTHING
 
-    def beat(self, timestamp: int, timers: Timers) -> None:
+    def fire(self, timestamp: int, timers: Timers) -> None:
         """Commit all runs that have finished, of all keys."""
         # A savepoint may have timers of another agent of the job.
         if timestamp >= START and not self._begins_end(timestamp, timers):
@@ -138,7 +138,7 @@ class Heartbeat(Schedule):
         if timestamp >= START:
             self._end_input(timestamp, timers)
         # After the key's own work, because these hooks may change the current key.
-        for hook in hooks.beat:
+        for hook in hooks.heartbeat:
             hook()
         if timestamp == self._end.drain:
             self._drain_all(timers)
@@ -175,10 +175,10 @@ class Heartbeat(Schedule):
 
     def _look_at_all(self, timers: Timers) -> None:
         """Commit the runs that have finished, and do the other work of a heartbeat."""
-        made = self._operator.waits.made
+        loop = self._operator.waits.running_loop
         # After a failure, nothing may be committed: the attempt ends.
-        if made is not None and made.failure is not None:
-            raise made.failure
+        if loop is not None and loop.failure is not None:
+            raise loop.failure
         # Restored keys come first: their inputs are the oldest.
         if self._restored:
             self._wake_restored(MOST_WOKEN, timers)
@@ -199,7 +199,7 @@ class Heartbeat(Schedule):
 
     # -- actors -------------------------------------------------------------------------
 
-    def made(self, actor: KeyActor, timers: Timers) -> None:
+    def added(self, actor: KeyActor, timers: Timers) -> None:
         """Store the key of a new actor, and schedule a heartbeat."""
         self._key_of[actor.key_text] = self._keys.current_key()
         if not self._waits_for_end:
@@ -340,7 +340,7 @@ class Heartbeat(Schedule):
             at = now + AWAITED_MS
         else:
             actors = self._actors.values() if new is None or self._at is None else (new,)
-            at = next_beat(now, self._operator.waits.loop, len(self._actors), actors)
+            at = next_heartbeat(now, self._operator.waits.loop, len(self._actors), actors)
         # If the new timer were not later, Flink would fire it in the same loop and never get to inputs.
         at = max(at, self._fired + 1)
         # A timer that is no longer needed still fires. With half the distance each time, there are few.
@@ -349,7 +349,7 @@ class Heartbeat(Schedule):
             timers.register_processing_time_timer(at)
 
 
-def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
+def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyActor]) -> int:
     """Return the time of the next heartbeat, in milliseconds since the epoch.
 
     Flink fires a timer of the present time a millisecond later.
@@ -364,7 +364,7 @@ def next_beat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[KeyAct
     if busy_keys >= FEW_KEYS:
         # With many keys, runs end at this average distance.
         delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
-        return -(-(now + delay) // BEAT_OF_MANY_MS) * BEAT_OF_MANY_MS
+        return -(-(now + delay) // HEARTHEARTHEARTBEAT_OF_MANY_MS) * HEARTHEARTHEARTBEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
         runs = actor.runs

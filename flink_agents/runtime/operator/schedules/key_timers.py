@@ -143,7 +143,7 @@ class KeyTimers(Schedule):
         """Delete that timer."""
         timers.delete_event_time_timer(self._end_times.start)
 
-    def made(self, actor: KeyActor, timers: Timers) -> None:
+    def added(self, actor: KeyActor, timers: Timers) -> None:
         """Register timers for a new actor."""
         self.see_the_end(timers)
         self._look_again(actor, None, timers)

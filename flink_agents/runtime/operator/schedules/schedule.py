@@ -38,7 +38,7 @@ class Schedule(ABC):
         """Commit the finished runs when a timer of the current key fires, and hand out more inputs."""
 
     @abstractmethod
-    def made(self, actor: KeyActor, timers: Timers) -> None:
+    def added(self, actor: KeyActor, timers: Timers) -> None:
         """Schedule the first check of a new actor."""
 
     @abstractmethod

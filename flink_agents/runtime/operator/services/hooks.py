@@ -19,22 +19,22 @@ HOOKS = (
     "stored",
     "rests",
     "found",
-    "overtaken",
+    "waking_skipped",
     "waking",
     "acting",
     "resuming",
     "fired",
     "sent",
     "leaving",
-    "overtaking",
+    "skipping",
     "ending",
     "committing",
-    "settling",
+    "writing_head",
     "committed",
     "after_commit",
     "idle",
     "keeps_end",
-    "beat",
+    "heartbeat",
     "look",
     "looked",
     "is_looking",
@@ -76,22 +76,22 @@ class Hooks:
     stored: tuple[Callable[..., None], ...]
     rests: tuple[Callable[..., bool], ...]
     found: tuple[Callable[..., None], ...]
-    overtaken: tuple[Callable[..., None], ...]
+    waking_skipped: tuple[Callable[..., None], ...]
     waking: tuple[Callable[..., None], ...]
     acting: tuple[Callable[..., None], ...]
     resuming: tuple[Callable[..., None], ...]
     fired: tuple[Callable[..., None], ...]
     sent: tuple[Callable[..., None], ...]
     leaving: tuple[Callable[..., None], ...]
-    overtaking: tuple[Callable[..., None], ...]
+    skipping: tuple[Callable[..., None], ...]
     ending: tuple[Callable[..., None], ...]
     committing: tuple[Callable[..., None], ...]
-    settling: tuple[Callable[..., None], ...]
+    writing_head: tuple[Callable[..., None], ...]
     committed: tuple[Callable[..., None], ...]
     after_commit: tuple[Callable[..., None], ...]
     idle: tuple[Callable[..., None], ...]
     keeps_end: tuple[Callable[..., bool], ...]
-    beat: tuple[Callable[..., None], ...]
+    heartbeat: tuple[Callable[..., None], ...]
     look: tuple[Callable[..., None], ...]
     looked: tuple[Callable[..., None], ...]
     is_looking: tuple[Callable[..., bool], ...]
@@ -115,9 +115,12 @@ class Hooks:
             base: Their base class: a method that a service inherits from it is not called.
         """
         self.services, self._base = tuple(services), base
-        self.receivers = {one.receives: one.receive for one in self.services if one.receives is not None}
+        self.receivers = {
+            service.receives: service.receive for service in self.services if service.receives is not None
+        }
         for name in HOOKS:
-            setattr(self, name, tuple(getattr(one, name) for one in self.services if self._has(one, name)))
+            hooks = (getattr(service, name) for service in self.services if self._has(service, name))
+            setattr(self, name, tuple(hooks))
 
     def wake(self, service: Hooked) -> None:
         """Call all hooks of a service from now on, also those that were asleep."""

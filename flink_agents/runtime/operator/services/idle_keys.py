@@ -58,7 +58,7 @@ class IdleKeyExpiry(KeyService):
         """Return the head of a key that comes for the first time, or again."""
         return Head.fresh_one(journal_id, self._clock() // 1000 * RUNS_PER_SECOND)
 
-    def settling(self, head: Head, timers: Timers) -> None:
+    def writing_head(self, head: Head, timers: Timers) -> None:
         """Note in the head that all inputs of the current key are committed, if they are.
 
         The caller writes the head.
@@ -88,14 +88,14 @@ class IdleKeyExpiry(KeyService):
     def look_at(self, head: Head, key_text: str, timers: Timers) -> None:
         """Remove the head of the current key, which has no actor, if its time has come."""
         now = self._clock()
-        if head.has_pending or head.overtaken or head.released or head.idle_since is None:
+        if head.has_pending or head.skipped or head.released or head.idle_since is None:
             return
         if head.delayed_due is not None:
             return  # the commit of its run registers a timer
         if now < (head.idle_since + 1) * self._slot + self._after:
             return  # a later timer looks
-        if head.mail_expires is not None:
-            self._look_at(max(now, head.mail_expires) + 1, timers)
+        if head.signals_expire is not None:
+            self._look_at(max(now, head.signals_expire) + 1, timers)
             return
         # A key with memory keeps its head, so that the numbers of its runs continue.
         if any(True for _ in self._state.memory.items()):

@@ -18,7 +18,7 @@ from flink_agents.runtime.state.keyed_state import Head
 
 _log = bounded_logger("flink_agents.replays")
 
-MAX_OVERTAKEN = 1000
+MAX_SKIPPED = 1000
 """The most skipped runs of a key that wait for their inputs."""
 
 
@@ -38,45 +38,45 @@ class LateReplays(KeyService):
         # Time before the start does not count: no input could come.
         self._began = clock() // 1000
 
-    def overtaken(self, head: Head, key_text: str) -> None:
+    def waking_skipped(self, head: Head, key_text: str) -> None:
         """Give up runs that have waited for too long, of a key that has no actor."""
-        overtaken = head.overtaken
-        given_up = [seq for seq in overtaken if self._is_late(overtaken, seq)]
-        self._give_up(head, key_text, overtaken, given_up)
+        skipped = head.skipped
+        given_up = [seq for seq in skipped if self._is_late(skipped, seq)]
+        self._give_up(head, key_text, skipped, given_up)
 
-    def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
+    def skipping(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
         """Note that run ``seq`` was committed before others that were recorded earlier.
 
         Args:
             actor: The actor of the key.
             seq: Its sequence number.
-            overtakes: The runs that are skipped from this run on.
+            skips: The runs that are skipped from this run on.
         """
         head, now = actor.head, self._clock() // 1000
-        overtaken = {**head.overtaken, **dict.fromkeys(overtakes, now)}
+        skipped = {**head.skipped, **dict.fromkeys(skips, now)}
         # This run was skipped before, and its input has come.
-        overtaken.pop(seq, None)
-        head.overtaken = overtaken
-        self._metrics.group.get_counter("runs_replayed_late").inc(len(overtakes))
-        oldest = next(iter(overtaken), None)
-        if oldest is None or not (len(overtaken) > MAX_OVERTAKEN or self._is_late(overtaken, oldest)):
+        skipped.pop(seq, None)
+        head.skipped = skipped
+        self._metrics.group.get_counter("runs_replayed_late").inc(len(skips))
+        oldest = next(iter(skipped), None)
+        if oldest is None or not (len(skipped) > MAX_SKIPPED or self._is_late(skipped, oldest)):
             return
         # The oldest ones go first.
-        surplus = len(overtaken) - MAX_OVERTAKEN
+        surplus = len(skipped) - MAX_SKIPPED
         given_up = [
-            one
-            for number, one in enumerate(overtaken)
-            if (number < surplus or self._is_late(overtaken, one)) and _forget(actor, one)
+            late
+            for number, late in enumerate(skipped)
+            if (number < surplus or self._is_late(skipped, late)) and _forget(actor, late)
         ]
-        self._give_up(head, actor.key_text, overtaken, given_up)
+        self._give_up(head, actor.key_text, skipped, given_up)
 
-    def _is_late(self, overtaken: dict[int, int], seq: int) -> bool:
-        return self._clock() // 1000 - max(overtaken[seq], self._began) > self._seconds
+    def _is_late(self, skipped: dict[int, int], seq: int) -> bool:
+        return self._clock() // 1000 - max(skipped[seq], self._began) > self._seconds
 
-    def _give_up(self, head: Head, key_text: str, overtaken: dict[int, int], given_up: list[int]) -> None:
+    def _give_up(self, head: Head, key_text: str, skipped: dict[int, int], given_up: list[int]) -> None:
         if not given_up:
             return
-        head.overtaken = {seq: at for seq, at in overtaken.items() if seq not in set(given_up)}
+        head.skipped = {seq: at for seq, at in skipped.items() if seq not in set(given_up)}
         self._metrics.group.get_counter("runs_abandoned").inc(len(given_up))
         _log.warning(
             "key %r: the inputs of %d recorded runs, such as %d, did not come again, and are waited for no "
@@ -85,7 +85,7 @@ class LateReplays(KeyService):
             len(given_up),
             given_up[0],
             AgentOptions.LATE_INPUT_TIMEOUT.key,
-            MAX_OVERTAKEN,
+            MAX_SKIPPED,
         )
 
 

@@ -33,7 +33,7 @@ class PruningService(KeyService):
         if runs:
             self._unpruned.committed(head, key_text, marker)
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Remove the marks of keys whose committed runs are all pruned."""
         self._unpruned.clear()
 

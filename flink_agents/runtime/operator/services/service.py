@@ -99,7 +99,7 @@ class KeyService:
         """
         raise NotImplementedError
 
-    def overtaken(self, head: Head, key_text: str) -> None:
+    def waking_skipped(self, head: Head, key_text: str) -> None:
         """Handle a key that is about to get an actor, and whose skipped runs still wait for their inputs."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class KeyService:
         """Do the due work of the current key. The timer may belong to another service."""
         raise NotImplementedError
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Do work for any key, each time the timer for all keys fires."""
         raise NotImplementedError
 
@@ -151,13 +151,13 @@ class KeyService:
         """Inspect, or change, the outputs of a run that are about to be emitted."""
         raise NotImplementedError
 
-    def overtaking(self, actor: KeyActor, seq: int, overtakes: tuple[int, ...]) -> None:
+    def skipping(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
         """Note that a run ended before others that were recorded earlier, or was skipped itself before.
 
         Args:
             actor: The actor of its key.
             seq: Its sequence number.
-            overtakes: The runs that are skipped from this run on.
+            skips: The runs that are skipped from this run on.
         """
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class KeyService:
         """Change state and head because a run of an actor ended; the head is written later."""
         raise NotImplementedError
 
-    def settling(self, head: Head, timers: Timers) -> None:
+    def writing_head(self, head: Head, timers: Timers) -> None:
         """Change a head that is about to be written, once for all runs of a commit."""
         raise NotImplementedError
 

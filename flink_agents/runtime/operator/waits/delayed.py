@@ -117,7 +117,7 @@ class Delays(KeyService):
         sent = [cast("list[Any]", value) for tag, value in run.side_outputs if tag == DELAYED_TAG]
         if not sent:
             return
-        run.side_outputs = [one for one in run.side_outputs if one[0] != DELAYED_TAG]
+        run.side_outputs = [output for output in run.side_outputs if output[0] != DELAYED_TAG]
         first = before = head.delayed_due
         for due, *content in sent:
             packed = self._shared.codec.encode([delayed_input(run, content), run.timestamp])

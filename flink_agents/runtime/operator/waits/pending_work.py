@@ -58,7 +58,7 @@ class PendingWork(KeyService):
             PlanChangedError: The job would fail when their time comes.
             StateError: The present code cannot read some of them.
         """
-        numbers = [one.number for one in head.released]
+        numbers = [run.number for run in head.released]
         if head.suspended is not None:
             numbers.append(head.suspended[0])
         for number in numbers:

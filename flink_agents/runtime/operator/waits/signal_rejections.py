@@ -73,7 +73,7 @@ class SignalRejections:
         )
         if free > 1:
             return UnmatchedReason.AMBIGUOUS
-        first = not any(one.name == signal.name and _is_open(one) for one in mailbox.signals)
+        first = not any(other.name == signal.name and _is_open(other) for other in mailbox.signals)
         return None if free and first else self._overflow(mailbox, actor, unread)
 
     def _of_named(
@@ -95,10 +95,10 @@ class SignalRejections:
             ended = self._has_ended(wait, seq, key_text, head, actor)
         if ended:
             return UnmatchedReason.DUPLICATE
-        if any(one.wait == wait for one in mailbox.signals):
+        if any(signal.wait == wait for signal in mailbox.signals):
             return self._overflow(mailbox, actor, unread)
         # It answers a request of a run, so the limit for unrequested signals does not apply.
-        answers = sum(one.wait is not None for one in mailbox.signals)
+        answers = sum(signal.wait is not None for signal in mailbox.signals)
         return UnmatchedReason.OVERFLOW if answers >= MANY * self._most else None
 
     def _has_ended(self, wait: str, seq: int, key_text: str, head: Head, actor: KeyActor | None) -> bool:
@@ -139,7 +139,7 @@ class SignalRejections:
         if own is None:
             found = 0
         elif isinstance(own, ActiveMailbox):
-            found = own.unanswered_for(name, {one.wait for one in signals if one.wait is not None})
+            found = own.unanswered_for(name, {signal.wait for signal in signals if signal.wait is not None})
         else:
             found = sum(wait.name == name for wait in unanswered(own, key_text, signals))
         if self.takers is not None and head.released:
@@ -170,11 +170,11 @@ def unanswered(
 ) -> list[StoredSignalWait]:
     """Return the waits for signals of a suspended run that no signal of ``signals`` answers."""
     named, meant = set[str](), Counter[str]()
-    for one in signals:
-        if one.wait is not None:
-            named.add(one.wait)
-        elif one.run == suspension.seq:
-            meant[one.name] += 1
+    for signal in signals:
+        if signal.wait is not None:
+            named.add(signal.wait)
+        elif signal.run == suspension.seq:
+            meant[signal.name] += 1
     found: list[StoredSignalWait] = []
     for wait in suspension.waits:
         if not isinstance(wait, StoredSignalWait) or wait.id(key_text, suspension.seq) in named:

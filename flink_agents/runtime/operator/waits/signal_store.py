@@ -57,7 +57,7 @@ class SignalStore:
 
     def active(self, head: Head) -> ActiveMailbox:
         """Return the signals of the current key that wait, for a new actor."""
-        signals = [] if head.mail_expires is None else self._state.pending.mailbox().signals
+        signals = [] if head.signals_expire is None else self._state.pending.mailbox().signals
         return ActiveMailbox(self._clock, signals, self._ttl, head.suspended is not None)
 
     # -- a signal comes ---------------------------------------------------------------
@@ -161,7 +161,7 @@ class SignalStore:
         waits = run.waits
         if waits is None:
             return False
-        if not (waits.taken or waits.rejected or waits.returned or head.mail_expires is not None):
+        if not (waits.taken or waits.rejected or waits.returned or head.signals_expire is not None):
             return False
         # These signals are no longer reserved: the run is in state now.
         waits.mailbox.confirm(identity for identity, _ in waits.recorded)
@@ -192,11 +192,11 @@ class SignalStore:
             if (found := mailbox.find(signal.identity)) is not None:
                 mailbox.signals.remove(found)
                 self._unmatched.leave(signal, UnmatchedReason.INVALID, run.key_text, out, wrong)
-        over = None if suspension is None else ended_waits(run.key_text, suspension)
+        ended = None if suspension is None else ended_waits(run.key_text, suspension)
         for signal in list(mailbox.signals):
             if signal.wait is None or run_of(signal.wait, run.key_text) != run.sequence_number:
                 continue
-            if over is None or signal.wait in over:
+            if ended is None or signal.wait in ended:
                 mailbox.signals.remove(signal)
                 self._unmatched.leave(signal, UnmatchedReason.DUPLICATE, run.key_text, out)
 
@@ -214,7 +214,7 @@ class SignalStore:
         self._expire_later(active, mailbox, now, key_text, out)
         # A signal that a later recorded run has taken does not resume it.
         free = active.free(mailbox.signals)
-        free = [one for one in free if one.until > now and waits_for(one, key_text, suspension)]
+        free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
         if free and ended.released:
             assert self._takers is not None
             self._takers.reserve(free, mailbox, suspension, key_text, head)
@@ -242,7 +242,7 @@ class SignalStore:
         """
         signals = mailbox.signals
         for signal, open_then in undecided:
-            place = next((at for at, one in enumerate(signals) if one is signal), None)
+            place = next((at for at, other in enumerate(signals) if other is signal), None)
             if place is None:
                 continue
             free = self._rejections.free_for(signal.name, signals[:place], run.key_text, head, own, ())
@@ -256,7 +256,7 @@ class SignalStore:
 
     def expires(self, head: Head) -> bool:
         """Return True if it is time for signals of the current key to expire."""
-        return head.mail_expires is not None and head.mail_expires <= self._clock()
+        return head.signals_expire is not None and head.signals_expire <= self._clock()
 
     def expire(
         self, key_text: str, head: Head, actor: KeyActor | None, fired: int, out: Emission, timers: Timers
@@ -272,16 +272,16 @@ class SignalStore:
             timers: Timers of the key.
         """
         now = self._clock()
-        if head.mail_expires is None:
+        if head.signals_expire is None:
             return
-        if head.mail_expires > now:
-            if head.mail_expires <= fired:
+        if head.signals_expire > now:
+            if head.signals_expire <= fired:
                 # The timer came before its time, by this clock.
                 timers.register_processing_time_timer(fired + 1)
             return
         mailbox = self._state.pending.mailbox()
-        is_over = any(one.until <= now for one in mailbox.signals)
-        if actor is None and is_over and self._may_be_taken(head, key_text):
+        has_expired = any(signal.until <= now for signal in mailbox.signals)
+        if actor is None and has_expired and self._may_be_taken(head, key_text):
             # Resume the run, so that its records are read. They show who took the signal.
             head.resume_now()
         self._expire(mailbox, now, out, head, actor, key_text)
@@ -290,7 +290,7 @@ class SignalStore:
 
     def end_signals(self, key_text: str, head: Head, out: Emission, timers: Timers) -> None:
         """Remove all signals of the current key, because the input and its runs have ended."""
-        if head.mail_expires is None:
+        if head.signals_expire is None:
             return
         mailbox = self._state.pending.mailbox()
         left, mailbox.signals = mailbox.signals, []
@@ -319,7 +319,9 @@ class SignalStore:
         for signal in mailbox.expire(now, active.free(mailbox.signals)):
             self._unmatched.leave(signal, UnmatchedReason.EXPIRED, key_text, out)
         later = now + self._ttl
-        mailbox.signals = [one if one.until > now else one._replace(until=later) for one in mailbox.signals]
+        mailbox.signals = [
+            signal if signal.until > now else signal._replace(until=later) for signal in mailbox.signals
+        ]
 
     def _has_unread_records(self, head: Head, actor: KeyActor | None, key_text: str) -> bool:
         """Return True if records that were not read yet may say that runs have taken signals."""
@@ -332,7 +334,7 @@ class SignalStore:
         """Return True if there may be recorded runs after a suspended one, of a key without an actor."""
         if self._journals is None or head.suspended is None:
             return False
-        if head.overtaken or head.origins:
+        if head.skipped or head.origins:
             return True
         return self._journals.may_have(head.journal_id, key_text, head.marker, True)
 
@@ -347,11 +349,11 @@ class SignalStore:
             timers: Timers of the key.
             waits: True to register a timer for entries that have expired and are still there.
         """
-        before, expires = head.mail_expires, mailbox.expires
+        before, expires = head.signals_expire, mailbox.expires
         if before is None and expires is None:
             return
         self._state.pending.put_mailbox(mailbox)
-        head.mail_expires = expires
+        head.signals_expire = expires
         if expires is not None and (expires != before or (waits and expires <= self._clock())):
             timers.register_processing_time_timer(max(expires, self._clock() + 1))
 

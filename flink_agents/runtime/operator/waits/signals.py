@@ -102,7 +102,7 @@ class SignalService(KeyService):
 
     def keeps_end(self, head: Head) -> bool:
         """Return True if the end of the input discards signals of the key."""
-        return head.mail_expires is not None
+        return head.signals_expire is not None
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Remove the signals that a run took, and resume a suspended one if its next signal is there."""
@@ -118,14 +118,14 @@ class SignalService(KeyService):
         """
         operator = self.operator
         head = operator.head_of(key_text) if at < START else None
-        if head is None or head.mail_expires is None:
+        if head is None or head.signals_expire is None:
             return
         actor = operator.actors.get(key_text)
         if actor is None and self._released is not None and head.released and self._store.expires(head):
             # A run may have taken a signal that expires now. Resume it, so that its records are read.
             self._released.wake_unread(head, key_text)
         self._store.expire(key_text, head, actor, at, out, timers)
-        if not (head.mail_expires or head.delayed_due or head.has_pending or head.released):
+        if not (head.signals_expire or head.delayed_due or head.has_pending or head.released):
             operator.schedule.ignore_the_end(timers)
         if head.is_unused:
             operator.cache.drop(key_text)

@@ -34,7 +34,7 @@ class SuspensionService(KeyService):
         clock: Returns the wall-clock time in milliseconds.
 
     Attributes:
-        input_over: True if the input has ended.
+        input_has_ended: True if the input has ended.
         released: Wakes released runs; None if there are none.
     """
 
@@ -43,7 +43,7 @@ class SuspensionService(KeyService):
         self._state = state
         self._clock = clock
         self._open_waits = shared.telemetry.run_metrics.open_waits
-        self.input_over = False
+        self.input_has_ended = False
         self.released: ReleasedRuns | None = None
         shared.telemetry.run_metrics.add_gauges("waits", self._open_waits.read)
 
@@ -55,7 +55,7 @@ class SuspensionService(KeyService):
 
     def rests(self, head: Head, key_text: str) -> bool:
         """Return True if the suspended run of a key still waits."""
-        if head.suspended is None or self.input_over or head.is_due(self._clock()):
+        if head.suspended is None or self.input_has_ended or head.is_due(self._clock()):
             return False
         # The run is from an earlier attempt. Its wait is counted again.
         suspension = self._stored(head.suspended[0])
@@ -108,7 +108,7 @@ class SuspensionService(KeyService):
         if due is not None:
             # Never in the past: Flink would fire it in the same loop.
             timers.register_processing_time_timer(max(due, now + 1))
-        ended.resumes |= self.input_over or (due is not None and due <= now)
+        ended.resumes |= self.input_has_ended or (due is not None and due <= now)
 
     def _finish(self, ended: EndedRun, actor: KeyActor) -> None:
         """Remove the stored form of a run that is committed now."""
@@ -190,7 +190,7 @@ class SuspensionService(KeyService):
 
     def input_ended(self) -> bool:
         """Resume suspended runs, and end their waits for signals; return True the first time."""
-        first, self.input_over = not self.input_over, True
+        first, self.input_has_ended = not self.input_has_ended, True
         if first:
             self.operator.waits.loop.suspender.end_of_input()
         return first
