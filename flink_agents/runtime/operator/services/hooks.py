@@ -9,44 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-HOOKS = (
-    "restored",
-    "unchecked",
-    "check",
-    "arriving",
-    "blocks",
-    "blocked",
-    "stored",
-    "rests",
-    "found",
-    "waking_skipped",
-    "waking",
-    "acting",
-    "resuming",
-    "fired",
-    "sent",
-    "leaving",
-    "skipping",
-    "ending",
-    "committing",
-    "writing_head",
-    "committed",
-    "after_commit",
-    "idle",
-    "keeps_end",
-    "heartbeat",
-    "look",
-    "looked",
-    "is_looking",
-    "input_ended",
-    "end_keys",
-    "end_key",
-    "awaits_keys",
-    "awaits_key",
-    "drained",
-)
-"""The names of the hooks, as ``KeyService`` documents them."""
-
 
 class Hooked(Protocol):
     """The part of a service that this module uses."""
@@ -64,9 +26,6 @@ class Hooks:
         services: The services, in the order in which they are called.
     """
 
-    __slots__ = (*HOOKS, "_base", "receivers", "services")
-
-    receivers: dict[type, Callable[..., Any]]
     restored: tuple[Callable[..., bool], ...]
     unchecked: tuple[Callable[..., Iterable[Any]], ...]
     check: tuple[Callable[..., None], ...]
@@ -103,6 +62,7 @@ class Hooks:
     drained: tuple[Callable[..., None], ...]
 
     def __init__(self) -> None:
+        self.receivers: dict[type, Callable[..., Any]] = {}
         self.services: tuple[Hooked, ...] = ()
         self._base: type = object
         self.resolve((), object)
@@ -130,3 +90,7 @@ class Hooks:
     def _has(self, service: Hooked, name: str) -> bool:
         hook = getattr(service, name)
         return name not in service.asleep and getattr(hook, "__func__", hook) is not getattr(self._base, name)
+
+
+HOOKS = tuple(Hooks.__annotations__)
+"""The names of the hooks, as ``KeyService`` documents them."""

@@ -55,7 +55,6 @@ class KeyService:
 
     def check(self, head: Head, key_text: str) -> None:
         """Check if the present code can continue the work of a restored key."""
-        raise NotImplementedError
 
     # -- inputs -----------------------------------------------------------------------
 
@@ -65,7 +64,6 @@ class KeyService:
 
     def arriving(self, timestamp: int | None, timers: Timers) -> None:
         """Inspect an input before it is handled. An error rejects it, and fails the job."""
-        raise NotImplementedError
 
     def blocks(self, head: Head) -> bool:
         """Return True if inputs of a key without an actor have to stay in state for now."""
@@ -73,11 +71,9 @@ class KeyService:
 
     def blocked(self, key_text: str) -> None:
         """Note that inputs of a key stay in state, maybe for days."""
-        raise NotImplementedError
 
     def stored(self, head: Head, key_text: str, number: int, timestamp: int | None) -> None:
         """Note that an input was queued in state; the head is written later."""
-        raise NotImplementedError
 
     def rests(self, head: Head, key_text: str) -> bool:
         """Return True if a key without an actor gets none now, although inputs of it may be in state."""
@@ -85,7 +81,6 @@ class KeyService:
 
     def found(self, head: Head | None, key_text: str) -> None:
         """Note that the inputs of a restored key are known; ``head`` is None if none of them waits now."""
-        raise NotImplementedError
 
     # -- actors -----------------------------------------------------------------------
 
@@ -97,23 +92,18 @@ class KeyService:
             key_text: The key.
             pending: True if inputs of the key wait in state.
         """
-        raise NotImplementedError
 
     def waking_skipped(self, head: Head, key_text: str) -> None:
         """Handle a key that is about to get an actor, and whose skipped runs still wait for their inputs."""
-        raise NotImplementedError
 
     def acting(self, actor: KeyActor) -> None:
         """Equip a new actor, which has no inputs yet."""
-        raise NotImplementedError
 
     def resuming(self, actor: KeyActor) -> None:
         """Put the first runs into the queue of an actor whose inputs were in state."""
-        raise NotImplementedError
 
     def idle(self, actor: KeyActor) -> None:
         """Note that an actor was released."""
-        raise NotImplementedError
 
     def keeps_end(self, head: Head) -> bool:
         """Return True if the timer at the end of the input stays, although no input of the key waits."""
@@ -123,15 +113,12 @@ class KeyService:
 
     def fired(self, key_text: str, at: int, timers: Timers, out: Emission) -> None:
         """Do the due work of the current key. The timer may belong to another service."""
-        raise NotImplementedError
 
     def heartbeat(self) -> None:
         """Do work for any key, each time the timer for all keys fires."""
-        raise NotImplementedError
 
     def look(self, timers: Timers) -> None:
         """Continue the work that :meth:`is_looking` or :meth:`awaits_keys` reports."""
-        raise NotImplementedError
 
     def is_looking(self) -> bool:
         """Return True if :meth:`look` has something to do soon."""
@@ -139,17 +126,14 @@ class KeyService:
 
     def looked(self, key_text: str, key: Any, head: Head) -> None:
         """Note that a key was committed by the timer for all keys."""
-        raise NotImplementedError
 
     # -- commits ----------------------------------------------------------------------
 
     def sent(self, run: Run, head: Head, timers: Timers) -> None:
         """Remove the values that do not leave from the side outputs of a run; the head is written later."""
-        raise NotImplementedError
 
     def leaving(self, ended: EndedRun, out: Emission) -> None:
         """Inspect, or change, the outputs of a run that are about to be emitted."""
-        raise NotImplementedError
 
     def skipping(self, actor: KeyActor, seq: int, skips: tuple[int, ...]) -> None:
         """Note that a run ended before others that were recorded earlier, or was skipped itself before.
@@ -159,19 +143,15 @@ class KeyService:
             seq: Its sequence number.
             skips: The runs that are skipped from this run on.
         """
-        raise NotImplementedError
 
     def ending(self, run: Run, actor: KeyActor) -> None:
         """Note the commit of a run whose key has runs that a user wants to end."""
-        raise NotImplementedError
 
     def committing(self, ended: EndedRun, actor: KeyActor, timers: Timers, out: Emission) -> None:
         """Change state and head because a run of an actor ended; the head is written later."""
-        raise NotImplementedError
 
     def writing_head(self, head: Head, timers: Timers) -> None:
         """Change a head that is about to be written, once for all runs of a commit."""
-        raise NotImplementedError
 
     def committed(self, head: Head, key_text: str, runs: int, marker: bytes | None) -> None:
         """Note that the head was written.
@@ -182,11 +162,9 @@ class KeyService:
             runs: The number of runs with records that were committed since the last time.
             marker: The position before their records; None if it is unknown.
         """
-        raise NotImplementedError
 
     def after_commit(self, actor: KeyActor, last: EndedRun | None, timers: Timers) -> None:
         """Continue after the commit of an actor; ``last`` is its last run if that was not finished."""
-        raise NotImplementedError
 
     # -- the end of a bounded input ---------------------------------------------------
 
@@ -196,7 +174,6 @@ class KeyService:
 
     def end_keys(self, keys: Keys, first: bool, timers: Timers) -> None:
         """Start work that waits for the end of the input; ``first`` is True at the first of two timers."""
-        raise NotImplementedError
 
     def end_key(self, key_text: str, first: bool, timers: Timers) -> bool:
         """Start the waiting work of the current key.
@@ -215,4 +192,3 @@ class KeyService:
 
     def drained(self, key_text: str, timers: Timers, out: Emission) -> None:
         """Clean up the current key: all of its runs have ended, and so has the input."""
-        raise NotImplementedError
