@@ -80,8 +80,12 @@ def make_counting() -> Counting:
     return Counting("made by a function")
 
 
+ONE_ATTEMPT: Any = {"forced_replay": False, "forced_restart": False, "crash": None}
+"""Another attempt has other observers."""
+
+
 def made(*observers: Any, **options: Any) -> OperatorHarness:
-    options = {"forced_replay": False, "forced_restart": False, "crash": None, **options}
+    options = ONE_ATTEMPT | options
     return OperatorHarness(agent(), lambda number: number, observers=observers, **options)
 
 
@@ -118,7 +122,7 @@ def test_a_run_tells_its_agent_and_its_id() -> None:
         return OutputEvent(output=event.id)
 
     named = Agent(name="named").add_action("identify", [InputEvent], identify)
-    with OperatorHarness(named, lambda number: number, observers=[Naming]) as harness:
+    with OperatorHarness(named, lambda number: number, observers=[Naming], **ONE_ATTEMPT) as harness:
         ids = harness.push_all([1, 2])
         (observer,) = harness.observers
         assert isinstance(observer, Naming)
