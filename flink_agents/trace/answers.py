@@ -8,7 +8,7 @@ from typing import Any
 
 from flink_agents.trace.rendering import took, wait_text, when
 
-_LONG = ("memory", "signals", "aside", "delayed", "waits")
+_LONG = ("memory", "signals", "released", "delayed", "waits")
 """Parts of an answer that are left out if it is too long, in this order."""
 
 
@@ -47,7 +47,7 @@ def _inspected(answer: Mapping[str, Any]) -> Iterator[str]:
         numbers = ", ".join(map(str, answer["without_input"]))
         yield f"The journal has runs whose inputs have not come again: sequence {numbers}."
     yield from _behind(answer)
-    if not (run or answer.get("suspended") or answer.get("aside") or answer.get("inputs")):
+    if not (run or answer.get("suspended") or answer.get("released") or answer.get("inputs")):
         yield f"Nothing of the key is unfinished. {answer.get('sequence', 0)} runs have ended."
     memory = answer.get("memory")
     if isinstance(memory, Mapping) and memory:
@@ -68,8 +68,8 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _suspended(answer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    aside = answer.get("aside")
-    for one in (answer.get("suspended"), *(aside if isinstance(aside, list) else ())):
+    released = answer.get("released")
+    for one in (answer.get("suspended"), *(released if isinstance(released, list) else ())):
         if isinstance(one, Mapping):
             yield one
 

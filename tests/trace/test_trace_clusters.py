@@ -140,7 +140,7 @@ ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
             {"suspended": {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}},
             ["the timer at 1970"],
         ),
-        ({"aside": [HELD]}, ["r1", "'paid'"]),
+        ({"released": [HELD]}, ["r1", "'paid'"]),
         ({"replays": "recorded runs"}, ["replayed after a restart: recorded runs"]),
         ({"without_input": [4, 5]}, ["inputs have not come again: sequence 4, 5"]),
         ({"signals": {"go": 2}, "delayed": {"events": 1, "due": 0}}, ["'go' (2)", "1 delayed event"]),
@@ -148,7 +148,7 @@ ASLEEP = {"run": "r1", "sequence": 1, "waits": [{**PAID, "name": None}]}
             {"sequence": 4, "memory": {"seen": 9}},
             ["Nothing of the key is unfinished. 4", "seen (9 bytes)"],
         ),
-        ({"memory": "40, left out", "aside": "9, left out"}, []),
+        ({"memory": "40, left out", "released": "9, left out"}, []),
     ],
 )
 def test_an_answer_is_told_in_words(answer: dict[str, Any], words: list[str]) -> None:

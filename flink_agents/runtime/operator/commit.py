@@ -46,7 +46,7 @@ class EndedRun:
         seq: Sequence number of the run; for a released run, of the part that has ended.
         changes: Its changes of short-term memory.
         suspension: Its stored form; None if it has finished.
-        released: True if its input no longer waits, so that others run: it finished or was released.
+        frees_key: True if its input no longer waits, so that others run: it finished or was released.
         counts: True if its sequence number is used up.
         replayed: True if records say that a part of it ended here, so that the next part may have records.
         skips: Recorded runs that are skipped from this run on.
@@ -59,7 +59,7 @@ class EndedRun:
     seq: int
     changes: dict[str, bytes | None]
     suspension: Suspension | None = None
-    released: bool = True
+    frees_key: bool = True
     counts: bool = True
     replayed: bool = False
     skips: tuple[int, ...] = ()
@@ -149,19 +149,19 @@ class RunCommitter:
         """Take steps 1 to 5 for a run of an actor that finished, was suspended or was released."""
         run, head, hooks, left = ended.run, actor.head, self._hooks, ended.suspension
         assert ended.number is not None
-        if ended.released:
+        if ended.frees_key:
             self._memory(run, ended.changes)
             self._input(ended.number, actor)
         self._outputs(run, ended, head, emission, timers)
-        if ended.released:
+        if ended.frees_key:
             self._records(run, head, actor, run.recorded)
         elif left is not None and left.recorded:
             # Its records are needed until it is committed, so they do not count as prunable.
             self._records(run, head, None, True)
         if ended.counts:
             # The input of a suspended run still waits, so the run keeps its number.
-            self._number(ended.seq if ended.released else ended.seq - 1, head, actor)
-        if ended.skips or (head.skipped and ended.released):
+            self._number(ended.seq if ended.frees_key else ended.seq - 1, head, actor)
+        if ended.skips or (head.skipped and ended.frees_key):
             for hook in hooks.skipping:
                 hook(actor, ended.seq, ended.skips)
         if head.ends and left is None:
@@ -282,7 +282,7 @@ def _suspended(left: SuspendedRun) -> EndedRun:
     run, suspension, skips, part = left
     if part is None:
         number, seq = suspension.number, suspension.seq
-        return EndedRun(run, number, seq, {}, suspension, released=False, skips=skips)
+        return EndedRun(run, number, seq, {}, suspension, frees_key=False, skips=skips)
     return EndedRun(
         run,
         part.number,

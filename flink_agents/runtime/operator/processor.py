@@ -248,7 +248,7 @@ class AgentProcessor:
                 for hook in self.hooks.found:
                     hook(None, key_text)
                 return None
-            actor = self.wake(head, key_text, True, timers)
+            actor = self.make_actor(head, key_text, True, timers)
         self.waits.check_failure()
         return actor
 
@@ -285,7 +285,7 @@ class AgentProcessor:
         # Before this input is counted: it says if older ones wait in state.
         pending = head.has_pending
         self._intake.store(head, key_text, self._intake.packed(record, timestamp), timestamp)
-        self.wake(head, key_text, pending, timers)
+        self.make_actor(head, key_text, pending, timers)
 
     def _hand_over(
         self, head: Head, step: ActionRun, record: Any, packed: bytes | None, whole: bool, timers: Timers
@@ -316,7 +316,7 @@ class AgentProcessor:
             actor, QueuedInput(record, run.timestamp, number, packed, run.sequence_number, run, step)
         )
 
-    def wake(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
+    def make_actor(self, head: Head, key_text: str, pending: bool, timers: Timers) -> KeyActor:
         """Create the actor of a key that has inputs in state."""
         hooks, cached = self.hooks, self.cache.get(key_text)
         nodes: dict[str, bytes | None]
@@ -375,9 +375,9 @@ class AgentProcessor:
         # First, so that no hook finds an actor that no longer gets inputs.
         del self.actors[actor.key_text]
         self.cache.keep(actor.key_text, actor.head, actor.runs.memory, True, searched=False)
-        for hook in self.hooks.idle:
+        for hook in self.hooks.actor_released:
             hook(actor)
-        self.schedule.released(actor, timers)
+        self.schedule.actor_released(actor, timers)
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""

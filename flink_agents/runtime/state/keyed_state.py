@@ -307,7 +307,7 @@ class Head:
         suspended = take("suspended", None)
         self.suspended = None if suspended is None else tuple(suspended)
         self.signals_expire, self.delayed_due = take("mail", None), take("delayed", None)
-        self.released = tuple(map(ReleasedRun._make, take("aside", ())))
+        self.released = tuple(map(ReleasedRun._make, take("released", ())))
         self.ends = dict(take("ends", ()))
         self.unknown = extra or None
 
@@ -324,7 +324,7 @@ _RARE = {
     "unrecorded": "unrecorded",
     "suspended": "suspended",
     "mail": "signals_expire",
-    "aside": "released",
+    "released": "released",
     "delayed": "delayed_due",
     "ends": "ends",
 }

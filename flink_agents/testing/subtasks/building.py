@@ -84,8 +84,8 @@ class Builder(Driver):
         made.shared.reads.strict = True
         if made.low is not None:
             backend.tell(made.low)
-        aside = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
-        due = DueTimers(backend, self._clock, aside, self._event_time.holds, self._keeps_timers)
+        most_released = self._config.get(AgentOptions.MAX_SUSPENDED_PER_KEY)
+        due = DueTimers(backend, self._clock, most_released, self._event_time.holds, self._keeps_timers)
         return HarnessSubtask(made.processor, backend, made.shared, due)
 
     def _shipped(self, value: Shipped) -> Shipped:

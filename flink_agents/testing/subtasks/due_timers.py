@@ -31,7 +31,7 @@ class DueTimers:
     Args:
         backend: State and timers of the subtask.
         clock: The wall-clock time in milliseconds.
-        aside_per_key: The option ``run.max-suspended-per-key``.
+        released_per_key: The option ``run.max-suspended-per-key``.
         holds: True if event time is held.
         keeps_timers: True if timers wait for their time even if there is nothing else to do.
     """
@@ -40,13 +40,13 @@ class DueTimers:
         self,
         backend: FakeBackend,
         clock: Callable[[], int],
-        aside_per_key: int,
+        released_per_key: int,
         holds: bool,
         keeps_timers: bool,
     ) -> None:
         self._backend = backend
         self._clock = clock
-        self._aside_per_key = aside_per_key
+        self._released_per_key = released_per_key
         self._holds = holds
         self._keeps_timers = keeps_timers
         self._working: set[str] = set()
@@ -111,7 +111,7 @@ class DueTimers:
             return bool(state.pending)
         if head.suspended is None:
             due = min((one.due for one in head.released if one.due is not None), default=None)
-            full = len(head.released) >= self._aside_per_key
+            full = len(head.released) >= self._released_per_key
             if head.has_pending and not (full and all(one.woken is None for one in head.released)):
                 return True
             return due is not None and due <= now

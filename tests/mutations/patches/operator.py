@@ -14,8 +14,8 @@ patch(
 patch(
     "commit-number-repeats",
     "commit:RunCommitter._commit",
-    "ended.seq if ended.released else",
-    "ended.seq - 1 if ended.released else",
+    "ended.seq if ended.frees_key else",
+    "ended.seq - 1 if ended.frees_key else",
     "The next run of a key gets the number of the last one.",
 )
 patch(
@@ -301,7 +301,7 @@ patch(
 patch(
     "suspended-number-passed",
     "commit:RunCommitter._commit",
-    "ended.seq if ended.released else ended.seq - 1",
+    "ended.seq if ended.frees_key else ended.seq - 1",
     "ended.seq",
     "The number of a suspended run counts as used before it is committed.",
 )
@@ -391,7 +391,7 @@ patch(
 )
 patch(
     "service-sleeps-on",
-    "services.hooks:Hooks.wake",
+    "services.hooks:Hooks.activate",
     "service.asleep = frozenset()",
     "pass",
     "A key service that was asleep is not woken.",

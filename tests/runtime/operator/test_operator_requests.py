@@ -118,7 +118,7 @@ def test_a_key_says_what_it_waits_for(on_suspend: str) -> None:
         harness.push("behind")
         harness.signal("k", "other", id="1")
         answer = asked(harness, INSPECT)
-        suspended = answer["suspended"] if on_suspend == "block" else answer["aside"][0]
+        suspended = answer["suspended"] if on_suspend == "block" else answer["released"][0]
         assert [one["name"] for one in suspended["waits"]] == ["paid"]
         assert suspended["sequence"] == 1 and len(suspended["run"]) == 24
         assert answer["inputs"] == (2 if on_suspend == "block" else 0)
@@ -134,7 +134,7 @@ def test_a_suspended_run_ends_as_a_dead_letter(on_suspend: str, on_error: OnErro
         harness.push("wait")
         harness.push("behind")
         found = asked(harness, INSPECT)
-        run = (found.get("suspended") or found["aside"][0])["run"]
+        run = (found.get("suspended") or found["released"][0])["run"]
         answer = asked(harness, END_RUN, {"run": run, "reason": "lost order", "by": "ada"})
         assert (answer["outcome"], answer["run"]) == ("ended", run)
         (letter,) = harness.dead_letters

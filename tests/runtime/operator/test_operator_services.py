@@ -75,7 +75,7 @@ OF_EACH_INPUT = {
     "writing_head",
     "committed",
     "after_commit",
-    "idle",
+    "actor_released",
     "heartbeat",
     "look",
     "looked",

@@ -113,7 +113,7 @@ class InterleavingService(KeyService):
         if actor is None:
             if head.suspended is None:
                 operator.waits.check_failure()
-                operator.wake(head, key_text, True, timers)
+                operator.make_actor(head, key_text, True, timers)
         elif actor.runs.suspended is None and self.has_woken(head, actor.woken):
             operator.feed(actor, timers)
 
@@ -126,7 +126,7 @@ class InterleavingService(KeyService):
             if head.released and ended.number is not None:
                 self._runs.end(head, key_text, ended.number)
             return
-        if not ended.released:
+        if not ended.frees_key:
             return
         ending = self._suspension.input_has_ended
         if ending:
@@ -142,7 +142,7 @@ class InterleavingService(KeyService):
         head = actor.head
         if self._suspension.input_has_ended and head.released:
             self.wake_unread(head, actor.key_text)
-        if last is not None and last.released:
+        if last is not None and last.frees_key:
             last.resumes = self._runs.has_turn(head) and head.suspended is None
 
     def _store(self, suspension: Suspension, key_text: str, head: Head, timers: Timers) -> None:

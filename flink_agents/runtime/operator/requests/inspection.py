@@ -45,7 +45,7 @@ class Inspection:
             number, seq, _ = head.suspended
             found["suspended"] = self._suspended(key_text, head, number, seq)
         if head.released:
-            found["aside"] = [
+            found["released"] = [
                 self._suspended(key_text, head, run.number, run.seq) for run in head.released[:MOST]
             ]
         if head.signals_expire is not None:

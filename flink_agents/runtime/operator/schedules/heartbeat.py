@@ -210,7 +210,7 @@ class Heartbeat(Schedule):
         """Schedule a heartbeat for an actor that has one more input."""
         self._arm(timers, actor)
 
-    def released(self, actor: KeyActor, timers: Timers) -> None:
+    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
         """Remove the key of an actor."""
         del self._key_of[actor.key_text]
 

@@ -153,7 +153,7 @@ class KeyTimers(Schedule):
         if actor.far and not actor.idle:
             self._look_again(actor, actor.timer, timers)
 
-    def released(self, actor: KeyActor, timers: Timers) -> None:
+    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
         """Delete the timer at the end, unless the key still needs it."""
         if not any(hook(actor.head) for hook in self._hooks.keeps_end):
             self.ignore_the_end(timers)

@@ -46,7 +46,7 @@ class Schedule(ABC):
         """Schedule the next check of an actor that has one more input."""
 
     @abstractmethod
-    def released(self, actor: KeyActor, timers: Timers) -> None:
+    def actor_released(self, actor: KeyActor, timers: Timers) -> None:
         """Stop checking an actor whose key has no waiting inputs."""
 
     @abstractmethod

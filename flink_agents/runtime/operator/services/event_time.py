@@ -67,7 +67,7 @@ class EventTimeService(KeyService):
     def leaving(self, ended: EndedRun, out: Emission) -> None:
         """Give outputs the timestamp of their input, or treat them as late."""
         run = ended.run
-        if ended.released:
+        if ended.frees_key:
             self._low.commit(run, ended.number)
         else:
             self._low.leave(run, ended.number)

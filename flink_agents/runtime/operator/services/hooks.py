@@ -48,7 +48,7 @@ class Hooks:
     writing_head: tuple[Callable[..., None], ...]
     committed: tuple[Callable[..., None], ...]
     after_commit: tuple[Callable[..., None], ...]
-    idle: tuple[Callable[..., None], ...]
+    actor_released: tuple[Callable[..., None], ...]
     keeps_end: tuple[Callable[..., bool], ...]
     heartbeat: tuple[Callable[..., None], ...]
     look: tuple[Callable[..., None], ...]
@@ -82,7 +82,7 @@ class Hooks:
             hooks = (getattr(service, name) for service in self.services if self._has(service, name))
             setattr(self, name, tuple(hooks))
 
-    def wake(self, service: Hooked) -> None:
+    def activate(self, service: Hooked) -> None:
         """Call all hooks of a service from now on, also those that were asleep."""
         service.asleep = frozenset()
         self.resolve(self.services, self._base)

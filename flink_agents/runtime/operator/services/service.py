@@ -23,7 +23,7 @@ class KeyService:
 
     Attributes:
         receives: Type of the records that :meth:`receive` handles instead of inputs; None if there are none.
-        asleep: Names of hooks that are not called until :meth:`Hooks.wake` is.
+        asleep: Names of hooks that are not called until :meth:`Hooks.activate` is.
     """
 
     receives: type | None = None
@@ -102,7 +102,7 @@ class KeyService:
     def resuming(self, actor: KeyActor) -> None:
         """Put the first runs into the queue of an actor whose inputs were in state."""
 
-    def idle(self, actor: KeyActor) -> None:
+    def actor_released(self, actor: KeyActor) -> None:
         """Note that an actor was released."""
 
     def keeps_end(self, head: Head) -> bool:

@@ -104,7 +104,7 @@ class Delays(KeyService):
         """Wake up if any key has delayed events. Their own timers come with the state."""
         if not self.asleep or timers is None or not (delaying := keys.delaying(1)):
             return False
-        self.operator.hooks.wake(self)
+        self.operator.hooks.activate(self)
         keys.switch(delaying[0])
         self.operator.schedule.see_the_end(timers)
         return True
@@ -124,7 +124,7 @@ class Delays(KeyService):
             first = self._state.delayed.add(due, packed)
         head.delayed_due = first
         if self.asleep:
-            self.operator.hooks.wake(self)
+            self.operator.hooks.activate(self)
         if first is not None and first != before:
             timers.register_processing_time_timer(max(first, self._clock() + 1))
         if self._leaves:
@@ -251,7 +251,7 @@ class Delays(KeyService):
         elif blocked:
             operator.blocked(key_text)
         else:
-            operator.wake(head, key_text, pending, timers)
+            operator.make_actor(head, key_text, pending, timers)
 
     def come_in(self, head: Head, key_text: str, timers: Timers, early: bool = False) -> None:
         """Move due events to the inputs of the current key that wait.

@@ -215,7 +215,7 @@ class SignalStore:
         # A signal that a later recorded run has taken does not resume it.
         free = active.free(mailbox.signals)
         free = [signal for signal in free if signal.until > now and waits_for(signal, key_text, suspension)]
-        if free and ended.released:
+        if free and ended.frees_key:
             assert self._takers is not None
             self._takers.reserve(free, mailbox, suspension, key_text, head)
         return bool(free)

@@ -47,7 +47,8 @@ class SignalService(KeyService):
         self._finds_keys = suspension is None
         if suspension is None:
             # Signals of an agent that never waits expire, or leave at the end of the input.
-            self.asleep = frozenset({"acting", "committing", "drained", "fired", "idle", "input_ended"})
+            names = "acting", "actor_released", "committing", "drained", "fired", "input_ended"
+            self.asleep = frozenset(names)
 
     def add_released(self, released: ReleasedRuns, takers: SignalTakers) -> None:
         """Let released runs take signals as well."""
@@ -57,7 +58,7 @@ class SignalService(KeyService):
     def restored(self, keys: Keys, waiting: Sequence[str], timers: Timers | None) -> bool:
         """Wake up if keys may have signals, which are stored with waiting inputs."""
         if self.asleep and waiting:
-            self.operator.hooks.wake(self)
+            self.operator.hooks.activate(self)
         return False
 
     # -- a signal comes ---------------------------------------------------------------
@@ -80,7 +81,7 @@ class SignalService(KeyService):
         if stored is None:
             return emission
         if self.asleep:
-            operator.hooks.wake(self)
+            operator.hooks.activate(self)
         # At the end of the input, signals that no run took leave as unmatched.
         operator.schedule.see_the_end(timers)
         # The actor may be older than the first signal of an agent that never waits.
@@ -96,7 +97,7 @@ class SignalService(KeyService):
         """Give an actor the signals of its key."""
         actor.runs.mailbox = self._store.active(actor.head)
 
-    def idle(self, actor: KeyActor) -> None:
+    def actor_released(self, actor: KeyActor) -> None:
         """Drop the signals of a key whose actor was released."""
         self.operator.waits.loop.suspender.forget(actor.runs)
 

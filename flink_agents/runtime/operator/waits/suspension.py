@@ -96,7 +96,7 @@ class SuspensionService(KeyService):
             self._finish(ended, actor)
             return
         self._open_waits.suspended(actor.key_text, suspension.seq, suspension.waits)
-        if not ended.released:
+        if not ended.frees_key:
             self._suspend(ended, suspension, actor.head, timers)
 
     def _suspend(self, ended: EndedRun, suspension: Suspension, head: Head, timers: Timers) -> None:
@@ -137,7 +137,7 @@ class SuspensionService(KeyService):
         del operator.actors[key_text]
         # The timer at the end of a bounded input stays: it resumes the run.
         if resumes:
-            operator.wake(head, key_text, True, timers)
+            operator.make_actor(head, key_text, True, timers)
             return
         operator.cache.keep(key_text, head, {}, False, searched=False)
         if head.has_pending:
@@ -158,7 +158,7 @@ class SuspensionService(KeyService):
             return
         if head.is_due(self._clock()):
             operator.waits.check_failure()
-            operator.wake(head, key_text, True, timers)
+            operator.make_actor(head, key_text, True, timers)
         elif (due := head.suspended[2]) is not None and due <= at:
             # The timer came before its time, by this clock.
             timers.register_processing_time_timer(max(self._clock(), at) + 1)
@@ -184,7 +184,7 @@ class SuspensionService(KeyService):
         has_turn = head.suspended is None and released is not None and released.has_woken(head)
         if has_turn or head.is_due(self._clock()):
             operator.waits.check_failure()
-            operator.wake(head, key_text, True, timers)
+            operator.make_actor(head, key_text, True, timers)
 
     # -- the end of a bounded input ---------------------------------------------------
 
