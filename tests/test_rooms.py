@@ -305,6 +305,23 @@ def test_each_question_about_the_core_has_a_place_that_exists() -> None:
     assert missing == []
 
 
+def test_the_examples_of_extensions_fit_the_code() -> None:
+    """Each hunk of ``docs/design/extending.md`` names a file that is there, unless it is a new one."""
+    text = (ROOT / "docs" / "design" / "extending.md").read_text("utf-8")
+    hunks = re.findall(r"^--- (\S+?)(?:: (\w+).*)?\n((?:[+ ].*\n|\+?\n)+)", text, re.MULTILINE)
+    assert len(hunks) >= 9
+    missing: list[str] = []
+    for path, place, lines in hunks:
+        file = ROOT / path
+        if not file.exists():
+            missing += [path] * any(line.startswith(" ") for line in lines.splitlines())
+            continue
+        code = file.read_text("utf-8")
+        unchanged = [line.strip() for line in lines.splitlines() if line.startswith(" ")]
+        missing += [f"{path}: {part}" for part in (place, *unchanged) if part not in code]
+    assert missing == []
+
+
 def test_no_two_classes_share_a_name() -> None:
     """A search for a class finds one; classes of a single module, with an underscore, may repeat a name."""
     places: dict[str, list[str]] = {}

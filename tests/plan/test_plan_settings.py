@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import cloudpickle
 import pytest
+from pydantic import Field, ValidationError
 
 from flink_agents import Agent, InputEvent, OnError, RateLimit, RetryPolicy, Tool, action, client, tool
 from flink_agents.api.errors import (
@@ -324,3 +325,51 @@ def test_wrong_settings_in_yaml_name_the_line(
     with pytest.raises(AgentDefinitionError) as caught:
         load_yaml(write(WHOLE.replace(before, after)))
     assert (caught.value.where or "").startswith(f"agents.yaml:{line}")
+
+
+class _LaterSettings(PlainSettings):
+    """A setting for which 0 is a value, and None means that it is not set."""
+
+    most: int | None = Field(default=None, ge=0)
+
+
+def test_a_setting_that_counts_as_false_is_not_lost() -> None:
+    """A check for a true value, where one for None is meant, would drop a limit of 0."""
+    written = 0
+    for kind in (PlainSettings, ToolLimits, _LaterSettings):
+        for name, field in kind.model_fields.items():
+            for value in (False, 0, 0.0, (), ""):
+                try:
+                    settings = kind.model_validate({name: value})
+                except ValidationError:
+                    continue
+                text = settings.model_dump_json()
+                assert getattr(kind.model_validate_json(text), name) == getattr(settings, name), (kind, name)
+                if getattr(settings, name) is not field.default:
+                    assert json.loads(text)[name] == value, (kind, name)
+                    written += 1
+    assert written
+
+
+def test_a_tool_whose_calls_may_not_be_repeated_stays_so_in_its_plan() -> None:
+    class Pays(Agent):
+        @tool(idempotent=False)
+        def pay(self, amount: int, idempotency_key: str) -> str:
+            """Pay."""
+            return idempotency_key
+
+        @action(InputEvent)
+        def act(self, event: InputEvent, ctx: Any) -> None: ...
+
+    plan = AgentPlan.from_json(compile_agent(Pays()).to_json())
+    assert [one["idempotent"] for one in _named(json.loads(plan.to_json()), "idempotent")] == [False]
+
+
+def _named(value: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Every object inside a JSON value that has a field ``name``."""
+    if isinstance(value, dict):
+        if name in value:
+            yield value
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _named(inner, name)
