@@ -378,6 +378,8 @@ class AgentProcessor:
         for hook in self.hooks.actor_released:
             hook(actor)
         self.schedule.actor_released(actor, timers)
+        # A recovery refers to its actor. Without this, only the garbage collector would free the two.
+        actor.runs.recovery = None
 
     def feed(self, actor: KeyActor, timers: Timers) -> None:
         """Hand inputs from state to the actor, as far as there is room, and schedule the next check."""

@@ -9,6 +9,7 @@ import pytest
 
 from flink_agents import Agent, Event, InputEvent, OutputEvent, action
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.testing import OperatorHarness
 
 pytestmark = pytest.mark.executes_once
@@ -57,3 +58,47 @@ def _left_behind(agent: type[Agent]) -> int:
 
 def _runs() -> list[Run]:
     return [found for found in gc.get_objects() if isinstance(found, Run)]
+
+
+class Replaying(Agent):
+    """Makes a durable call for each input."""
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> Event:
+        return OutputEvent(output=await ctx.durable_execute_async(ask, event.input[1]))
+
+
+class Resting(Agent):
+    """Suspends its runs, and lets later inputs go first."""
+
+    on_suspend = "interleave"
+
+    @action(InputEvent)
+    async def ask(self, event: InputEvent, ctx: Any) -> Event:
+        number = await ctx.durable_execute_async(ask, event.input[1])
+        if event.input[1] == 0:
+            await ctx.sleep(10)
+        return OutputEvent(output=number)
+
+
+KEYS = 20
+
+
+@pytest.mark.parametrize(("agent", "again"), [(Replaying, 1), (Resting, 3)])
+def test_actors_that_leave_recorded_runs_need_no_collector(agent: type[Agent], again: int) -> None:
+    """Inputs of these runs come later, or after the end of a suspended run: another actor replays them."""
+    with OperatorHarness(agent, lambda record: record[0], auto_run=False) as harness:
+        snapshot = harness.snapshot()
+        harness.push_all((key, number) for number in range(3) for key in range(KEYS))
+        harness.run_until_idle()
+        harness.advance_time(10_000)
+        harness.restore(snapshot)
+        gc.collect()
+        gc.disable()
+        try:
+            harness.push_all((key, number) for number in range(again) for key in range(KEYS))
+            harness.run_until_idle()
+            left = sum(isinstance(found, KeyActor) for found in gc.get_objects())
+            assert left <= 1, f"{left} of {KEYS} actors are left"
+        finally:
+            gc.enable()

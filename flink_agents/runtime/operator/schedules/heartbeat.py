@@ -43,7 +43,7 @@ MAX_DELAY_MS = 500
 FEW_KEYS = 64
 """Up to this number of busy keys, each is considered for the time of the next heartbeat."""
 
-HEARTHEARTHEARTBEAT_OF_MANY_MS = 5
+HEARTBEAT_OF_MANY_MS = 5
 """The shortest interval of heartbeats if more keys are busy."""
 
 
@@ -364,7 +364,7 @@ def next_heartbeat(now: int, loop: AgentLoop, busy_keys: int, actors: Iterable[K
     if busy_keys >= FEW_KEYS:
         # With many keys, runs end at this average distance.
         delay = int(min(MAX_DELAY_MS, expected / max(1, loop.in_flight)))
-        return -(-(now + delay) // HEARTHEARTHEARTBEAT_OF_MANY_MS) * HEARTHEARTHEARTBEAT_OF_MANY_MS
+        return -(-(now + delay) // HEARTBEAT_OF_MANY_MS) * HEARTBEAT_OF_MANY_MS
     shortest: float = MAX_DELAY_MS
     for actor in actors:
         runs = actor.runs

@@ -135,6 +135,8 @@ class SuspensionService(KeyService):
         operator.feeder.drop(actor)
         operator.waits.loop.suspender.forget(actor.runs)
         del operator.actors[key_text]
+        # As in `AgentProcessor.release`: a recovery refers to its actor.
+        actor.runs.recovery = None
         # The timer at the end of a bounded input stays: it resumes the run.
         if resumes:
             operator.make_actor(head, key_text, True, timers)
