@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -81,5 +82,11 @@ def _is_of(line: bytes, keys: Collection[str]) -> bool:
     try:
         return TraceRecord.from_json(line).key in keys
     except TraceFormatError:
-        # It is cut, or of a newer version: what names the key goes, whatever it is.
-        return any(key.encode("utf-8", "surrogatepass") in line for key in keys)
+        # It is cut, or of a newer version: what names the key goes, whatever it is, also a part of the name.
+        _, found, rest = line.rpartition(b'"key":')
+        escaped = [json.dumps(key).encode() for key in keys]
+        return (
+            any(one[1:-1] in line for one in escaped)
+            or any(key.encode("utf-8", "surrogatepass") in line for key in keys)
+            or (bool(found) and len(rest) > 1 and any(one.startswith(rest) for one in escaped))
+        )

@@ -127,8 +127,8 @@ class TraceWriter:
             self._wanted.clear()
             if (now := time.monotonic()) - looked >= LOOK_SECONDS:
                 looked = now
-                self.look()
-            self.collect()
+                self._ask(self.look)
+            self._ask(self.collect)
             while self._queue:
                 self._write(self._batch())
             with self._written:
@@ -140,6 +140,13 @@ class TraceWriter:
                 sink.close()
             except Exception as error:
                 self._tell(name, f"closing failed: {error!r}")
+
+    def _ask(self, source: Callable[[], None]) -> None:
+        try:
+            source()
+        except Exception as error:
+            # Without this thread, there would be no further trace.
+            self.drop(error)
 
     def _batch(self) -> list[Item]:
         self._busy = True

@@ -23,8 +23,8 @@ from flink_agents.trace.recording.segments import Segment
 from flink_agents.trace.records import RUN_ID_BYTES, SCHEMA_VERSION, run_path, trace_of
 from flink_agents.trace.target import TraceLine
 
-_MOST_KEPT = 2000
-"""Maximum number of kept parts of a kind."""
+_MOST_KEPT, _LONGEST_KEPT = 2000, 1000
+"""Maximum number of kept parts of a kind, and of characters in one of them."""
 
 EndedRun = tuple[str, str, int, str | None, str | None, Segment, float]
 """A run that ended soon and well: its identity, key, number, message, trace context, notes, and its end."""
@@ -155,9 +155,10 @@ class LineMaker:
 
 
 def _keep(kept: dict[Any, str], name: Any, part: str) -> str:
-    if len(kept) >= _MOST_KEPT:
-        kept.clear()
-    kept[name] = part
+    if len(part) <= _LONGEST_KEPT:
+        if len(kept) >= _MOST_KEPT:
+            kept.clear()
+        kept[name] = part
     return part
 
 

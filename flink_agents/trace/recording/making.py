@@ -40,6 +40,7 @@ class RecordMaker:
     def __init__(self, subtask: TracedSubtask) -> None:
         self._subtask = subtask
         self._latest = KnownRun(None, "", "", "", "")
+        self._secrets: Any = None
 
     def __call__(
         self,
@@ -59,8 +60,10 @@ class RecordMaker:
         subtask, context = self._subtask, run.traceparent
         job, number = identity or subtask.job, run.sequence_number
         known = self._latest
-        if known.run is not run or known.job != job:
-            # A run has several records, which mostly follow one another.
+        secrets = redaction.known.pattern
+        if known.run is not run or known.job != job or secrets is not self._secrets:
+            # A run has several records, which mostly follow one another. A secret can become known meanwhile.
+            self._secrets = secrets
             run_id = run_id_of(job, run.key_text, number)
             known = self._latest = KnownRun(run, job, run_id, span_id(run_id), redaction.hide(run.key_text))
         run_id = known.run_id

@@ -164,7 +164,8 @@ class TraceRecorder(RunRecorder):
             return
         opened, now = calls.popleft(), self._now()
         seconds = now - opened.begun
-        if not segment.lasts and opened.parent == segment.ended(action):
+        # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
+        if opened.parent == segment.ended(action) and not segment.lasts:
             if self._every or self._wants(action, CALLS):
                 self._fold(run, segment, (function, action, now, seconds, opened.more))
         else:

@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from flink_agents.trace.folding import attributes_of_call, counted
 from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
 from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
-from flink_agents.trace.recording.segments import Segment, SpanPath, called_agents
+from flink_agents.trace.recording.segments import Segment, SpanPath, Step, called_agents
 from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING
 from flink_agents.trace.writer import Pending, TraceWriter
 
@@ -239,8 +239,13 @@ class RunRecorder(RunObserver):
         """Create records of the steps that have none. Call it with the lock."""
         # Before the steps are read: a thread that adds one later sees it, and comes here, too.
         segment.lasts = True
-        while segment.steps:
-            function, action, end, seconds, more = segment.steps.pop(0)
+        while steps := segment.steps[:]:
+            # At once: a run can have many. Its thread only adds steps, at the end.
+            del segment.steps[: len(steps)]
+            self._put_steps(run, segment, steps)
+
+    def _put_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step]) -> None:
+        for function, action, end, seconds, more in steps:
             inline = end is None
             end = segment.at = (segment.at or segment.begun) + seconds if end is None else end
             number = segment.actions[action]
@@ -292,8 +297,8 @@ class RunRecorder(RunObserver):
 
     def closed(self) -> None:
         """Write all records, also of runs that have not ended."""
-        for run, segment in list(self._short.items()):
-            if run.identity and self._is_found(run, segment):
+        for run, segment in [*self._short.items(), *self._lasting.items()]:
+            if run.identity and not segment.told and self._is_found(run, segment):
                 self._start(run, segment)
         self.collect()
         self._writer.close()

@@ -38,12 +38,22 @@ class KafkaTopic:
         self._producer: Any = None
 
     def send(self, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Send records and wait until the broker has them."""
+        """Send records and wait until the broker has them. One that is too large does not stop the others."""
+        from kafka.errors import MessageSizeTooLargeError
+
         producer = self._open()
-        sent = [producer.send(self._topic, key=key, value=value) for key, value in records]
+        sent: list[Any] = []
+        too_large: MessageSizeTooLargeError | None = None
+        for key, value in records:
+            try:
+                sent.append(producer.send(self._topic, key=key, value=value))
+            except MessageSizeTooLargeError as error:
+                too_large = error
         producer.flush(self._seconds)
         for one in sent:
             one.get(self._seconds)
+        if too_large is not None:
+            raise too_large
 
     def close(self) -> None:
         """Close the client."""

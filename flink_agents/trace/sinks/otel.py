@@ -6,6 +6,7 @@ collector rejects is dropped. A running job also exports histograms of tokens an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,8 @@ from flink_agents.trace.sinks.otel_histograms import GenAiHistograms
 from flink_agents.trace.target import TraceTarget
 
 EXPORT_SECONDS = 10
+
+_HEXADECIMAL = re.compile("[0-9a-fA-F]+")
 
 
 class OtelSink:
@@ -104,25 +107,54 @@ def span_of(record: TraceRecord) -> Any:
 
     def context(span: str) -> SpanContext:
         flags = TraceFlags(TraceFlags.SAMPLED)
-        return SpanContext(int(record.trace_id, 16), int(span, 16), is_remote=False, trace_flags=flags)
+        ids = _id(record.trace_id, 32), _id(span, 16)
+        return SpanContext(*ids, is_remote=False, trace_flags=flags)
 
     name, operation = _name(record)
-    end = int(record.time * 1e9)
+    end = _nanoseconds(record.time)
     bad = record.outcome in ("failed", "dead-lettered")
     segment = record.kind == "run" and record.parent_id is not None
     return ReadableSpan(
-        name,
+        _text(name),
         context=context(record.span_id),
         parent=context(parent) if (parent := _parent(record)) else None,
-        resource=_resource(record.agent, record.job),
+        resource=_resource(_text(record.agent), _text(record.job)),
         attributes=_attributes(record, operation),
         kind=SpanKind.CLIENT if operation in ("chat", "embeddings") else SpanKind.INTERNAL,
         links=[Link(context(span_id(record.run_id)))] if segment else [],
         status=Status(StatusCode.ERROR, _error(record)) if bad else Status(),
         # Collectors take a span without a duration for a wrong one.
-        start_time=end - max(1, int((record.seconds or 0.0) * 1e9)),
+        start_time=max(0, end - max(1, _nanoseconds(record.seconds or 0.0))),
         end_time=end,
     )
+
+
+_MOST_NANOSECONDS = (1 << 64) - 1
+_MOST_INTEGER = (1 << 63) - 1
+
+
+def _id(text: str, digits: int) -> int:
+    if len(text) != digits or _HEXADECIMAL.fullmatch(text) is None:
+        raise ValueError(f"not an id of {digits} hexadecimal digits")
+    return int(text, 16)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return min(max(1, int(seconds * 1e9)), _MOST_NANOSECONDS)
+
+
+def _text(text: str) -> str:
+    """Return a string that UTF-8 has: one span that cannot be encoded would cost its whole batch."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _value(value: Any) -> Any:
+    """Return a value that an attribute can have."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int) and abs(value) > _MOST_INTEGER:
+        return str(value)
+    return value
 
 
 @lru_cache(maxsize=64)
@@ -192,9 +224,9 @@ def _name(record: TraceRecord) -> tuple[str, str]:
 def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "gen_ai.operation.name": operation,
-        "gen_ai.agent.name": record.agent,
+        "gen_ai.agent.name": _text(record.agent),
         "flink_agents.run.id": record.run_id,
-        "flink_agents.key": record.key,
+        "flink_agents.key": _text(record.key),
         "flink_agents.sequence_number": record.sequence_number,
         "flink_agents.outcome": record.outcome,
         "flink_agents.subtask": record.subtask,
@@ -203,23 +235,24 @@ def _attributes(record: TraceRecord, operation: str) -> dict[str, Any]:
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", "", "")
     if kind:
         model = record.attributes.get("model") if kind == operations.CHAT else None
-        found[_OPERATIONS[kind][1]] = model or target
+        found[_OPERATIONS[kind][1]] = _text(str(model or target))
     if kind == operations.MCP and request:
         method, _, name = request.partition(":")
-        found["mcp.method.name"] = _MCP_METHODS.get(method, method)
-        found |= {"gen_ai.tool.name": name} if request.startswith(_MCP_TOOL) else {}
+        found["mcp.method.name"] = _text(_MCP_METHODS.get(method, method))
+        found |= {"gen_ai.tool.name": _text(name)} if request.startswith(_MCP_TOOL) else {}
     for name, value in record.attributes.items():
         if name in _FACTS:
             # A list, as the conventions have it: one answer has one reason.
+            value = _value(value)
             found[_FACTS[name]] = [value] if name == "finish_reason" else value
         elif name == "error":
             value = value.get("error") if isinstance(value, Mapping) else value
-            found["error.type"] = str(value)
+            found["error.type"] = _text(str(value))
         elif isinstance(value, str | int | float | bool):
-            found[f"flink_agents.{name}"] = value
+            found[_text(f"flink_agents.{name}")] = _value(value)
     return found
 
 
 def _error(record: TraceRecord) -> str | None:
     found = record.attributes.get("error")
-    return str(found.get("error") if isinstance(found, Mapping) else found) if found else None
+    return _text(str(found.get("error") if isinstance(found, Mapping) else found)) if found else None

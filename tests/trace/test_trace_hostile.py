@@ -1,0 +1,180 @@
+"""One unusual record costs at most itself: not its batch, not the writer's thread, no memory, no secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.errors import MessageSizeTooLargeError
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+from flink_agents import redaction
+from flink_agents.trace.erasing import erase_files
+from flink_agents.trace.reading import read_files
+from flink_agents.trace.recording import lines
+from flink_agents.trace.sinks.kafka import KafkaSink
+from flink_agents.trace.sinks.otel import spans_of
+from flink_agents.trace.writer import TraceWriter
+from tests.suite.tables import each
+from tests.trace.hour import Phase, Run
+from tests.trace.test_trace_lasting import Keeping, Traced, hooks, turn
+from tests.trace.test_trace_sinks import record, wait_until
+
+pytestmark = pytest.mark.own_conditions
+
+BAD = "bad \ud800"
+
+
+@each(
+    "changes, exported",
+    [
+        ({}, True),
+        ({"key": BAD}, True),
+        ({"name": BAD}, True),
+        ({"agent": BAD, "job": BAD}, True),
+        ({"attributes": {"x": BAD, BAD: 1, "finish_reason": BAD, "model": BAD}}, True),
+        ({"attributes": {"input_tokens": 10**30, "x": -(10**30)}}, True),
+        ({"outcome": "failed", "attributes": {"error": {"error": BAD}}}, True),
+        ({"outcome": "failed", "attributes": {"error": BAD}}, True),
+        ({"kind": "call", "name": f"mcp:{BAD}:call_tool:{BAD}"}, True),
+        ({"kind": "call", "name": f"chat:{BAD}"}, True),
+        ({"time": -5.0}, True),
+        ({"time": 9e14}, True),
+        ({"time": 0}, True),
+        ({"seconds": 1e12}, True),
+        ({"seconds": -5.0}, True),
+        ({"span_id": "-f"}, False),
+        ({"span_id": "f" * 17}, False),
+        ({"span_id": "0x" + "f" * 14}, False),
+        ({"parent_id": "-1"}, False),
+        ({"trace": "f" * 64}, False),
+        ({"trace": "g" * 32}, False),
+    ],
+)
+def test_a_record_that_otlp_cannot_hold_costs_no_other(
+    changes: dict[str, Any], exported: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = record(2)
+    for name, value in changes.items():
+        setattr(odd, name, value)
+    spans = list(spans_of([record(1), odd, record(3)]))
+    assert len(spans) == 2 + exported
+    sent = encode_spans(spans).resource_spans
+    assert sum(len(scope.spans) for one in sent for scope in one.scope_spans) == len(spans)
+    # An attribute that cannot be encoded would be logged, with the whole trace.
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+def test_a_record_that_a_broker_rejects_costs_no_other() -> None:
+    sent: list[bytes] = []
+
+    class Sent:
+        def get(self, seconds: float) -> None:
+            pass
+
+    class Producer:
+        def send(self, topic: str, key: bytes, value: bytes) -> Sent:
+            if len(value) > 10_000:
+                raise MessageSizeTooLargeError("too large")
+            sent.append(value)
+            return Sent()
+
+        def flush(self, seconds: float) -> None:
+            pass
+
+    sink = KafkaSink("localhost:1", "trace")
+    sink._topic._producer = Producer()  # pyright: ignore[reportPrivateUsage]
+    records = [record(1), record(2, attributes={"x": "y" * 20_000}), record(3)]
+    with pytest.raises(MessageSizeTooLargeError):
+        sink.write(records)
+    assert [json.loads(one)["sequence_number"] for one in sent] == [1, 3]
+
+
+@each("source", ["look", "collect"])
+def test_the_writer_survives_a_look_that_fails(
+    source: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("flink_agents.trace.writer.LOOK_SECONDS", 0.0)
+    kept, failed = Keeping(), threading.Event()
+    writer = TraceWriter({"kept": kept})
+
+    def fail() -> None:
+        if threading.current_thread().name == "flink-agents-trace" and not failed.is_set():
+            failed.set()
+            raise RuntimeError("dictionary changed size during iteration")
+
+    setattr(writer, source, fail)
+    writer.start()
+    assert failed.wait(60)
+    writer.put(record)
+    wait_until(lambda: len(kept.records) == 1)
+    writer.close(60)
+    assert writer.dropped == 1
+    assert "dictionary changed size" in caplog.text
+
+
+def test_long_keys_are_not_kept() -> None:
+    traced, kept = Traced(), 0
+    for number in range(5):
+        run = Run(number)
+        run.key_text = str(number) * 1_000_000
+        for hook in hooks(traced.recorder, run, False):
+            hook()
+        traced.recorder.collect()
+        maker: Any = traced.recorder._lines  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(maker, lines.LineMaker)
+        kept = sum(len(name) + len(part) for name, part in maker._keys.items())
+    assert kept < 10_000
+    assert sorted({one.key[:1] for one in traced.close()}) == list("01234")
+
+
+@pytest.fixture
+def no_secrets() -> Iterator[None]:
+    yield
+    redaction.forget_all()
+
+
+def test_a_secret_that_becomes_known_in_a_run_is_hidden_in_its_further_records(no_secrets: None) -> None:
+    secret, traced, run = "the-pass-of-bob-0815", Traced(), Run(1)
+    run.key_text = secret
+    turn(traced.recorder, run, Phase.RUNNING, None)
+    traced.recorder.action_failed(run, "read", ValueError("no"))
+    assert traced.recorder.writer.flush(60)
+    redaction.know(secret)
+    traced.recorder.action_failed(run, "read", ValueError("no"))
+    turn(traced.recorder, run, Phase.FAILED, Phase.RUNNING)
+    assert [one.key for one in traced.close()] == [secret, "***", "***"]
+
+
+def test_a_run_that_lasts_for_another_reason_has_a_start_at_the_end_of_the_attempt() -> None:
+    traced, run = Traced(), Run(1)
+    turn(traced.recorder, run, Phase.RUNNING, None)
+    traced.recorder.action_failed(run, "read", ValueError("no"))
+    found = traced.close()
+    assert [(one.kind, one.outcome) for one in found] == [("action", "failed"), ("run", "started")]
+
+
+@each("key", ["s" + "alice@example.org", 's"al\\ice"@example.org', "sélise@éxample.org"])
+@each("is_open", [False, True])
+def test_a_line_that_is_cut_anywhere_keeps_no_part_of_an_erased_key(
+    key: str, is_open: bool, tmp_path: Path
+) -> None:
+    other, line = record(1).to_bytes() + b"\n", record(2)
+    line.key = key
+    folded = json.dumps({"kind": "run", "key": key, "sequence_number": 2}, separators=(",", ":")).encode()
+    place = tmp_path / "a.trace.jsonl"
+    for whole in (line.to_bytes(), folded):
+        begins = whole.index(b'"key"')
+        for cut in range(begins, begins + 50):
+            place.write_bytes(other + whole[:cut])
+            erase_files(tmp_path, {key}, 1.0 if is_open else 0.0)
+            left = place.read_bytes().removeprefix(other)
+            # Of other keys, the first character can be the same.
+            begin = json.dumps(key)[:3].encode()
+            assert b'"key"' not in left or begin not in left, cut
+            assert [one.sequence_number for one in read_files(tmp_path)] == [1]
