@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from flink_agents import redaction
+from flink_agents.api.errors import ClusterError
 from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
 from flink_agents.api.events.key_requests import inspect_request
@@ -19,6 +20,7 @@ from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
+from flink_agents.runtime.flink.following.backpressure import read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.answers import inputs_behind, inspected
@@ -44,6 +46,7 @@ class ConsoleJob:
         tasks: Number of its tasks by state.
         checkpoints: Number of completed and of failed checkpoints.
         problem: The last exception that caused a restart, as one line.
+        backpressure: What slows it down, in words.
     """
 
     id: str
@@ -53,6 +56,7 @@ class ConsoleJob:
     tasks: dict[str, int]
     checkpoints: tuple[int, int] = (0, 0)
     problem: str = ""
+    backpressure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -305,8 +309,26 @@ def _job(cluster: ClusterRest, said: dict[str, Any]) -> ConsoleJob:
             problem = f"{at}Z {_first_cause(entries[0].get('stacktrace', ''))}"
     tasks = {name: number for name, number in said.get("tasks", {}).items() if number and name != "total"}
     return ConsoleJob(
-        said["jid"], said["name"], said["state"], said["start-time"] / 1000, tasks, checkpoints, problem
+        said["jid"],
+        said["name"],
+        said["state"],
+        said["start-time"] / 1000,
+        tasks,
+        checkpoints,
+        problem,
+        _backpressure(cluster, said),
     )
+
+
+def _backpressure(cluster: ClusterRest, said: dict[str, Any]) -> tuple[str, ...]:
+    if said["state"] != "RUNNING":
+        return ()
+    try:
+        found = read_flow(cluster.get, said["jid"]).bottlenecks()
+    except ClusterError:
+        # The job ended meanwhile.
+        return ()
+    return tuple(f"{one} {one.meaning}" for one in found)
 
 
 def _first_cause(stack: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flink_agents.cli.checks.machine import CheckResult
+from flink_agents.runtime.flink.following.backpressure import settled_flow
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
@@ -225,12 +226,9 @@ def _completes(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str
 
 
 def _flows(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
-    for vertex in ask(f"/jobs/{job['jid']}").get("vertices", ()):
-        told = ask(f"/jobs/{job['jid']}/vertices/{vertex['id']}/backpressure")
-        if told.get("backpressureLevel") == "high":
-            fix = "check downstream operators: flink-agents top; raise its parallelism, or run.max-in-flight"
-            found = f"{vertex['name']}: downstream operators do not keep up"
-            yield CheckResult(f"{_name(job)}, backpressure", "warn", found, fix)
+    for one in settled_flow(ask, job["jid"]).bottlenecks():
+        if any(vertex.level == "high" for vertex in one.blocked):
+            yield CheckResult(f"{_name(job)}, backpressure", "warn", str(one).rstrip("."), one.advice)
 
 
 def _stuck(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:

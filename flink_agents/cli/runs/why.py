@@ -22,6 +22,9 @@ NOTHING_FOUND = 1
 MOST_LINES = 3
 NOT_LOGGED = "The logs name no run of the key that takes long. That proves nothing."
 
+NOT_STUCK = {True: "The key is not stuck. ", False: "", None: "Perhaps the key is not stuck. "}
+"""The words for a key whose agent waits for downstream operators: by trace, nothing of it is unfinished."""
+
 ENDED_STATES = ("FINISHED", "CANCELED")
 
 Cluster = Annotated[
@@ -61,14 +64,13 @@ def why(
     known = False
     others = bool(rest or requests or dead_letters or store or journal or signals)
     runs = _runs(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others)
-    agents = {run.last.agent for run in runs}
     for found, lines in (
         _traced(runs, key, others),
         _endable(runs, key, signals, client, cluster),
         _letters(dead_letters, client, key),
         _approvals(requests, signals, client, key),
         _recorded(store, journal, key),
-        *((_logged(rest, key), _trouble(rest, agents)) if rest is not None else ()),
+        *((_logged(rest, key), _trouble(rest, runs)) if rest is not None else ()),
         _answered(signals, answers, client, rest, key, timeout),
     ):
         if known and lines == [NOT_LOGGED]:
@@ -226,20 +228,26 @@ def _logged(rest: ClusterRest, key: str) -> Said:
     return True, [watched(line) for line in found[-MOST_LINES:]]
 
 
-def _trouble(rest: ClusterRest, agents: Collection[str]) -> Said:
+def _trouble(rest: ClusterRest, runs: Collection[RunTrace]) -> Said:
     """Explain what keeps jobs from continuing: failures, checkpoints, backpressure.
 
     Args:
         rest: The cluster.
-        agents: Agents that have runs of the key. Other jobs are left out; if it is empty, none is.
+        runs: The runs of the key. Jobs without one of their agents are left out; if it is empty, none is.
     """
+    from flink_agents.trace.records import UNFINISHED
+
+    agents = {run.last.agent for run in runs}
+    at_rest = all(run.status not in UNFINISHED for run in runs) if runs else None
     jobs = rest.get("/jobs/overview").get("jobs", ())
     return False, [
-        line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job, agents)
+        line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job, agents, at_rest)
     ]
 
 
-def _job(rest: ClusterRest, job: dict[str, Any], agents: Collection[str]) -> Iterator[str]:
+def _job(
+    rest: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
+) -> Iterator[str]:
     place = f"/jobs/{job['jid']}"
     vertices = rest.get(place).get("vertices", ())
     operators = {name for vertex in vertices for name in str(vertex["name"]).split(" -> ")}
@@ -254,9 +262,7 @@ def _job(rest: ClusterRest, job: dict[str, Any], agents: Collection[str]) -> Ite
     failed = checkpoints.get("counts", {}).get("failed")
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
-    for vertex in vertices:
-        if level := _backpressure(rest, place, vertex["id"]):
-            yield f"{vertex['name']} is under {level} backpressure: downstream operators do not keep up."
+    yield from _flow(rest, job, agents, at_rest)
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
@@ -265,14 +271,21 @@ def _last_failed(latest: dict[str, Any]) -> bool:
     return ids[0] >= ids[1]
 
 
-def _backpressure(rest: ClusterRest, place: str, vertex: str) -> str:
-    from flink_agents.api.errors import ClusterError
+def _flow(
+    rest: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
+) -> Iterator[str]:
+    """Name the operator that slows the job down, or an agent that gets no input."""
+    from flink_agents.runtime.flink.following.backpressure import settled_flow
 
-    try:
-        level = rest.get(f"{place}/vertices/{vertex}/backpressure").get("backpressureLevel", "ok")
-    except ClusterError:
-        return ""
-    return "" if level in ("ok", None) else str(level)
+    flow = settled_flow(rest.get, job["jid"])
+    found = flow.bottlenecks(agents)
+    for one in found:
+        yield str(one)
+        waits = one.agents and (not agents or {*one.agents} & {*agents})
+        yield (NOT_STUCK[at_rest] if waits else "") + one.meaning
+    for name in flow.idle_agents() if at_rest is not False and not found else ():
+        if not agents or name in agents:
+            yield f"No input arrives at the agent {name}: Flink reports that its tasks are idle."
 
 
 def _answered(
@@ -296,7 +309,8 @@ def _answered(
     found = requests_to(topic, client, rest, answers).ask(inspect_request(key_value(key)), seconds)
     if not found:
         return False, [
-            f"The job has not answered within {seconds:g} s: it may be down, or may not read {topic}."
+            f"The job has not answered within {seconds:g} s: it may be down, be under backpressure, or not "
+            f"read {topic}."
         ]
     known = [one for one in found if one.get("known", True)]
     said = [line for one in known or found for line in inspected(one)]

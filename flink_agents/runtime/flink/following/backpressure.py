@@ -1,0 +1,288 @@
+"""Finds the operator that slows a job down, from the backpressure that Flink's REST interface reports.
+
+Flink says of each vertex which share of its time it waits for downstream vertices, is busy, and is idle. A
+vertex under backpressure is not the slow one: that is the first vertex downstream of it that Flink does not
+report, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.api.errors import ClusterError
+
+Ask = Callable[[str], Any]
+"""Returns Flink's answer for a path."""
+
+UNKNOWN = (ClusterError, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""Errors of an answer that is missing, or that another version of Flink gives."""
+
+SETTLE_SECONDS = 1.0
+"""Time in which Flink fetches metrics from its TaskManagers."""
+
+BUSY, IDLE = 0.5, 0.9
+"""Shares from which a task counts as busy, and as idle."""
+
+MOST_NAME = 100
+_AGENT, _END = "agent ", "end of input of "
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """A vertex of a job, as Flink measured it.
+
+    Attributes:
+        name: Its name.
+        level: ``ok``, ``low`` or ``high``; empty if Flink did not report it.
+        blocked: The greatest share of time that one of its subtasks waited for downstream vertices.
+        busy: The greatest share of time that one of its subtasks was busy.
+        idle: The least share of time that one of its subtasks was idle.
+        subtasks: The number of its subtasks, and of those under backpressure.
+        time: When Flink last started to fetch metrics, in milliseconds; None if it did not say.
+    """
+
+    name: str
+    level: str = ""
+    blocked: float | None = None
+    busy: float | None = None
+    idle: float | None = None
+    subtasks: tuple[int, int] = (0, 0)
+    time: float | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if it waits for downstream vertices."""
+        return self.level not in ("", "ok")
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of its agents."""
+        parts = self.name.split(" -> ")
+        return [part.removeprefix(_AGENT) for part in parts if part.startswith(_AGENT)]
+
+    @property
+    def shown(self) -> str:
+        """Its name, cut if it is long."""
+        return self.name if len(self.name) <= MOST_NAME else f"{self.name[: MOST_NAME - 4]} ..."
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """A slow vertex, and what waits for it.
+
+    Attributes:
+        slow: The slow vertices, the busiest first; empty if they are not known.
+        blocked: The vertices under backpressure, the nearest first.
+        late: The agents downstream of the slow vertices.
+    """
+
+    slow: tuple[Vertex, ...]
+    blocked: tuple[Vertex, ...]
+    late: tuple[str, ...] = ()
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents that wait."""
+        return [name for one in self.blocked for name in one.agents]
+
+    @property
+    def slow_agents(self) -> list[str]:
+        """The agents that do not keep up."""
+        return [name for one in self.slow for name in one.agents]
+
+    @property
+    def meaning(self) -> str:
+        """The consequence for keys of agents."""
+        found: list[str] = []
+        if self.agents:
+            found.append(f"Outputs and next inputs of the agent {_all(self.agents)} wait for {self._cause}.")
+        if self.slow_agents:
+            room = "its tasks are busy, or have no room for more runs"
+            found.append(f"Inputs wait upstream of the agent {_all(self.slow_agents)}: {room}.")
+        if self.late:
+            found.append(f"Inputs of the agent {_all(self.late)} come late.")
+        return " ".join(found)
+
+    @property
+    def advice(self) -> str:
+        """The change that helps."""
+        if self.slow_agents:
+            return "raise the parallelism of the agent, run.max-in-flight or queue.max-total"
+        return f"make {self._cause} faster, or raise its parallelism; options of the agent change nothing"
+
+    @property
+    def _cause(self) -> str:
+        return " or ".join(one.shown for one in self.slow) or "downstream operators"
+
+    def __str__(self) -> str:
+        waiting = " and ".join(one.shown for one in self.blocked)
+        verb = "are" if len(self.blocked) > 1 else "is"
+        level = "high" if any(one.level == "high" for one in self.blocked) else "low"
+        counts = [one.subtasks for one in self.blocked if 0 < one.subtasks[1] < one.subtasks[0]]
+        part = f" in {counts[0][1]} of {counts[0][0]} subtasks" if counts else ""
+        if not self.slow:
+            return f"{waiting} {verb} under {level} backpressure{part}: downstream operators do not keep up."
+        slow = " or ".join(_busy(one) for one in self.slow)
+        return f"{waiting} {verb} under {level} backpressure{part}, caused downstream by {slow}."
+
+
+@dataclass(frozen=True)
+class JobFlow:
+    """The vertices of a running job, and how its data flows.
+
+    Attributes:
+        vertices: The vertices by id.
+        downstream: The ids of the vertices that read a vertex, by its id.
+        asked: The cluster's clock when it was asked, in milliseconds; None if it did not say.
+    """
+
+    vertices: dict[str, Vertex]
+    downstream: dict[str, tuple[str, ...]]
+    asked: float | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """True if Flink fetches newer metrics just now, or has none yet.
+
+        Meanwhile, it answers with those of the last request, which can be hours old.
+        """
+        times = [one.time for one in self.vertices.values() if one.time is not None]
+        if self.asked is None or not times:
+            return False
+        return max(times) >= self.asked - 1000 * SETTLE_SECONDS
+
+    def bottlenecks(self, agents: Collection[str] = ()) -> list[Bottleneck]:
+        """Return the slow vertices that cause backpressure, with the vertices that wait for each.
+
+        Args:
+            agents: If it is not empty, only those that matter to one of these agents.
+        """
+        found: dict[tuple[str, ...], list[tuple[int, Vertex]]] = {}
+        for name, vertex in self.vertices.items():
+            if vertex.is_blocked and _END not in vertex.name:
+                distance, slow = self._causes(name)
+                found.setdefault(slow, []).append((distance, vertex))
+        every = [
+            Bottleneck(
+                tuple(self.vertices[one] for one in slow),
+                tuple(vertex for _, vertex in sorted(blocked, key=lambda one: one[0])),
+                tuple(self._agents_downstream(slow)),
+            )
+            for slow, blocked in found.items()
+        ]
+        return [one for one in every if not agents or {*one.agents, *one.slow_agents, *one.late} & {*agents}]
+
+    def idle_agents(self) -> list[str]:
+        """Return the agents whose tasks have nothing to do: no input arrives."""
+        return [
+            name
+            for vertex in self.vertices.values()
+            if (vertex.idle or 0.0) >= IDLE and not vertex.is_blocked
+            for name in vertex.agents
+        ]
+
+    def blocked_share(self, agent: str) -> float | None:
+        """Return the share of time that an agent waits for downstream vertices; None if it is not known."""
+        known = [one.blocked for one in self.vertices.values() if agent in one.agents]
+        return known[0] if known else None
+
+    def _agents_downstream(self, slow: tuple[str, ...]) -> Iterator[str]:
+        reached, edge = {*slow}, [*slow]
+        while edge:
+            edge = [one for name in edge for one in self.downstream.get(name, ()) if one not in reached]
+            reached.update(edge)
+            for one in dict.fromkeys(edge):
+                yield from self.vertices[one].agents
+
+    def _causes(self, start: str) -> tuple[int, tuple[str, ...]]:
+        """Follow backpressure downstream, and return the distance and the ids of the slow vertices."""
+        reached, edge, distance = {start}, [start], 0
+        ends: list[str] = []
+        while edge:
+            after = [one for name in edge for one in self.downstream.get(name, ()) if one not in reached]
+            reached.update(after)
+            ends += [one for one in after if not self.vertices[one].is_blocked]
+            edge = [one for one in after if self.vertices[one].is_blocked]
+            distance += 1
+        known = sorted(
+            (one for one in dict.fromkeys(ends) if self.vertices[one].level),
+            key=lambda one: -(self.vertices[one].busy or 0.0),
+        )
+        busy = [one for one in known if (self.vertices[one].busy or 0.0) >= BUSY]
+        # One output can keep up although another does not.
+        return distance, tuple(busy or known[:1])
+
+
+def _all(names: Iterable[str]) -> str:
+    return " and ".join(names)
+
+
+def _busy(vertex: Vertex) -> str:
+    share = "" if vertex.busy is None else f" ({100 * vertex.busy:.0f} % busy)"
+    return f"{vertex.shown}{share}"
+
+
+def read_flow(ask: Ask, job: str) -> JobFlow:
+    """Read how the data of a running job flows. A vertex that Flink does not report has no level.
+
+    Args:
+        ask: Asks the cluster.
+        job: The id of the job.
+    """
+    place = f"/jobs/{job}"
+    details = ask(place)
+    known = {str(one["id"]): str(one["name"]) for one in details.get("vertices", ())}
+    vertices = {name: _vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in known.items()}
+    downstream: dict[str, tuple[str, ...]] = {}
+    for reader, read in _edges(details.get("plan")):
+        if reader in vertices and read in vertices:
+            downstream[read] = (*downstream.get(read, ()), reader)
+    return JobFlow(vertices, downstream, details.get("now"))
+
+
+def settled_flow(ask: Ask, job: str) -> JobFlow:
+    """Read it, and once more if Flink answered with old metrics while it fetched new ones."""
+    found = read_flow(ask, job)
+    if found.is_old:
+        time.sleep(SETTLE_SECONDS)
+        found = read_flow(ask, job)
+    return found
+
+
+def _edges(plan: Any) -> Iterator[tuple[str, str]]:
+    """Yield the ids of each reader, and of what it reads."""
+    try:
+        for node in plan["nodes"]:
+            for read in node.get("inputs") or ():
+                yield str(node["id"]), str(read["id"])
+    except UNKNOWN:
+        return
+
+
+def _vertex(ask: Ask, place: str, name: str) -> Vertex:
+    try:
+        told = ask(f"{place}/backpressure")
+        level = told.get("backpressureLevel") or told.get("backpressure-level") or ""
+        subtasks: list[dict[str, Any]] = told.get("subtasks") or []
+        levels = [str(one.get("backpressureLevel", "ok")) for one in subtasks]
+        return Vertex(
+            name,
+            str(level),
+            max(_shares(subtasks, "ratio"), default=None),
+            # Flink says of "end of input", which does nothing, that it is busy.
+            None if _END in name else max(_shares(subtasks, "busyRatio"), default=None),
+            min(_shares(subtasks, "idleRatio"), default=None),
+            (len(levels), sum(one != "ok" for one in levels)),
+            told.get("end-timestamp"),
+        )
+    except UNKNOWN:
+        return Vertex(name)
+
+
+def _shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
+    """Return the values of a share; Flink has none of a source of its old interface, which is NaN."""
+    found = [float(one[name]) for one in subtasks if isinstance(one.get(name), int | float)]
+    return [one for one in found if one == one]
