@@ -15,8 +15,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
 from flink_agents import redaction
 from flink_agents.trace.erasing import erase_files
-from flink_agents.trace.reading import read_files
-from flink_agents.trace.recording import lines
+from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.recording import lines, runs
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
@@ -157,6 +157,25 @@ def test_a_run_that_lasts_for_another_reason_has_a_start_at_the_end_of_the_attem
     traced.recorder.action_failed(run, "read", ValueError("no"))
     found = traced.close()
     assert [(one.kind, one.outcome) for one in found] == [("action", "failed"), ("run", "started")]
+
+
+@each("most", [50, -1])
+@each("on_loop", [True, False])
+def test_no_duration_is_negative_if_the_clock_is_set_back(
+    most: int, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MOST_STEPS", most)
+    monkeypatch.setattr("flink_agents.trace.recording.recorder.MOST_STEPS", most)
+    for place in range(len(hooks(Traced().recorder, Run(1), on_loop))):
+        traced = Traced()
+        for number, hook in enumerate(hooks(traced.recorder, Run(1), on_loop)):
+            traced.at += 0.001 if number != place else -3600
+            hook()
+        found = traced.close()
+        (run,) = by_run(found).values()
+        assert run.status == "completed"
+        assert all((one.seconds or 0.0) >= 0 for one in found)
+        assert all(one >= 0 for part in found for one in part.attributes.get("phases", {}).values())
 
 
 @each("key", ["s" + "alice@example.org", 's"al\\ice"@example.org', "sélise@éxample.org"])

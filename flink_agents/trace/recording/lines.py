@@ -91,7 +91,9 @@ class LineMaker:
         digest = self._digest.copy()
         digest.update(f"\x00{key_text}\x00{number}".encode("utf-8", "surrogatepass"))
         run_id = digest.hexdigest()
-        begun, end = int(segment.begun * 1e6), int(now * 1e6)
+        end = int(now * 1e6)
+        # The clock can have been set back meanwhile.
+        begun = min(int(segment.begun * 1e6), end)
         told = self._steps(segment, begun) if segment.steps else ""
         if segment.executed or segment.waits:
             told += self._waited(segment)

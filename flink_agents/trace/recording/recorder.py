@@ -163,7 +163,7 @@ class TraceRecorder(RunRecorder):
         if segment is None or not calls:
             return
         opened, now = calls.popleft(), self._now()
-        seconds = now - opened.begun
+        seconds = max(0.0, now - opened.begun)
         # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
         if opened.parent == segment.ended(action) and not segment.lasts:
             if self._every or self._wants(action, CALLS):
@@ -177,7 +177,7 @@ class TraceRecorder(RunRecorder):
         calls = None if segment is None else segment.opened((action, function))
         if segment is not None and calls:
             opened = calls.popleft()
-            seconds = self._now() - opened.begun
+            seconds = max(0.0, self._now() - opened.begun)
             self._call(run, segment, action, function, opened, "failed", told_of(error), seconds)
 
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:

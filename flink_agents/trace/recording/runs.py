@@ -169,7 +169,7 @@ class RunRecorder(RunObserver):
             waits = segment.waits
             if waits is None:
                 waits = segment.waits = {}
-            waits[what] = waits.get(what, 0.0) + self._now() - since
+            waits[what] = waits.get(what, 0.0) + max(0.0, self._now() - since)
             segment.waiting = None
         if (waited := _WAITED.get(phase)) is not None:
             segment.waiting = waited, self._now()
@@ -339,9 +339,8 @@ class RunRecorder(RunObserver):
         now = self._now()
         replayed = self._is_repeated(run, segment, outcome)
         what = run, run.identity, "run", self._subtask.agent, outcome, tuple(path), () if path else None
-        self._writer.put(
-            partial(self._made, *what, attributes | (more or {}), now - segment.begun, now, replayed)
-        )
+        seconds = max(0.0, now - segment.begun)
+        self._writer.put(partial(self._made, *what, attributes | (more or {}), seconds, now, replayed))
 
     def _is_repeated(self, run: ObservedRun, segment: Segment, outcome: str) -> bool:
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
