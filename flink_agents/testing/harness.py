@@ -132,7 +132,7 @@ class OperatorHarness(Restarts):
         self._replay = REPLAY in conditions if forced_replay is None else forced_replay
         self._restart = RESTART in conditions if forced_restart is None else forced_restart
         self._serialize = forced_serialization
-        self._settles = auto_run
+        self._runs_at_once = auto_run
         self._event_time = event_time or EventTime.ignore()
         self._heartbeat = TIMERS not in conditions if heartbeat is None else heartbeat
         self._watermarks = watermarks
@@ -240,15 +240,15 @@ class OperatorHarness(Restarts):
     def end_input(self) -> list[Any]:
         """End a bounded input: the last watermark comes, and no processing-time timer fires."""
         # Running until idle fires timers, and the timers of the end wait for runs in flight.
-        settles, self._settles = self._settles, False
+        runs_at_once, self._runs_at_once = self._runs_at_once, False
         try:
             if self._next_due() is None and not any(task.shared.settings.may_wait for task in self._subtasks):
-                with self._pauses.settling():
+                with self._pauses.ended_at_once():
                     return self.watermark(LAST_WATERMARK)
-            with self._clock.flying(self._next_due), self._pauses.settling():
+            with self._clock.flying(self._next_due), self._pauses.ended_at_once():
                 return self.watermark(LAST_WATERMARK)
         finally:
-            self._settles = settles
+            self._runs_at_once = runs_at_once
 
     def __enter__(self) -> OperatorHarness:
         return self
@@ -390,7 +390,7 @@ class OperatorHarness(Restarts):
             again: How to do it after a crash. Default: as before.
         """
         check_open(bool(self._subtasks))
-        if self._crashes is not None and (self._settles or resume is None):
+        if self._crashes is not None and (self._runs_at_once or resume is None):
             whole = partial(self._to_the_end, act)
             Crashes(self, self._crashes).explore(
                 whole,
@@ -412,14 +412,14 @@ class OperatorHarness(Restarts):
         """Do ``act``, discard the operator, and do it again; metrics count once."""
         before, time, counted = self.checkpoint(), self.current_time, self._meters.read(self._subtasks)
         self._to_the_end(act)
-        if self._settles:
+        if self._runs_at_once:
             # The first execution's metrics: the second one reads records and would measure less.
             counted = self._meters.read(self._subtasks)
         self.restore(before)
         self._clock.time = time
         self._meters = MetricSums(counted)
         self._to_the_end(act)
-        if self._settles:
+        if self._runs_at_once:
             self._meters = MetricSums(counted, MetricSums().read(self._subtasks))
 
     def _delivery(self, record: Any, timestamp: int | None, key: str | None = None) -> Callable[[], None]:
@@ -452,7 +452,7 @@ class OperatorHarness(Restarts):
 
     def _fire_all(self, kind: str, until: int) -> None:
         """Fire all timers up to ``until``, and those that they register."""
-        if self._settles:
+        if self._runs_at_once:
             self._fire_each(kind, until, lambda *timer: self._do(lambda: self._fire(*timer)))
         else:
             # Runs in flight would never end if each of their timers discarded them.

@@ -82,15 +82,15 @@ class KeyRequests:
 def _wait(
     read: Read, request: str | None, seconds: float, ends: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    until, settled = time.monotonic() + seconds, 0.0
+    until, complete_since = time.monotonic() + seconds, 0.0
     while True:
         found, now = last_answers(read(), request), time.monotonic()
         outcomes = {str(one.get("outcome")) for one in found}
         if (ends and ends[0] in outcomes) or now >= until:
             return found
         if found and (ends is None or outcomes <= set(ends)):
-            settled = settled or now
-            if now - settled >= GRACE_SECONDS:
+            complete_since = complete_since or now
+            if now - complete_since >= GRACE_SECONDS:
                 return found
 
 

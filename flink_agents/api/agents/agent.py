@@ -55,7 +55,7 @@ class Agent:
         output_type: Python type of the values in ``OutputEvent``; None for any.
         on_error: Policy for actions that raise and have none of their own.
         on_unhandled: Policy for events that no action accepts.
-        on_suspend: What the inputs of a key do while one of its runs is suspended: wait, or overtake it.
+        on_suspend: What inputs do while a run of their key is suspended: wait, or interleave with it.
         retry: Retry policy for actions that have none of their own.
     """
 

@@ -115,7 +115,7 @@ class Refreshes:
         self._latest: list[AgentMetrics] = []
         self._begun: float | None = None
         self._first: list[AgentMetrics] = []
-        self._settled = False
+        self._is_stable = False
 
     @property
     def latest(self) -> list[AgentMetrics]:
@@ -137,7 +137,7 @@ class Refreshes:
     @property
     def known(self) -> bool:
         """True if rates are known, and the last fetch has ended."""
-        return bool(self.base) and self._settled
+        return bool(self.base) and self._is_stable
 
     @property
     def _is_idle(self) -> bool:
@@ -155,9 +155,9 @@ class Refreshes:
             self._begun, self._first = _time(now), now
         elif _values_of(now) != _values_of(self._latest):
             self._take(now)
-            self._settled = False
+            self._is_stable = False
         else:
-            self._settled = True
+            self._is_stable = True
         self._latest = now
         while len(self._changed) > 1 and _time(now) - _time(self._changed[0]) > WINDOW_SECONDS:
             self._changed.popleft()

@@ -34,7 +34,7 @@ from flink_agents.models.tools.calls import (
     ToolOutcome,
     ToolPolicy,
     UnknownToolOutcome,
-    settled,
+    resolve_outcome,
 )
 from flink_agents.redaction import hide
 
@@ -167,10 +167,10 @@ async def call_tool(
         if not (isinstance(payload, dict) and payload.keys() == {_UNKNOWN}):
             return payload
         reason, known = cast("dict[str, Any]", payload)[_UNKNOWN]
-        unsettled = UnknownToolOutcome(
+        undecided = UnknownToolOutcome(
             f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known)
         )
-        outcome = await settled(context, unsettled, ToolPolicy(on_unknown=on_unknown))
+        outcome = await resolve_outcome(context, undecided, ToolPolicy(on_unknown=on_unknown))
         # A person decided: either the call is not repeated, and the model is told so, or this is its result.
         return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
 

@@ -19,7 +19,7 @@ from flink_agents.api.models.skills import Skills, SkillsSpec
 from flink_agents.api.resources import ResourceType
 from flink_agents.models.engine.free_names import ServedToolsetTool
 from flink_agents.models.setup.descriptions import read_configured
-from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, settled
+from flink_agents.models.tools.calls import ServedTool, ToolPolicy, ToolSource, resolve_outcome
 from flink_agents.models.tools.skills.resource import SkillSet, opened
 
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
@@ -81,7 +81,9 @@ class _ServerToolset(AbstractToolset[Any]):
                 raise ApprovalRequired
             called = called.approved
         context = self._context()
-        outcome = await settled(context, await called.call(context, tool_args, self._policy), self._policy)
+        outcome = await resolve_outcome(
+            context, await called.call(context, tool_args, self._policy), self._policy
+        )
         if outcome.kind == "retry":
             raise ModelRetry(str(outcome.content))
         if outcome.kind == "failed":

@@ -92,7 +92,7 @@ class ModelTool(Protocol):
     async def call(
         self, ctx: RunnerContext, arguments: Mapping[str, Any], policy: ToolPolicy
     ) -> ToolOutcome | UnknownToolOutcome:
-        """Call the tool, as a call that is recorded. :func:`settled` resolves an unsettled call.
+        """Call the tool, as a recorded call. :func:`resolve_outcome` takes an unknown outcome.
 
         Raises:
             Exception: It ends the conversation.
@@ -126,7 +126,7 @@ class ToolSource(Protocol):
         ...
 
 
-async def settled(
+async def resolve_outcome(
     ctx: RunnerContext, outcome: ToolOutcome | UnknownToolOutcome, policy: ToolPolicy
 ) -> ToolOutcome:
     """Return the outcome of a call. If it is unknown, end the conversation, or let a person decide.

@@ -19,7 +19,7 @@ from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.errors import DuplicateNameError, ResourceNotFoundError, ToolRetriesExceededError
 from flink_agents.api.resources import ResourceType, Tool
-from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, settled
+from flink_agents.models.tools.calls import ModelTool, ToolOutcome, ToolPolicy, ToolSource, resolve_outcome
 from flink_agents.models.tools.functions import FunctionTool
 
 
@@ -131,7 +131,7 @@ class Toolbox:
         except (ValueError, AssertionError, RecursionError) as error:
             return ToolOutcome("retry", f"The arguments are no JSON object: {error}", "validation_error")
         outcome = await tool.call(self._ctx, arguments, self._policy)
-        return await settled(self._ctx, outcome, self._policy)
+        return await resolve_outcome(self._ctx, outcome, self._policy)
 
     def _count(self, calls: Sequence[ToolCallPart], outcomes: Sequence[ToolOutcome]) -> None:
         """Count, for each tool, the consecutive steps in which all its calls were wrong.

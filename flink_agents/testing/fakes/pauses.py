@@ -25,7 +25,7 @@ class Pauses:
         self._lock = threading.Lock()
         self._numbers = count()
         self._open: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._settling = 0
+        self._ending = 0
 
     async def pause(self, seconds: float) -> None:
         """Wait until the clock has advanced by ``seconds``, or the harness runs until idle."""
@@ -35,7 +35,7 @@ class Pauses:
     def _open_pause(self, seconds: float) -> asyncio.Future[None] | None:
         """Return the future that the end of a pause resolves; None if the harness runs until idle."""
         with self._lock:
-            if self._settling:
+            if self._ending:
                 return None
             ended = asyncio.get_running_loop().create_future()
             due = self._clock() + int(seconds * 1000)
@@ -43,16 +43,16 @@ class Pauses:
             return ended
 
     @contextmanager
-    def settling(self) -> Iterator[None]:
+    def ended_at_once(self) -> Iterator[None]:
         """End pauses at once."""
         with self._lock:
-            self._settling += 1
+            self._ending += 1
         self.end_due(None)
         try:
             yield
         finally:
             with self._lock:
-                self._settling -= 1
+                self._ending -= 1
 
     @property
     def waiting(self) -> int:

@@ -149,7 +149,7 @@ class Driver:
     _event_time: EventTime
     _max_parallelism: int
     _serialize: bool
-    _settles: bool
+    _runs_at_once: bool
     _hang_after: float
     _config: Configuration
     _code: AgentCode
@@ -173,14 +173,14 @@ class Driver:
 
     def _to_the_end(self, act: Callable[[], None]) -> None:
         act()
-        self._settle()
+        self._run_at_once()
 
-    def _settle(self) -> None:
-        if self._settles:
+    def _run_at_once(self) -> None:
+        if self._runs_at_once:
             self._run_to_the_end()
 
     def _run_to_the_end(self, seconds: float | None = None) -> None:
-        with self._pauses.settling():
+        with self._pauses.ended_at_once():
             self._run_all(seconds)
 
     def _run_all(self, seconds: float | None) -> None:

@@ -113,7 +113,7 @@ patch(
 )
 patch(
     "unknown-outcome-told-to-model",
-    "tools.calls:settled",
+    "tools.calls:resolve_outcome",
     "if policy.on_unknown is OnUnknownOutcome.FAIL:",
     "if False:",
     "A model hears of a call with an unknown outcome, and makes another one.",

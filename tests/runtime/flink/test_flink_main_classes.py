@@ -161,7 +161,7 @@ def test_a_function_of_pyflinks_own_comes_first(main: ModuleType, tmp_path: Path
 def test_a_function_needs_no_agent_for_its_records(main: ModuleType, tmp_path: Path) -> None:
     agent, function, announced = shipped(tmp_path, ONE["dataclass"])
     one = Operator("a", function, announced)
-    main_classes.settle(main, announced)
+    main_classes.install_late(main, announced)
     assert travels(one.make())
     two = Operator("a", agent, announced)
     assert type(two.make()) is type(one.make()) and travels(one.make())

@@ -83,7 +83,7 @@ def _wait_until_it_rests(harness: OperatorHarness) -> None:
     """Hold the watermark at the end until no run is open."""
     harness.watermark(START)
     for _ in range(50):
-        with harness._clock.flying(harness._next_due), harness._pauses.settling():  # pyright: ignore[reportPrivateUsage]
+        with harness._clock.flying(harness._next_due), harness._pauses.ended_at_once():  # pyright: ignore[reportPrivateUsage]
             harness.run_until_idle()
         if _rests(harness):
             return
@@ -107,7 +107,7 @@ CASES = [
 
 
 PLAIN = {"forced_replay": False, "forced_restart": False, "crash": None}
-"""An operator that lives on after its settling, so that its own flag can be seen."""
+"""An operator that lives on after its end, so that its own flag can be seen."""
 
 
 @pytest.mark.own_conditions

@@ -159,7 +159,7 @@ def test_the_mark_of_an_earlier_attempt_stays(pruners: list[Pruned], monkeypatch
     first = harness.state("a").unpruned
     kept = harness.checkpoint()
     looks_at(monkeypatch, 0)
-    harness._settles = False
+    harness._runs_at_once = False
     harness.restore(kept)
     commit(harness, "a1", 2)
     assert harness.state("a").unpruned == first
@@ -208,7 +208,7 @@ def test_restored_keys_are_looked_at_a_few_at_a_time(
     place = MemoryPlace()
     harness = made(place)
     harness.push_all([f"{key}0" for key in "abcdefgh"])
-    harness._settles = False
+    harness._runs_at_once = False
     harness.restore(harness.checkpoint())
     harness.advance_time(0)
     pruners[-1].poll()

@@ -91,7 +91,7 @@ class Garbage:
         removal = self._removals.get(journal)
         return None if removal is None else removal.since
 
-    def settled(self) -> dict[JournalKey, int]:
+    def pruned(self) -> dict[JournalKey, int]:
         """Return the last pruned run of each journal for which it is known."""
         with self._lock:
             return {journal: removal.through for journal, removal in self._removals.items()}

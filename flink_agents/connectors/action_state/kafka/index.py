@@ -82,7 +82,7 @@ class JournalIndex:
         self._forgotten |= older._forgotten
         self._emptied |= older._journals.keys()
 
-    def settle(self, journal: JournalKey, through: int) -> None:
+    def drop_runs(self, journal: JournalKey, through: int) -> None:
         """Drop the runs of a journal up to a number, and the journal if it has no other run."""
         stored = self._journals.get(journal)
         if stored is not None:
@@ -130,7 +130,7 @@ class JournalIndex:
         journal_id: str | None,
         after: JournalKey | None,
         limit: int,
-        settled: Mapping[JournalKey, int] | None = None,
+        pruned: Mapping[JournalKey, int] | None = None,
     ) -> list[JournalInfo]:
         """Describe journals as ``ActionStateStore.journals`` does.
 
@@ -138,17 +138,17 @@ class JournalIndex:
             journal_id: Only journals of this job.
             after: Only journals after this one.
             limit: The maximum number to return.
-            settled: Journals with a known removal, and the last run that it removed.
+            pruned: Journals with a known removal, and the last run that it removed.
         """
-        return describe(self._with(settled or {}), journal_id, after, limit)
+        return describe(self._with(pruned or {}), journal_id, after, limit)
 
-    def totals(self, settled: Mapping[JournalKey, int] | None = None) -> tuple[int, int, int]:
+    def totals(self, pruned: Mapping[JournalKey, int] | None = None) -> tuple[int, int, int]:
         """Return the numbers of journals and records, and the bytes of their data."""
-        return totals(self._with(settled or {}))
+        return totals(self._with(pruned or {}))
 
-    def _with(self, settled: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:
+    def _with(self, pruned: Mapping[JournalKey, int]) -> dict[JournalKey, Journal]:
         found: dict[JournalKey, Journal] = {}
-        for journal, through in settled.items():
+        for journal, through in pruned.items():
             found[journal] = Journal()
             found[journal].prune(through)
         return {**found, **self._journals}

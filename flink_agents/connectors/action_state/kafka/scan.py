@@ -38,7 +38,7 @@ HELD_BYTES = 64 * 1024 * 1024
 """Maximum size in bytes of batches that are not decoded yet."""
 
 FREE_EACH = 20_000
-"""After this many entries, settled journals are dropped from memory."""
+"""After this many entries, pruned journals are dropped from memory."""
 
 
 class Scanner:
@@ -181,14 +181,14 @@ class Scanner:
 
     # -- removal from memory ----------------------------------------------------------
 
-    def tidy(self, settled: Iterable[tuple[JournalKey, int]]) -> None:
-        """Drop settled journals, and removals that are not kept.
+    def tidy(self, pruned: Iterable[tuple[JournalKey, int]]) -> None:
+        """Drop pruned journals, and removals that are not kept.
 
         Args:
-            settled: Journals of which this owner removed all runs up to a number.
+            pruned: Journals of which this owner removed all runs up to a number.
         """
-        for journal, through in settled:
-            self.index.settle(journal, through)
+        for journal, through in pruned:
+            self.index.drop_runs(journal, through)
         over = self._garbage.over()
         if unread := [partition for partition in over if not self._is_whole(partition)]:
             # Compaction leaves little of pruned records.
@@ -339,7 +339,7 @@ class Scanner:
         if self._applied > FREE_EACH and self._older is None:
             self._applied = 0
             for journal, through in index.free(self._garbage.pruned_through):
-                self.index.settle(journal, through)
+                self.index.drop_runs(journal, through)
             self._expire(self._garbage.over())
 
     def _note(self, batch: Batch, offset: int, entries: list[Entry]) -> None:

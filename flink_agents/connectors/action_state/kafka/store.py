@@ -53,7 +53,7 @@ _log = bounded_logger("flink_agents.store")
 CLOSE_SECONDS = 15.0
 """Time that :meth:`~KafkaStore.close` waits for the brokers."""
 
-SETTLED_AT_ONCE = 1000
+PRUNED_AT_ONCE = 1000
 """After this many pruned journals, the reader drops them from memory."""
 
 MANY_CLAIMS = 100
@@ -75,7 +75,7 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         self.settings = settings
         self._positions: dict[int, int] = {}
         self._garbage = Garbage()
-        self._settled: deque[tuple[JournalKey, int]] = deque()
+        self._pruned: deque[tuple[JournalKey, int]] = deque()
         self._tidying: asyncio.Future[None] | None = None
         self._appending: Counter[JournalKey] = Counter()
         self._fresh: dict[int, asyncio.Future[None]] = {}
@@ -243,16 +243,16 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
             await writer.written(KafkaWrite(Entry(journal, (), through_seq)))
             partition = partition_of(journal, self._topic.partitions)
             if journal in self._scanner.index:
-                self._settled.append((journal, through_seq))
-            if len(self._settled) >= SETTLED_AT_ONCE or self._garbage.is_over(partition):
+                self._pruned.append((journal, through_seq))
+            if len(self._pruned) >= PRUNED_AT_ONCE or self._garbage.is_over(partition):
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Have the reader thread drop settled journals; one call at a time."""
+        """Have the reader thread drop pruned journals; one call at a time."""
         if self._owner is None or (self._tidying is not None and not self._tidying.done()):
             return
-        settled = [self._settled.popleft() for _ in range(len(self._settled))]
-        self._tidying = self._begin(lambda: self._scanner.tidy(settled))
+        pruned = [self._pruned.popleft() for _ in range(len(self._pruned))]
+        self._tidying = self._begin(lambda: self._scanner.tidy(pruned))
         self._tidying.add_done_callback(_tell_failure)
 
     @override
@@ -384,13 +384,13 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
         return await self._in_thread(lambda: self._describe(journal_id, after, limit))
 
     def _describe(self, journal_id: str | None, after: JournalKey | None, limit: int) -> list[JournalInfo]:
-        return self._scanner.index.describe(journal_id, after, limit, self._garbage.settled())
+        return self._scanner.index.describe(journal_id, after, limit, self._garbage.pruned())
 
     @override
     async def stats(self) -> StoreStats:
         await self.rebuild()
         journals, records, data_bytes = await self._in_thread(
-            lambda: self._scanner.index.totals(self._garbage.settled())
+            lambda: self._scanner.index.totals(self._garbage.pruned())
         )
         owners = await self._in_thread(self._scanner.owners)
         details = await self._in_thread(self._scanner.details)
@@ -414,9 +414,9 @@ def _named(place: str, call: Callable[[], T]) -> T:
 
 
 def _tell_failure(tidying: asyncio.Future[None]) -> None:
-    """Log that settled journals were not dropped; the next pruning tries again."""
+    """Log that pruned journals were not dropped; the next pruning tries again."""
     if not tidying.cancelled() and (error := tidying.exception()) is not None:
-        _log.warning("settled journals could not be dropped: %s", error)
+        _log.warning("pruned journals could not be dropped: %s", error)
 
 
 def _check_sum(journal: JournalKey, records: Sequence[Record], limit: int) -> None:

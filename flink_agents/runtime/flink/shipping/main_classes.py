@@ -152,7 +152,7 @@ def expect(module: ModuleType, announced: str) -> None:
             _share(module, name, bytes.fromhex(digest_of), tracker, use)
 
 
-def settle(module: ModuleType, announced: str) -> None:
+def install_late(module: ModuleType, announced: str) -> None:
     """Put classes that an operator has brought into ``__main__``, if no other job has one with that name.
 
     A PyFlink function may get its first record before an operator arrives that installs them.

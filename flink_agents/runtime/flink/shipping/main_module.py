@@ -99,4 +99,4 @@ def _loaded(arrived: tuple[set[str] | None, str | None] | None) -> None:
     names, announced = arrived or (None, None)
     module_renewal.operator_loaded(names)
     if announced:
-        main_classes.settle(sys.modules[MAIN], announced)
+        main_classes.install_late(sys.modules[MAIN], announced)
