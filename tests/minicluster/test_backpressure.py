@@ -1,8 +1,9 @@
-"""A job with a slow operator: `why` and the console name it, by what Flink itself reports."""
+"""A job with a slow operator: `why`, `top` and the console name it, by what Flink itself reports."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +97,10 @@ def check(address: str, trace: Path, slow: str) -> None:
 
     wait_until("the slow part in why", explained, PATIENCE)
     wait_until("it in the console", lambda: cause in shown(address, trace), PATIENCE)
+    found = json.loads(asked("top", "--once", "--json"))
+    (agent,) = found["agents"]
+    assert any(cause in line for line in found["backpressure"])
+    assert (agent["downstream_share"] > 0.5) == (slow == "operator")
 
 
 def shown(address: str, trace: Path) -> str:

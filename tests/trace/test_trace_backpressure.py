@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from flink_agents.cli.checks.cluster import job_checks
 from flink_agents.cli.main import app
+from flink_agents.cli.runs import top
+from flink_agents.cli.runs.metrics import read_metrics
 from flink_agents.runtime.flink.following import backpressure
-from flink_agents.runtime.flink.following.backpressure import read_flow, settled_flow
+from flink_agents.runtime.flink.following.backpressure import read_flow, running_flows, settled_flow
+from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.ui.settings import ConsoleSettings
 from tests.suite.tables import each
@@ -201,15 +206,24 @@ def test_why_tells_a_stuck_key_from_a_slow_job(
     assert said in output and unsaid not in output, output
 
 
-def test_the_console_names_the_slow_operator(place: Path) -> None:
-    with cluster(bytes, DOWNSTREAM) as address:
+def test_top_and_the_console_name_the_slow_operator(place: Path) -> None:
+    metric = {"id": "agent_pay.flink_agents.paying.runtime.events", "sum": 5, "max": 5}
+    told = DOWNSTREAM | {"/jobs/j/vertices/v2/subtasks/metrics": [metric]}
+    with cluster(bytes, told) as address:
+        now, flows = list(read_metrics(ClusterRest(address))), list(running_flows(ClusterRest(address).get))
         settings = ConsoleSettings(trace=place, cluster=address)
         with console(settings) as (browser, _, outside):
             jobs = outside.jobs()
             while jobs is None or jobs.loading:
                 jobs = outside.jobs()
             page = browser.page("/")
-    assert f"caused downstream by {SINK}".replace(">", "&gt;") in page
+    printed = Console(width=250, record=True, file=StringIO())
+    printed.print(top.screen(now, (), (), flows))
+    machine, table = top.as_object(now, (), (), flows), printed.export_text()
+    cause = f"caused downstream by {SINK}"
+    assert machine["agents"][0]["downstream_share"] == 0.976
+    assert cause in machine["backpressure"][0] and cause in table and "98 %" in table
+    assert cause.replace(">", "&gt;") in page
 
 
 @each(

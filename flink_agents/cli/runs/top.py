@@ -16,7 +16,11 @@ from flink_agents.cli.runs.places import Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
     from flink_agents.cli.runs.metrics import AgentMetrics
+    from flink_agents.runtime.flink.following.backpressure import JobFlow
+    from flink_agents.runtime.flink.following.rest import ClusterRest
     from flink_agents.trace.reading import RunTrace
+
+    Flows = Sequence[tuple[str, JobFlow]]
 
 MOST_RUNS = 8
 LIVE_SECONDS, ONCE_SECONDS = 2.0, 1.0
@@ -33,6 +37,7 @@ COLUMNS = (
     "commit p99",
     "journal",
     "blocked",
+    "downstream",
     "tokens/min",
     "USD/min",
     "stuck",
@@ -79,7 +84,7 @@ def top(
         while readings.latest and not readings.known and time.monotonic() < end:
             time.sleep(interval or ONCE_SECONDS)
             readings.add(list(read_metrics(rest)))
-        shown = show(readings.latest, readings.base, _runs(place) if traced else ())
+        shown = show(readings.latest, readings.base, _runs(place) if traced else (), _flows(rest))
         return typer.echo(json.dumps(shown)) if as_json else console.print(shown)
     try:
         with ExitStack() as stack:
@@ -91,7 +96,9 @@ def top(
                 time.sleep(interval or LIVE_SECONDS)
                 now, problem = _reading(rest)
                 readings.add(now)
-                shown = show(readings.latest, readings.base, _runs(place) if traced else (), problem)
+                shown = show(
+                    readings.latest, readings.base, _runs(place) if traced else (), _flows(rest), problem
+                )
                 typer.echo(json.dumps(shown)) if live is None else live.update(shown, refresh=True)
     except KeyboardInterrupt:
         return
@@ -108,6 +115,17 @@ def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
         return [], error.message
 
 
+def _flows(rest: ClusterRest) -> Flows:
+    """Return how the data of the running jobs flows; nothing if the cluster is gone."""
+    from flink_agents.api.errors import AgentsError
+    from flink_agents.runtime.flink.following.backpressure import running_flows
+
+    try:
+        return list(running_flows(rest.get))
+    except AgentsError:
+        return ()
+
+
 def _runs(place: TracePlace) -> list[RunTrace]:
     from flink_agents.api.errors import AgentsError
     from flink_agents.trace.reading import by_run
@@ -122,7 +140,11 @@ def _runs(place: TracePlace) -> list[RunTrace]:
 
 
 def screen(
-    now: Sequence[AgentMetrics], before: Sequence[AgentMetrics], runs: Sequence[RunTrace], problem: str = ""
+    now: Sequence[AgentMetrics],
+    before: Sequence[AgentMetrics],
+    runs: Sequence[RunTrace],
+    flows: Flows = (),
+    problem: str = "",
 ) -> Any:
     """Return the table of metrics and runs.
 
@@ -130,17 +152,21 @@ def screen(
         now: The metrics of each agent.
         before: The previous metrics.
         runs: Unfinished runs.
+        flows: How the data of jobs flows, with their names.
         problem: The reason why the metrics are old; empty if they are not.
     """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    from flink_agents.trace.rendering import safe
+
     earlier = {(one.job, one.agent): one for one in before if one not in now}
     agents = Table(*COLUMNS, title="agents", title_justify="left", expand=False)
     for one in now:
-        agents.add_row(*map(Text, _row(one, earlier.get((one.job, one.agent)))))
+        agents.add_row(*map(Text, _row(one, earlier.get((one.job, one.agent)), flows)))
     parts: list[Any] = [agents]
+    parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
     if problem:
         parts.insert(0, Text(f"these figures are old: {problem}", style="red"))
     if runs:
@@ -154,19 +180,37 @@ def screen(
 
 
 def as_object(
-    now: Sequence[AgentMetrics], before: Sequence[AgentMetrics], runs: Sequence[RunTrace], problem: str = ""
+    now: Sequence[AgentMetrics],
+    before: Sequence[AgentMetrics],
+    runs: Sequence[RunTrace],
+    flows: Flows = (),
+    problem: str = "",
 ) -> dict[str, Any]:
     """Convert the table of :func:`screen` to an object for JSON. Times are in seconds; None is not known."""
     earlier = {(one.job, one.agent): one for one in before if one not in now}
     return {
         "time": time.time(),
         "problem": problem or None,
-        "agents": [figures(one, earlier.get((one.job, one.agent))) for one in now],
+        "agents": [figures(one, earlier.get((one.job, one.agent)), flows) for one in now],
+        "backpressure": list(_slowed(flows)),
         "runs": [dict(zip(RUN_FIELDS, _run_values(run), strict=True)) for run in runs],
     }
 
 
-def figures(one: AgentMetrics, before: AgentMetrics | None) -> dict[str, Any]:
+def _slowed(flows: Flows) -> Iterator[str]:
+    """Yield what slows agents down, in words."""
+    for job, flow in flows:
+        for one in flow.bottlenecks():
+            yield f"{job}: {one}"
+
+
+def _downstream(agent: AgentMetrics, flows: Flows) -> float | None:
+    """Return the share of time that an agent waits for downstream operators; None if it is not known."""
+    found = [flow.blocked_share(agent.agent) for job, flow in flows if job == agent.job]
+    return max((one for one in found if one is not None), default=None)
+
+
+def figures(one: AgentMetrics, before: AgentMetrics | None, flows: Flows = ()) -> dict[str, Any]:
     """Return the figures of an agent: the columns of the table, in their order, with the agent's state."""
     sums, most = one.sums, one.most
     actions = [name for name in most if name.startswith("runtime.action.")]
@@ -192,6 +236,7 @@ def figures(one: AgentMetrics, before: AgentMetrics | None) -> dict[str, Any]:
         "commit_p99_seconds": _scaled(most.get("runtime.commit_delay_us_p99"), 1e6),
         "journal_seconds": _scaled(most.get("runtime.store_append_micros"), 1e6),
         "blocked_share": _scaled(blocked, 1e3),
+        "downstream_share": _downstream(one, flows),
         "tokens_per_minute": 60 * sum(known) if known else None,
         "usd_per_minute": None if cost is None else 60 * cost / 1e6,
         "stuck": sums.get("runtime.runs_stuck"),
@@ -205,10 +250,10 @@ def _scaled(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
+def _row(one: AgentMetrics, before: AgentMetrics | None, flows: Flows) -> Iterator[str]:
     from flink_agents.trace.rendering import safe, took
 
-    of = figures(one, before)
+    of = figures(one, before, flows)
     yield safe(one.agent)
     yield safe(one.job) + ("" if one.state == "RUNNING" else f" ({one.state})")
     for name in ("events_per_second", "in_flight", "queued", "suspended"):
@@ -218,7 +263,8 @@ def _row(one: AgentMetrics, before: AgentMetrics | None) -> Iterator[str]:
     yield "" if p50 is None or p99 is None else f"{took(p50)} / {took(p99)}"
     yield _took(of["commit_p99_seconds"])
     yield _took(of["journal_seconds"])
-    yield "" if of["blocked_share"] is None else f"{100 * of['blocked_share']:.0f} %"
+    for name in ("blocked_share", "downstream_share"):
+        yield "" if of[name] is None else f"{100 * of[name]:.0f} %"
     yield _number(of["tokens_per_minute"])
     yield "" if of["usd_per_minute"] is None else f"{of['usd_per_minute']:.4g}"
     yield _number(of["stuck"])

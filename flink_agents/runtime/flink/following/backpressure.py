@@ -252,6 +252,13 @@ def settled_flow(ask: Ask, job: str) -> JobFlow:
     return found
 
 
+def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
+    """Yield the name of each running job, and how its data flows."""
+    for job in ask("/jobs/overview").get("jobs", ()):
+        if job["state"] == "RUNNING":
+            yield str(job["name"]), read_flow(ask, job["jid"])
+
+
 def _edges(plan: Any) -> Iterator[tuple[str, str]]:
     """Yield the ids of each reader, and of what it reads."""
     try:
