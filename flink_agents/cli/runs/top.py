@@ -116,7 +116,7 @@ def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
 
 
 def _flows(rest: ClusterRest) -> Flows:
-    """Return how the data of the running jobs flows; nothing if the cluster is gone."""
+    """Return the flow of data of each running job; nothing if the cluster is gone."""
     from flink_agents.api.errors import AgentsError
     from flink_agents.runtime.flink.following.backpressure import running_flows
 
