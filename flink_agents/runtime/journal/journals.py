@@ -174,11 +174,12 @@ class Journals:
             JobIdentifierInUseError: They belong to a job that is running.
         """
         journal = self.key(journal_id, key_text)
-        drained = self._skipped.get(journal)
-        if drained is not None:
-            for seq in drained.skipped - set(skipped):
-                drained.give_up(seq)
-            return drained
+        # This attempt has read the journal before: only runs without their inputs are left of it.
+        left = self._skipped.get(journal)
+        if left is not None:
+            for seq in left.skipped - set(skipped):
+                left.give_up(seq)
+            return left
         # Before reading: the former owner must not append after we have read.
         if isinstance(self.store, GroupedStore):
             await self.store.claim(journal.journal_id)

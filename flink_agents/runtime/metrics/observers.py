@@ -66,9 +66,9 @@ class Observers:
         self.action_mismatched = dispatch("action_mismatched") or _ignore
         self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _ignore
-        told = [one for one in others if not getattr(one, "reads_notes", False)]
-        self.action_ended_inline = dispatch("action_ended", told) or _ignore
-        self.events_sent_inline = dispatch("events_sent", told)
+        without_notes = [one for one in others if not getattr(one, "reads_notes", False)]
+        self.action_ended_inline = dispatch("action_ended", without_notes) or _ignore
+        self.events_sent_inline = dispatch("events_sent", without_notes)
         self.call_begun = dispatch("call_begun") or _ignore
         self.call_attempt_failed = dispatch("call_attempt_failed") or _ignore
         self.call_retried = dispatch("call_retried") or _ignore

@@ -112,8 +112,8 @@ class Mailbox:
         found: list[tuple[StoredSignal, int]] = []
         for place, signal in enumerate(self.signals):
             if signal.run == UNDECIDED:
-                behind = [other for other in self.signals[place + 1 :] if other.name == signal.name]
-                ended = sum(later_signal.identity in identities for later_signal in behind)
+                after = [other for other in self.signals[place + 1 :] if other.name == signal.name]
+                ended = sum(other.identity in identities for other in after)
                 found.append((signal, ended + later[signal.name]))
         return found
 

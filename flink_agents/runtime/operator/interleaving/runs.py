@@ -137,10 +137,10 @@ class InterleavedRuns:
             packed: The bytes of that entry. The run's own input is in its stored form.
             seq: Sequence number of the next part of the run.
         """
-        run = next((released_run for released_run in head.released if released_run.woken == number), None)
-        if run is None:
+        woken = next((run for run in head.released if run.woken == number), None)
+        if woken is None:
             return None
-        suspension = self.suspension(run)
+        suspension = self.suspension(woken)
         assert suspension.input is not None
         record, timestamp = read_input(self._codec, suspension.input)
         return QueuedInput(record, timestamp, number, packed, seq, suspension=suspension)
