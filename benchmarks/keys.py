@@ -109,12 +109,12 @@ class Subtask:
         journals = self.journals
         if journals.may_have(JOB, key, None, False):
             await journals.recorded(JOB, key, 0, None, False)
-        journals.marker(JOB, key)
         journal = journals.key(JOB, key)
+        self.store.recovery_marker(journal)
         begin = Record(RecordKind.RUN, 0, "", 0, DATA), Record(RecordKind.CALL, 0, STEP, 0, DATA)
         await self.store.append(journal, begin)
         await self.store.append(journal, [Record(RecordKind.ACTION, 0, STEP, 1, DATA)])
-        journals.marker(JOB, key)
+        self.store.recovery_marker(journal)
         journals.committed(JOB, key, 0, 1)
 
     async def see_all(self, keys: Iterator[str]) -> None:

@@ -273,7 +273,7 @@ def test_every_variable_that_the_documentation_names_may_be_set() -> None:
     maps = tuple(environment_name(key) + "_" for key, one in all_options().items() if one.type is dict)
     maps += ("FLINK_AGENTS_ACTION_STATE_NAME_",)  # Stands for the name of another's store.
     others = {name for name in named - known if not name.startswith(maps)}
-    no_options = {"CONFIG", "KAFKA_JAR", "TEST_MODE", "UI_TOKEN"}
+    no_options = {"CONFIG", "JOB_FILE", "KAFKA_JAR", "TEST_MODE", "UI_TOKEN"}
     assert others == {f"FLINK_AGENTS_{name}" for name in no_options}
     assert not Configuration.from_environment(dict.fromkeys(others, "a file"))
 

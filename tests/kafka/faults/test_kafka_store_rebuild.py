@@ -322,7 +322,7 @@ def test_foreign_records_are_passed_over(settings: KafkaSettings, key: bytes, va
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(b"\x01\xc1", "cannot be read"), (b"\x01\x91\x91\xa1a", "cannot be read"), (b"\x02\x90", "version 2")],
+    [(b"\x03\xc1", "cannot be read"), (b"\x03\x91\x91\xa1a", "cannot be read"), (b"\x02\x90", "version 2")],
 )
 def test_a_batch_that_is_damaged_is_named(settings: KafkaSettings, value: bytes, told: str) -> None:
     journal = journal_in(settings, 0)

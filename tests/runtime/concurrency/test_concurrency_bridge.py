@@ -94,7 +94,7 @@ def test_a_waiting_thread_does_errands(world: World) -> None:
 
 
 def test_a_thread_waits_no_longer_than_the_task_attempt(world: World) -> None:
-    world.bridge.hand(setattr, world.bridge, "over", True)
+    world.bridge.hand(setattr, world.bridge, "closed", True)
     with pytest.raises(asyncio.CancelledError):
         world.bridge.wait_for(never)
 

@@ -10,7 +10,7 @@ import pytest
 from hold_tools import ALIVE_MS, CLOSED, HOLD, Caller, left, look, on_time
 
 from flink_agents.runtime.operator.assembly import OperatorHost
-from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP, SETTLING_MS
+from flink_agents.runtime.operator.low_watermark import LATE_OUTPUTS, NO_TIMESTAMP, RESTORED_MS
 from flink_agents.testing import OperatorHarness
 
 MakeHarness = Callable[..., OperatorHarness]
@@ -145,7 +145,7 @@ def test_where_keys_cannot_be_listed_all_inputs_hold_after_a_restore(
     harness.current_watermark = NO_TIMESTAMP
     harness.restore(snapshot, parallelism)
     harness.watermark(3000)
-    for _ in range(0, 2 * SETTLING_MS, STEP_MS):
+    for _ in range(0, 2 * RESTORED_MS, STEP_MS):
         harness.advance_time(STEP_MS)
         assert harness.output_watermark in (None, 99)
     assert harness.output_watermark == 99
@@ -167,5 +167,5 @@ def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_har
     harness.push(("a", "now"), timestamp=10)
     harness.watermark(20)
     assert look(harness) is None
-    harness.advance_time(SETTLING_MS)
+    harness.advance_time(RESTORED_MS)
     assert look(harness) == 20
