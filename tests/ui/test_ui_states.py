@@ -262,9 +262,10 @@ def test_the_longest_come_first_by_the_time_until_now(tmp_path: Path) -> None:
 
 
 def test_pages_of_the_longest_runs_follow_each_other(tmp_path: Path) -> None:
-    made = [Run(f"open{n}").at(1e6 - 1000 * n, "started") for n in range(60)]
+    # Open runs last until now, which may be long after `NOW`: the gaps are days.
+    made = [Run(f"open{n}").at(1e8 - 1e5 * n, "started") for n in range(60)]
     made += [
-        Run(f"done{n}").at(2e6, "started").at(1e6 + 1000 * n + 500, "completed", 1e6 - 1000 * n - 500)
+        Run(f"done{n}").at(2e8, "started").at(1e8 + 1e5 * n + 5e4, "completed", 1e8 - 1e5 * n - 5e4)
         for n in range(60)
     ]
     write(tmp_path, [one for run in made for one in run.records])
