@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from flink_agents import Agent, InputEvent, OutputEvent, RunnerContext, redaction
 from flink_agents.cli.main import app
 from flink_agents.connectors.action_state import open_store
+from flink_agents.connectors.action_state.memory.store import MemoryStore
 from flink_agents.testing import OperatorHarness
 from flink_agents.ui.rendering import link
 from flink_agents.ui.settings import ConsoleSettings
@@ -80,3 +81,29 @@ def test_no_encoding_of_a_secret_is_shown(tmp_path: Path) -> None:
         for path in ("/", "/runs", "/keys?key=k", link("/run", id=row["run_id"])):
             shown[path] = browser.page(path)
     assert {name: found for name, text in shown.items() if (found := pieces(text))} == {}
+
+
+async def answer_at_length(event: Any, ctx: RunnerContext) -> OutputEvent:
+    async def ask(question: str) -> dict[str, list[str]]:
+        return {"answer": [question, "y" * 3_000_000]}
+
+    return OutputEvent(output=len(await ctx.durable_execute_async(ask, "x" * 2_000_000)))
+
+
+def test_long_content_is_cut_before_it_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search runs on the event loop, where it would stop all other runs."""
+    searched: list[int] = []
+
+    def hide(text: str, search: Any = redaction.hide) -> str:
+        searched.append(len(text))
+        return search(text)
+
+    monkeypatch.setattr(redaction, "hide", hide)
+    options = {"trace.level": "content", "trace.directory": str(tmp_path), "job-identifier": "job"}
+    agent = Agent(name="asking").add_action("act", [InputEvent], answer_at_length)
+    with OperatorHarness(agent, lambda value: "k", config=options, store=MemoryStore, **PLAIN) as harness:
+        harness.push("go")
+        assert harness.outputs == [1]
+    told = "".join(file.read_text() for file in tmp_path.iterdir() if file.suffix == ".jsonl")
+    assert "xxx" in told and "yyy" in told
+    assert max(searched) < 50_000

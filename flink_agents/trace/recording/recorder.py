@@ -154,7 +154,9 @@ class TraceRecorder(RunRecorder):
         if shows:
             # Lines with whole prompts would be too long.
             self._lasts(run, segment)
-            opened.tell({what: bounded(redaction.hide(redaction.hidden(value)), self._most)})
+            # Long strings are cut first: a search of megabytes would stop the event loop.
+            shown = redaction.hidden(value, longest=self._most)
+            opened.tell({what: bounded(redaction.hide(shown), self._most)})
 
     def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
         """Record a durable call that returned."""
