@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperGroup, TyperOption
+from typing_extensions import override
 
 from flink_agents.api.errors import OptionError
 from flink_agents.api.settings.options import JOB_FILE_VARIABLE
@@ -20,6 +23,10 @@ LISTS = ("dead-letters", "plan")
 JOBS = "jobs"
 
 _PATHS = ("path", "journal")
+_PLAN_FILE = re.compile(r"(?s).+(\.json|\.ya?ml(:.+)?|\.py:[^:]+)")
+
+MOST_BYTES = 1 << 20
+"""Maximum size of a file. A device or pipe may have no end."""
 
 _NOT_FOR = {"doctor", "run", "cluster", "demo", "new", "plan"}
 """Commands without defaults of the file: their options mean something else, or choose what they do."""
@@ -31,19 +38,70 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "runs": {"cluster": ""},
     "trace": {"cluster": ""},
     "end": {"cluster": "cluster"},
+    # Their --path is a file of the store.
+    "journal": {"path": "journal"},
 }
 """Parameters whose key in the file is not their name, by command or group."""
+
+_TRACES = frozenset({"path", "trace-topic"})
+_JOURNAL: Mapping[str, Set[str]] = {"--journal": {"store"}}
+_PLACES: Mapping[str, Set[str]] = {"--path": _TRACES, "--trace-topic": _TRACES, **_JOURNAL}
+_INSTEAD: Mapping[str, Mapping[str, Set[str]]] = {
+    **dict.fromkeys(("why", "top", "ui"), _PLACES),
+    **dict.fromkeys(("runs", "trace"), {**_PLACES, "--cluster": _TRACES}),
+    "end": {"--cluster": frozenset()},
+    "erase": _JOURNAL,
+    "journal": {"--path": {"store"}},
+    "stop": {"--data": {"cluster"}},
+    "cancel": {"--data": {"cluster"}},
+    "topic": {"--data": {"client"}},
+}
+"""Keys that an option on the command line replaces, because both name one place; by command or group."""
 
 Values = Mapping[str, Any]
 
 
+class JobGroup(TyperGroup):
+    """The command ``flink-agents``, which keeps the arguments of its commands."""
+
+    arguments: Sequence[str] = ()
+
+    @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        found = super().parse_args(ctx, args)
+        self.arguments = tuple(found)
+        return found
+
+
 def find_job_file() -> Path | None:
-    """Return the file that the environment names, or that of the working directory; None without one."""
+    """Return the file that the environment names, or that of the working directory; None without one.
+
+    Raises:
+        OptionError: The file of the working directory belongs to another user.
+    """
     named = os.environ.get(JOB_FILE_VARIABLE)
     if named:
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     here = Path(NAME)
-    return here if here.is_file() else None
+    # A directory, or a broken link, is an error when it is read.
+    if not os.path.lexists(here):
+        return None
+    _check_owner(here)
+    return here
+
+
+def _check_owner(file: Path) -> None:
+    """Reject another user's file: it names code to import, and brokers that get answers and credentials."""
+    if not hasattr(os, "geteuid"):
+        return
+    owners = {os.lstat(file).st_uid, *([os.stat(file).st_uid] if file.exists() else ())}
+    if others := owners - {os.geteuid(), 0}:
+        raise OptionError(
+            f"{file}: the file belongs to another user",
+            expected="a file of yours in the working directory",
+            found=f"a file of the user {min(others)}",
+            fix=f"if you trust it, name it: {JOB_FILE_VARIABLE}={NAME}",
+        )
 
 
 def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
@@ -56,15 +114,7 @@ def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
     Raises:
         OptionError: The file cannot be read, has unknown or invalid options, or no such job.
     """
-    try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OptionError(
-            f"{file}: the options of the job cannot be read",
-            expected="a TOML file, such as: signals = 'answers'",
-            found=f"{type(error).__name__}: {error}",
-            fix=f"correct the file, or the variable {JOB_FILE_VARIABLE}",
-        ) from error
+    found = _loaded(file)
     jobs = found.pop(JOBS, {})
     if not isinstance(jobs, dict) or not all(isinstance(one, dict) for one in jobs.values()):
         raise _invalid(file, JOBS, jobs, "tables of options, as [jobs.orders]")
@@ -82,52 +132,118 @@ def read_job_file(file: Path, job: str | None = None) -> dict[str, Any]:
     return values | tables[job]
 
 
+def _loaded(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes")
+        # Editors of Windows begin files with a byte order mark.
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise OptionError(
+            f"{file}: the options of the job cannot be read",
+            expected="a TOML file, such as: signals = 'answers'",
+            found=f"{type(error).__name__}: {error}",
+            fix=f"correct the file, or the variable {JOB_FILE_VARIABLE}",
+        ) from error
+
+
 def _checked(file: Path, table: Values) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key in LISTS:
             value = [value] if isinstance(value, str) else value
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            if not isinstance(value, list) or not all(map(_is_text, value)):
                 raise _invalid(file, key, value, "a string, or a list of strings")
         elif key not in TEXTS:
-            raise _invalid(file, key, value, f"one of {', '.join((*TEXTS, *LISTS, JOBS))}")
-        elif not isinstance(value, str):
+            raise _unknown(file, key)
+        elif not _is_text(value):
             raise _invalid(file, key, value, "a string")
         # Wherever the command is called, files are those beside this file.
         if isinstance(value, str) and key in _PATHS:
-            value = str(file.parent / Path(value).expanduser())
+            value = _beside(file, value)
+        elif isinstance(value, list) and key == "plan":
+            value = [_beside(file, one) if _PLAN_FILE.fullmatch(one) else one for one in map(str, value)]
         values[key] = value
     return values
 
 
-def _invalid(file: Path, key: str, value: Any, expected: str) -> OptionError:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.strip() != "" and value.isprintable()
+
+
+def _beside(file: Path, name: str) -> str:
+    return str(file.parent / os.path.expanduser(name))
+
+
+def _unknown(file: Path, key: str) -> OptionError:
+    known = (*TEXTS, *LISTS, JOBS)
+    close = difflib.get_close_matches(key, known, 1)
     return OptionError(
-        f"{file}: invalid option {key!r}",
-        expected=expected,
-        found=repr(value)[:200],
-        fix="correct the file: its options have the names of the options of 'flink-agents ui'",
+        f"{file}: unknown option {key!r}",
+        expected=f"one of {', '.join(known)}",
+        found=repr(key),
+        fix=f"write {close[0]}" if close else _NAMES_OF_UI,
     )
 
 
-def defaults_of(group: TyperGroup, values: Values) -> dict[str, Any]:
-    """Return the defaults of all commands of a group, as click takes them."""
-    return {
-        name: _defaults(command, values, _OTHER_NAMES.get(name, {}))
-        for name, command in group.commands.items()
-        if name not in _NOT_FOR
-    }
+_NAMES_OF_UI = "correct the file: its options have the names of the options of 'flink-agents ui'"
 
 
-def _defaults(command: Any, values: Values, names: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _invalid(file: Path, key: str, value: Any, expected: str) -> OptionError:
+    """Return the error of a value, without the value: it may be a password."""
+    return OptionError(
+        f"{file}: invalid option {key!r}", expected=expected, found=_kind(value), fix=_NAMES_OF_UI
+    )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "a string that is empty, or has control characters"
+    if isinstance(value, list):
+        return f"a list of {len(value)} values"
+    return "a table" if isinstance(value, dict) else f"a value of the type {type(value).__name__}"
+
+
+def takes_options(group: TyperGroup, command: str | None) -> bool:
+    """Return True if a command has options that the file may set."""
+    everything: Values = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(LISTS, [""])}
+    return bool(_any(defaults_of(group, everything).get(command or "", {})))
+
+
+def _any(found: Mapping[str, Any]) -> bool:
+    return any(_any(one) if isinstance(one, dict) else True for one in found.values())
+
+
+def defaults_of(group: TyperGroup, values: Values, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the defaults of all commands of a group, as click takes them.
+
+    Args:
+        group: The commands.
+        values: What the file says.
+        arguments: The command line, whose options go before.
+    """
+    given = {one.partition("=")[0] for one in arguments if one.startswith("--")}
+
+    def inner(command: Any, names: Mapping[str, str], instead: Mapping[str, Set[str]]) -> dict[str, Any]:
+        replaced = {key for option in given for key in instead.get(option, ())}
+        found = dict(_defaults(command, names, {key: values[key] for key in values if key not in replaced}))
+        for name, one in command.commands.items() if isinstance(command, TyperGroup) else ():
+            found[name] = inner(
+                one, {**names, **_OTHER_NAMES.get(name, {})}, {**instead, **_INSTEAD.get(name, {})}
+            )
+        return found
+
+    every = inner(group, {}, {})
+    return {name: every[name] for name in group.commands if name not in _NOT_FOR}
+
+
+def _defaults(command: Any, names: Mapping[str, str], values: Values) -> Iterator[tuple[str, Any]]:
     for one in command.params:
         key = names.get(one.name or "", (one.name or "").replace("_", "-"))
         if isinstance(one, TyperOption) and key in values:
             value = values[key]
             if isinstance(value, list) and not one.multiple:
                 value = value[0] if value else None
-            found[one.name or ""] = value
-    if isinstance(command, TyperGroup):
-        for name, inner in command.commands.items():
-            found[name] = _defaults(inner, values, {**names, **_OTHER_NAMES.get(name, {})})
-    return found
+            yield one.name or "", value

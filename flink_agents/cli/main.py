@@ -15,6 +15,14 @@ from flink_agents.cli.cluster import Directory, address_of, cancel, cluster_app,
 from flink_agents.cli.erase import erase
 from flink_agents.cli.errors import prints_errors, runs_no_jobs
 from flink_agents.cli.explain import explain
+from flink_agents.cli.job_file import (
+    NAME,
+    JobGroup,
+    defaults_of,
+    find_job_file,
+    read_job_file,
+    takes_options,
+)
 from flink_agents.cli.journals.commands import journal_app
 from flink_agents.cli.kafka.approvals import approvals_app, signal
 from flink_agents.cli.kafka.commands import kafka_app
@@ -25,6 +33,7 @@ from flink_agents.cli.ui import ui
 
 app = typer.Typer(
     name="flink-agents",
+    cls=JobGroup,
     help="Durable AI agents on Apache Flink.",
     no_args_is_help=True,
     add_completion=False,
@@ -82,13 +91,15 @@ def top(
     ] = None,
 ) -> None:
     """Durable AI agents on Apache Flink."""
-    from typer.core import TyperGroup
-
-    from flink_agents.cli.job_file import NAME, defaults_of, find_job_file, read_job_file
-
+    group = context.command
+    if not isinstance(group, JobGroup) or not takes_options(group, context.invoked_subcommand):
+        return
+    if "--help" in group.arguments:
+        # It shows defaults, and those of the file may be secrets.
+        return
     file = find_job_file()
-    if file is not None and isinstance(context.command, TyperGroup):
-        context.default_map = defaults_of(context.command, read_job_file(file, job))
+    if file is not None:
+        context.default_map = defaults_of(group, read_job_file(file, job), group.arguments)
     elif job is not None:
         raise typer.BadParameter(f"there is no {NAME} here", param_hint="--job")
 

@@ -29,7 +29,12 @@ NO_OUTCOME = 4
 approvals_app = typer.Typer(help="List and answer requests for approval.", no_args_is_help=True)
 
 Servers = Annotated[
-    str, typer.Option("--bootstrap-servers", metavar="HOST:PORT", help="Addresses of the brokers.")
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT|JSON",
+        help="Addresses of the brokers, or options of kafka-python as JSON.",
+    ),
 ]
 Options = Annotated[
     list[str] | None,
@@ -230,13 +235,14 @@ def _refuse(text: str) -> NoReturn:
 def _desk(
     servers: str, options: Sequence[str] | None, signals: str | None = None, requests: str | None = None
 ) -> KafkaApprovals:
+    from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 
     given: dict[str, Any] = {
         name: int(value) if value.isdecimal() else value
         for name, value in named_values(options, "--option").items()
     }
-    return KafkaApprovals(signals, requests, bootstrap_servers=servers, **given)
+    return KafkaApprovals(signals, requests, **{**client_options(servers), **given})
 
 
 def _json(text: str, option: str) -> Any:
