@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.errors import ClusterError
 from flink_agents.api.errors.console import RejectedAnswerError
 from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse, wait_of_request
 from flink_agents.api.events.key_requests import inspect_request
@@ -20,7 +19,7 @@ from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
-from flink_agents.runtime.flink.following.backpressure import read_flow
+from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.answers import inputs_behind, inspected
@@ -325,8 +324,8 @@ def _backpressure(cluster: ClusterRest, said: dict[str, Any]) -> tuple[str, ...]
         return ()
     try:
         found = read_flow(cluster.get, said["jid"]).bottlenecks()
-    except ClusterError:
-        # The job ended meanwhile.
+    except UNKNOWN:
+        # The job ended meanwhile, or another version of Flink answers.
         return ()
     return tuple(f"{one} {one.meaning}" for one in found)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -14,9 +18,17 @@ from typer.testing import CliRunner
 from flink_agents.cli.checks.cluster import job_checks
 from flink_agents.cli.main import app
 from flink_agents.cli.runs import top
-from flink_agents.cli.runs.metrics import read_metrics
+from flink_agents.cli.runs.metrics import AgentMetrics, read_metrics
 from flink_agents.runtime.flink.following import backpressure
-from flink_agents.runtime.flink.following.backpressure import read_flow, running_flows, settled_flow
+from flink_agents.runtime.flink.following.backpressure import (
+    BUSY as BUSY_FROM,
+    MOST_NAMES,
+    JobFlow,
+    Vertex,
+    read_flow,
+    running_flows,
+    settled_flow,
+)
 from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.testing import OperatorHarness
 from flink_agents.ui.settings import ConsoleSettings
@@ -148,6 +160,113 @@ def test_what_flink_does_not_say_is_not_guessed() -> None:
     unknown = {name: {"status": "deprecated", "subtasks": None} for name in DOWNSTREAM if "pressure" in name}
     flow = read_flow((DOWNSTREAM | unknown).__getitem__, "j")
     assert (flow.bottlenecks(), flow.idle_agents()) == ([], [])
+
+
+@each(
+    "told",
+    [
+        {"now": "x", "vertices": [{"id": "v2", "name": AGENT}], "plan": None},
+        {"now": True, "vertices": [], "plan": {"nodes": [None, {"id": "v", "inputs": [{}]}]}},
+        {"now": float("nan"), "plan": "none"},
+    ],
+)
+def test_an_unusual_answer_is_no_error(told: Any) -> None:
+    odd = {"ratio": float("inf"), "busyRatio": True, "idleRatio": "NaN"}
+    pressure = {"backpressureLevel": "high", "end-timestamp": "x", "subtasks": [odd]}
+    flow = read_flow({"/jobs/j": told, "/jobs/j/vertices/v2/backpressure": pressure}.__getitem__, "j")
+    assert flow.blocked_share("paying") is None and not flow.is_old and flow.asked is None
+    assert [one.agents for one in flow.bottlenecks()] == [["paying"]] * len(flow.vertices)
+
+
+def test_a_job_that_ends_meanwhile_hides_no_other() -> None:
+    """Several jobs can have one name: PyFlink gives all the same."""
+    jobs = [{"jid": name, "name": "job", "state": "RUNNING"} for name in ("gone", "j", "odd")]
+    told = DOWNSTREAM | {"/jobs/overview": {"jobs": jobs}, "/jobs/odd": []}
+    assert [flow.job for _, flow in running_flows(told.__getitem__)] == ["j"]
+
+
+def test_a_graph_of_any_size_has_a_short_message() -> None:
+    """The time grows with the size of the graph, not with its square."""
+    size = 20_000
+    blocked, slow = Vertex("agent paying", "high", 1.0), Vertex("sink", "ok", 0.0, 1.0)
+    chain = {f"v{one}": blocked for one in range(size)} | {"end": slow}
+    edges = {f"v{one}": (f"v{one + 1}",) for one in range(size - 1)} | {f"v{size - 1}": ("end",)}
+    (found,) = JobFlow(chain, edges).bottlenecks()
+    assert (len(found.blocked), found.slow) == (size, (slow,))
+    assert f"and {size - MOST_NAMES} more are under high" in str(found) and len(found.meaning) < 500
+    wide = {"v": blocked} | {f"s{one}": slow for one in range(size)}
+    (found,) = JobFlow(wide, {"v": tuple(wide)[1:]}).bottlenecks()
+    assert len(found.slow) == MOST_NAMES and len(str(found)) < 500
+
+
+def expected_causes(flow: JobFlow, start: str) -> set[str]:
+    """Follow backpressure downstream from one vertex: the rule, without any limit."""
+    reached, ahead = {start}, [start]
+    while ahead:
+        after = {one for one in flow.downstream.get(ahead.pop(), ()) if one not in reached}
+        reached |= after
+        ahead += [one for one in after if flow.vertices[one].is_blocked]
+    ends = [name for name in flow.vertices if name in reached and flow.vertices[name].level == "ok"]
+    busy = [name for name in ends if (flow.vertices[name].busy or 0.0) >= BUSY_FROM]
+    return set(busy or sorted(ends, key=lambda one: -(flow.vertices[one].busy or 0.0))[:1])
+
+
+def test_random_graphs_have_the_causes_that_the_rule_gives() -> None:
+    chance = random.Random(7)
+    for _ in range(500):
+        names = [f"v{one}" for one in range(chance.randint(1, 8))]
+        vertices = {
+            name: Vertex(
+                name, chance.choice(["ok", "ok", "high", "low", ""]), busy=chance.choice([0.1, 0.4, 0.9])
+            )
+            for name in names
+        }
+        edges = {name: tuple(chance.sample(names, chance.randint(0, len(names)))) for name in names}
+        flow = JobFlow(vertices, edges)
+        found = {
+            id(one): {id(slow) for slow in each.slow} for each in flow.bottlenecks() for one in each.blocked
+        }
+        for name, vertex in vertices.items():
+            if vertex.is_blocked:
+                assert found[id(vertex)] == {id(vertices[one]) for one in expected_causes(flow, name)}
+
+
+def test_top_prints_valid_json_whatever_flink_measures() -> None:
+    def reading(jid: str, value: Any, moment: float) -> AgentMetrics:
+        names = (
+            "runtime.events",
+            "runtime.runs_in_flight",
+            "runtime.waits_oldest_ms",
+            "chat.x.cost_micro_usd",
+        )
+        values = [{"id": f"a.flink_agents.paying.{name}", "sum": value, "max": value} for name in names]
+        path = f"/jobs/{jid}/vertices/v/subtasks/metrics"
+        told = {
+            "/jobs/overview": {"jobs": [{"jid": jid, "name": "job", "state": "RUNNING"}]},
+            f"/jobs/{jid}": {"vertices": [{"id": "v", "name": AGENT}]},
+            path: values,
+        }
+
+        class Rest:
+            def get(self, asked: str) -> Any:
+                return told[asked.partition("?")[0]]
+
+        (found,) = read_metrics(cast(ClusterRest, Rest()))
+        return replace(found, time=moment)
+
+    for odd in (float("inf"), float("-inf"), float("nan"), None, "NaN", "x", [], 1e308):
+        now, before = reading("j", odd, 2.0), reading("j", 1, 1.0)
+        # A value that is no number would spoil rates and sums.
+        assert all(map(math.isfinite, now.sums.values()))
+        machine = top.as_object([now], [before], (), ())
+        json.dumps(machine, allow_nan=False)
+        Console(width=250, file=StringIO()).print(top.screen([now], [before], (), ()))
+    # A job with the same name is another one.
+    slow = JobFlow({"v": Vertex(AGENT, "high", 0.9)}, {}, job="k")
+    now = [reading("j", 5, 2.0), reading("k", 50, 2.0)]
+    found = top.as_object(now, [reading("j", 1, 1.0), reading("k", 10, 1.0)], (), [("job", slow)])["agents"]
+    assert [one["events_per_second"] for one in found] == [4.0, 40.0]
+    assert [one["downstream_share"] for one in found] == [None, 0.9]
 
 
 def test_old_metrics_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,8 @@ def check_json(found: dict[str, Any]) -> None:
         "dead_letters": None,
     }
     assert agent | known == agent and found["problem"] is None
-    # A field for each column; two columns have more than one.
-    assert len(agent) == len(COLUMNS) + 2
+    # A field for each column; the job has three, and a column with two figures two.
+    assert len(agent) == len(COLUMNS) + 3 and agent["job_id"] == "j"
     assert {one["status"] for one in found["runs"]} <= {"running", "waiting", "suspended", "failed"}
     assert any("paid" in one["for"] for one in found["runs"])
 

@@ -5,6 +5,7 @@ Flink fetches them only now and then, so rates are computed between the times at
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import deque
@@ -33,6 +34,7 @@ class AgentMetrics:
         time: When they were read, in seconds of a clock that never goes back.
         sums: The sum over all subtasks, by name below the group of the agent.
         most: The greatest value of any subtask.
+        job_id: Id of the job: several can have one name.
     """
 
     job: str
@@ -41,6 +43,12 @@ class AgentMetrics:
     time: float
     sums: dict[str, float] = field(default_factory=dict[str, float])
     most: dict[str, float] = field(default_factory=dict[str, float])
+    job_id: str = ""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What readings of one agent have in common."""
+        return self.job_id, self.job, self.agent
 
     def per_second(self, name: str, before: AgentMetrics | None) -> float | None:
         """Return the growth of a counter a second since an earlier reading; None if that is not known."""
@@ -82,10 +90,22 @@ def _agents(rest: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[Age
                 continue
             agent, _, name = own["rest"].partition(".")
             if agent not in found:
-                found[agent] = AgentMetrics(job["name"], job["state"], agent, time.monotonic())
-            found[agent].sums[name] = float(value.get("sum", 0.0))
-            found[agent].most[name] = float(value.get("max", 0.0))
+                found[agent] = AgentMetrics(
+                    job["name"], job["state"], agent, time.monotonic(), job_id=str(job["jid"])
+                )
+            for figures, kind in ((found[agent].sums, "sum"), (found[agent].most, "max")):
+                if (known := _number(value.get(kind, 0.0))) is not None:
+                    figures[name] = known
     yield from found.values()
+
+
+def _number(value: Any) -> float | None:
+    """Return a value as a number; None for one of a gauge that knows none."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _values(rest: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -122,8 +142,8 @@ class Refreshes:
         """The last reading. Its times are those at which its values were first seen."""
         if not self._changed or self._is_idle:
             return self._latest
-        seen = {(one.job, one.agent): one.time for one in self._changed[-1]}
-        return [replace(one, time=seen.get((one.job, one.agent), one.time)) for one in self._latest]
+        seen = {one.identity: one.time for one in self._changed[-1]}
+        return [replace(one, time=seen.get(one.identity, one.time)) for one in self._latest]
 
     @property
     def base(self) -> list[AgentMetrics]:
@@ -165,8 +185,8 @@ class Refreshes:
     def _take(self, now: list[AgentMetrics]) -> None:
         """Take a reading with new values. One soon after another completes that: the fetch had not ended."""
         if self._changed and _time(now) - _time(self._changed[-1]) < FETCH_SECONDS / 2:
-            known = {(one.job, one.agent): one for one in self._changed[-1]}
-            merged = [known.get((one.job, one.agent), one) for one in now]
+            known = {one.identity: one for one in self._changed[-1]}
+            merged = [known.get(one.identity, one) for one in now]
             self._changed[-1] = [
                 old if old.sums == new.sums else new for old, new in zip(merged, now, strict=True)
             ]
@@ -179,4 +199,4 @@ def _time(reading: Sequence[AgentMetrics]) -> float:
 
 
 def _values_of(reading: Sequence[AgentMetrics]) -> dict[Any, Any]:
-    return {(one.job, one.agent): one.sums for one in reading}
+    return {one.identity: one.sums for one in reading}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -118,11 +119,11 @@ def _reading(rest: Any) -> tuple[list[AgentMetrics], str]:
 def _flows(rest: ClusterRest) -> Flows:
     """Return the flow of data of each running job; nothing if the cluster is gone."""
     from flink_agents.api.errors import AgentsError
-    from flink_agents.runtime.flink.following.backpressure import running_flows
+    from flink_agents.runtime.flink.following.backpressure import UNKNOWN, running_flows
 
     try:
         return list(running_flows(rest.get))
-    except AgentsError:
+    except (AgentsError, *UNKNOWN):
         return ()
 
 
@@ -161,10 +162,10 @@ def screen(
 
     from flink_agents.trace.rendering import safe
 
-    earlier = {(one.job, one.agent): one for one in before if one not in now}
+    earlier = {one.identity: one for one in before if one not in now}
     agents = Table(*COLUMNS, title="agents", title_justify="left", expand=False)
     for one in now:
-        agents.add_row(*map(Text, _row(one, earlier.get((one.job, one.agent)), flows)))
+        agents.add_row(*map(Text, _row(one, earlier.get(one.identity), flows)))
     parts: list[Any] = [agents]
     parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
     if problem:
@@ -187,13 +188,13 @@ def as_object(
     problem: str = "",
 ) -> dict[str, Any]:
     """Convert the table of :func:`screen` to an object for JSON. Times are in seconds; None is not known."""
-    earlier = {(one.job, one.agent): one for one in before if one not in now}
+    earlier = {one.identity: one for one in before if one not in now}
     return {
         "time": time.time(),
         "problem": problem or None,
-        "agents": [figures(one, earlier.get((one.job, one.agent)), flows) for one in now],
+        "agents": [figures(one, earlier.get(one.identity), flows) for one in now],
         "backpressure": list(_slowed(flows)),
-        "runs": [dict(zip(RUN_FIELDS, _run_values(run), strict=True)) for run in runs],
+        "runs": [dict(zip(RUN_FIELDS, map(_finite, _run_values(run)), strict=True)) for run in runs],
     }
 
 
@@ -206,7 +207,7 @@ def _slowed(flows: Flows) -> Iterator[str]:
 
 def _downstream(agent: AgentMetrics, flows: Flows) -> float | None:
     """Return the share of time that an agent waits for downstream operators; None if it is not known."""
-    found = [flow.blocked_share(agent.agent) for job, flow in flows if job == agent.job]
+    found = [flow.blocked_share(agent.agent) for _, flow in flows if flow.job == agent.job_id]
     return max((one for one in found if one is not None), default=None)
 
 
@@ -225,6 +226,7 @@ def figures(one: AgentMetrics, before: AgentMetrics | None, flows: Flows = ()) -
     found: dict[str, Any] = {
         "agent": one.agent,
         "job": one.job,
+        "job_id": one.job_id,
         "state": one.state,
         "events_per_second": one.per_second("runtime.events", before),
         "in_flight": sums.get("runtime.runs_in_flight"),
@@ -242,8 +244,12 @@ def figures(one: AgentMetrics, before: AgentMetrics | None, flows: Flows = ()) -
         "stuck": sums.get("runtime.runs_stuck"),
         "dead_letters": sums.get("runtime.events_dead_lettered"),
     }
-    # Flink can have values that are no numbers, which JSON does not have.
-    return {name: None if value != value else value for name, value in found.items()}
+    return {name: _finite(value) for name, value in found.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return a value, or None for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

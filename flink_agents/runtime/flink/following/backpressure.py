@@ -7,6 +7,7 @@ report, too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ BUSY, IDLE = 0.5, 0.9
 """Shares from which a task counts as busy, and as idle."""
 
 MOST_NAME = 100
+MOST_NAMES = 8
+"""Maximum number of slow vertices that are found for one vertex, and of names that a message has."""
+
 _AGENT, _END = "agent ", "end of input of "
 
 
@@ -115,17 +119,17 @@ class Bottleneck:
 
     @property
     def _cause(self) -> str:
-        return " or ".join(one.shown for one in self.slow) or "downstream operators"
+        return _all((one.shown for one in self.slow), "or") or "downstream operators"
 
     def __str__(self) -> str:
-        waiting = " and ".join(one.shown for one in self.blocked)
+        waiting = _all(one.shown for one in self.blocked)
         verb = "are" if len(self.blocked) > 1 else "is"
         level = "high" if any(one.level == "high" for one in self.blocked) else "low"
         counts = [one.subtasks for one in self.blocked if 0 < one.subtasks[1] < one.subtasks[0]]
         part = f" in {counts[0][1]} of {counts[0][0]} subtasks" if counts else ""
         if not self.slow:
             return f"{waiting} {verb} under {level} backpressure{part}: downstream operators do not keep up."
-        slow = " or ".join(_busy(one) for one in self.slow)
+        slow = _all(map(_busy, self.slow), "or")
         return f"{waiting} {verb} under {level} backpressure{part}, caused downstream by {slow}."
 
 
@@ -137,11 +141,13 @@ class JobFlow:
         vertices: The vertices by id.
         downstream: The ids of the vertices that read a vertex, by its id.
         asked: The cluster's clock when it was asked, in milliseconds; None if it did not say.
+        job: The id of the job.
     """
 
     vertices: dict[str, Vertex]
     downstream: dict[str, tuple[str, ...]]
     asked: float | None = None
+    job: str = ""
 
     @property
     def is_old(self) -> bool:
@@ -161,9 +167,10 @@ class JobFlow:
             agents: If it is not empty, only those that matter to one of these agents.
         """
         found: dict[tuple[str, ...], list[tuple[int, Vertex]]] = {}
+        causes = self._causes()
         for name, vertex in self.vertices.items():
             if vertex.is_blocked and _END not in vertex.name:
-                distance, slow = self._causes(name)
+                distance, slow = causes.get(name, (0, ()))
                 found.setdefault(slow, []).append((distance, vertex))
         every = [
             Bottleneck(
@@ -186,8 +193,8 @@ class JobFlow:
 
     def blocked_share(self, agent: str) -> float | None:
         """Return the share of time that an agent waits for downstream vertices; None if it is not known."""
-        known = [one.blocked for one in self.vertices.values() if agent in one.agents]
-        return known[0] if known else None
+        shares = [one.blocked for one in self.vertices.values() if agent in one.agents]
+        return max((one for one in shares if one is not None), default=None)
 
     def _agents_downstream(self, slow: tuple[str, ...]) -> Iterator[str]:
         reached, edge = {*slow}, [*slow]
@@ -197,27 +204,40 @@ class JobFlow:
             for one in dict.fromkeys(edge):
                 yield from self.vertices[one].agents
 
-    def _causes(self, start: str) -> tuple[int, tuple[str, ...]]:
-        """Follow backpressure downstream, and return the distance and the ids of the slow vertices."""
-        reached, edge, distance = {start}, [start], 0
-        ends: list[str] = []
-        while edge:
-            after = [one for name in edge for one in self.downstream.get(name, ()) if one not in reached]
-            reached.update(after)
-            ends += [one for one in after if not self.vertices[one].is_blocked]
-            edge = [one for one in after if self.vertices[one].is_blocked]
-            distance += 1
-        known = sorted(
-            (one for one in dict.fromkeys(ends) if self.vertices[one].level),
-            key=lambda one: -(self.vertices[one].busy or 0.0),
-        )
-        busy = [one for one in known if (self.vertices[one].busy or 0.0) >= BUSY]
-        # One output can keep up although another does not.
-        return distance, tuple(busy or known[:1])
+    def _causes(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return for each vertex under backpressure the distance to its slow vertices, and their ids.
+
+        The search goes upstream from each vertex that keeps up, the busiest first. A vertex that has enough
+        causes ends it: those upstream of it have the same ones.
+        """
+        upstream: dict[str, list[str]] = {}
+        for name, readers in self.downstream.items():
+            if self.vertices[name].is_blocked:
+                for reader in readers:
+                    upstream.setdefault(reader, []).append(name)
+        found: dict[str, list[tuple[int, str]]] = {}
+        ends = [name for name, one in self.vertices.items() if one.level and not one.is_blocked]
+        for end in sorted(ends, key=lambda one: -(self.vertices[one].busy or 0.0)):
+            # One output can keep up although another does not.
+            most = MOST_NAMES if (self.vertices[end].busy or 0.0) >= BUSY else 1
+            reached, edge, distance = {end}, [end], 0
+            while edge:
+                distance += 1
+                above = dict.fromkeys(each for one in edge for each in upstream.get(one, ()))
+                edge = [one for one in above if one not in reached and len(found.get(one, ())) < most]
+                reached.update(edge)
+                for one in edge:
+                    found.setdefault(one, []).append((distance, end))
+        return {
+            name: (min(distance for distance, _ in slow), tuple(end for _, end in slow))
+            for name, slow in found.items()
+        }
 
 
-def _all(names: Iterable[str]) -> str:
-    return " and ".join(names)
+def _all(names: Iterable[str], word: str = "and") -> str:
+    every = list(names)
+    more = [f"{len(every) - MOST_NAMES} more"] if len(every) > MOST_NAMES else []
+    return f" {word} ".join([*every[:MOST_NAMES], *more])
 
 
 def _busy(vertex: Vertex) -> str:
@@ -236,11 +256,12 @@ def read_flow(ask: Ask, job: str) -> JobFlow:
     details = ask(place)
     known = {str(one["id"]): str(one["name"]) for one in details.get("vertices", ())}
     vertices = {name: _vertex(ask, f"{place}/vertices/{name}", shown) for name, shown in known.items()}
-    downstream: dict[str, tuple[str, ...]] = {}
+    readers: dict[str, list[str]] = {}
     for reader, read in _edges(details.get("plan")):
         if reader in vertices and read in vertices:
-            downstream[read] = (*downstream.get(read, ()), reader)
-    return JobFlow(vertices, downstream, details.get("now"))
+            readers.setdefault(read, []).append(reader)
+    downstream = {read: tuple(dict.fromkeys(found)) for read, found in readers.items()}
+    return JobFlow(vertices, downstream, _number(details.get("now")), job)
 
 
 def settled_flow(ask: Ask, job: str) -> JobFlow:
@@ -256,7 +277,11 @@ def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
     """Yield the name of each running job, and how its data flows."""
     for job in ask("/jobs/overview").get("jobs", ()):
         if job["state"] == "RUNNING":
-            yield str(job["name"]), read_flow(ask, job["jid"])
+            try:
+                found = read_flow(ask, str(job["jid"]))
+            except UNKNOWN:
+                continue  # The job ended meanwhile; others did not.
+            yield str(job["name"]), found
 
 
 def _edges(plan: Any) -> Iterator[tuple[str, str]]:
@@ -283,7 +308,7 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
             None if _END in name else max(_shares(subtasks, "busyRatio"), default=None),
             min(_shares(subtasks, "idleRatio"), default=None),
             (len(levels), sum(one != "ok" for one in levels)),
-            told.get("end-timestamp"),
+            _number(told.get("end-timestamp")),
         )
     except UNKNOWN:
         return Vertex(name)
@@ -291,5 +316,10 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
 
 def _shares(subtasks: Iterable[dict[str, Any]], name: str) -> list[float]:
     """Return the values of a share; Flink has none of a source of its old interface, which is NaN."""
-    found = [float(one[name]) for one in subtasks if isinstance(one.get(name), int | float)]
-    return [one for one in found if one == one]
+    found = [_number(one.get(name)) for one in subtasks]
+    return [one for one in found if one is not None]
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
