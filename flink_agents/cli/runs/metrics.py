@@ -47,7 +47,7 @@ class AgentMetrics:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What readings of one agent have in common."""
+        """Key that all readings of one agent share."""
         return self.job_id, self.job, self.agent
 
     def per_second(self, name: str, before: AgentMetrics | None) -> float | None:
