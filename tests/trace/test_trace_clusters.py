@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
+from flink_agents.cli.runs import metrics as metrics_module
 from flink_agents.cli.runs.metrics import AgentMetrics
 from flink_agents.cli.runs.requests import NO_ANSWER, report
 from flink_agents.cli.runs.top import COLUMNS
@@ -207,7 +208,8 @@ def check_json(found: dict[str, Any]) -> None:
     assert any("paid" in one["for"] for one in found["runs"])
 
 
-def test_top_shows_agents_and_unfinished_runs(place: Path) -> None:
+def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "IDLE_SECONDS", 0.5)
     own = "agent_pay.flink_agents.paying"
     metrics = {
         "runtime.events": 500,
