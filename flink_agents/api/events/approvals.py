@@ -25,6 +25,10 @@ Check = Callable[[Mapping[str, Any]], object]
 """Raises an exception for arguments that the requested call does not accept."""
 
 
+def checked_later(arguments: Mapping[str, Any]) -> None:
+    """Accept any arguments: what is called checks them, and may have some that the request does not show."""
+
+
 class Decision(StrEnum):
     """The end of an approval request.
 

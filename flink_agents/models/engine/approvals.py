@@ -26,7 +26,7 @@ from flink_agents.api.context import RunnerContext
 from flink_agents.api.context.current import current_context
 from flink_agents.api.durable import DurableCallable
 from flink_agents.api.errors import ApprovalUnavailableError
-from flink_agents.api.events.approvals import ApprovalOutcome, Decision
+from flink_agents.api.events.approvals import ApprovalOutcome, Decision, checked_later
 
 _FIX = (
     "ask people: FlinkDurability(approvals=True); or end the run with the requests: output_type=[..., "
@@ -91,7 +91,10 @@ async def ask_people(
 
     async def ask(call: ToolCallPart) -> ApprovalOutcome:
         return await context.request_approval(
-            f"tool {call.tool_name} of {agent}", call.args_as_dict(), timeout=people.seconds
+            f"tool {call.tool_name} of {agent}",
+            call.args_as_dict(),
+            timeout=people.seconds,
+            check=checked_later,
         )
 
     calls = requests.approvals

@@ -21,7 +21,7 @@ from flink_agents.api.errors import (
     MCPResultError,
     MCPServerUnavailableError,
 )
-from flink_agents.api.events.approvals import ApprovalOutcome
+from flink_agents.api.events.approvals import ApprovalOutcome, checked_later
 from flink_agents.api.models.mcp import MCPPrompt, MCPResource, MCPServerClient, MCPServerSpec, MCPTool
 from flink_agents.api.resources import ChatMessage
 from flink_agents.api.resources.tools import ask
@@ -103,7 +103,7 @@ class MCPServerCalls(MCPServerClient):
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
         if not self._spec.is_approved(tool):
-            outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout)
+            outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout, checked_later)
             arguments = dict(outcome.arguments)
         what = f"call_tool:{tool}"
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
@@ -137,7 +137,9 @@ class MCPServerCalls(MCPServerClient):
     async def approval(self, tool: MCPTool, arguments: Mapping[str, Any]) -> ApprovalOutcome:
         """Request the approval of a model's call."""
         timeout = self._spec.approval_timeout
-        return await self._ctx.request_approval(f"tool {tool.name}", arguments, timeout=timeout)
+        return await self._ctx.request_approval(
+            f"tool {tool.name}", arguments, timeout=timeout, check=checked_later
+        )
 
     async def ask_tool(
         self, tool: str, arguments: Mapping[str, Any], idempotency_key: str, timeout: float | None = None

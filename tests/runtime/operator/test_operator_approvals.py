@@ -77,6 +77,16 @@ class PaysByTool(Agent):
             return OutputEvent(output=f"{refund.order}: {denied.decision}: {denied.message}")
 
 
+class PaysByRequest(Agent):
+    """Asks for itself."""
+
+    @action(InputEvent)
+    async def refund(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        refund: Refund = event.input
+        answer = await ctx.request_approval("refund", {"amount": refund.amount})
+        return OutputEvent(output=f"{refund.order}: paid {answer.arguments['amount']:g}")
+
+
 BOTH = pytest.mark.parametrize("agent", [Pays, PaysByTool])
 KETTLE = Refund(order="kettle", amount=40)
 
@@ -140,6 +150,8 @@ def test_an_answer_changes_one_argument_of_a_tool() -> None:
         (Pays, {"input": {"order": "kettle", "amount": "much"}}),
         (Pays, {"order": "kettle"}),
         (PaysByTool, {"amount": "much"}),
+        (PaysByTool, {"amuont": 30}),
+        (PaysByRequest, {"amuont": 30}),
     ],
 )
 def test_arguments_that_do_not_fit_are_a_stray_and_the_run_waits_on(

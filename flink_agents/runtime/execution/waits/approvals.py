@@ -67,9 +67,17 @@ class _Answers:
         response = ApprovalResponse.model_validate(value)
         if response.id != self.request.id:
             raise ValueError(f"the request is {self.request.id}")
-        if response.approved and response.arguments is not None and self._check is not None:
-            self._check({**self.request.arguments, **response.arguments})
+        if response.approved and response.arguments is not None:
+            changed = {**self.request.arguments, **response.arguments}
+            (self._check or self._check_names)(changed)
         return response
+
+    def _check_names(self, changed: Mapping[str, Any]) -> None:
+        """Reject a misspelled argument: the approval would execute the call with the unchanged one."""
+        known = self.request.arguments
+        unknown = sorted(changed.keys() - known.keys())
+        if unknown:
+            raise ValueError(f"{self.request.what} has no {', '.join(unknown)}, but {', '.join(known)}")
 
 
 async def approval_of(
