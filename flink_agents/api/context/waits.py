@@ -94,7 +94,8 @@ class WaitMethods(AwaitedMethods, ABC):
             arguments: Arguments by name; values that JSON can hold.
             timeout: Time after which it counts as denied, in seconds or as a timedelta. Default: never.
             check: Raises an exception for arguments that an answer must not contain. Such an answer is an
-                unmatched signal, and the run continues to wait. Default: only names in ``arguments`` are valid.
+                unmatched signal, and the run continues to wait. Default: an answer has no other names than
+                ``arguments``.
 
         Raises:
             ContextMisuseError: The action is not ``async def``, its code was not recognised as one that

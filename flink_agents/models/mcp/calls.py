@@ -103,7 +103,8 @@ class MCPServerCalls(MCPServerClient):
                 raise self.error_of(f"call_tool:{tool}", error, repeatable) from None
 
         if not self._spec.is_approved(tool):
-            outcome = await ask(self._ctx, named(self._spec, tool), arguments, self._spec.approval_timeout, checked_later)
+            shown, timeout = named(self._spec, tool), self._spec.approval_timeout
+            outcome = await ask(self._ctx, shown, arguments, timeout, checked_later)
             arguments = dict(outcome.arguments)
         what = f"call_tool:{tool}"
         cut_off = UnknownOutcome(_cut_off, repeats=self._spec.is_idempotent(tool))
