@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.keys import key_text, key_value, shown_key
 from flink_agents.cli.runs.places import AnswersTopic, Client, Topic
-from flink_agents.cli.runs.requests import NO_ANSWER, REJECTED_CODE, Yes, key_value, requests_to
+from flink_agents.cli.runs.requests import NO_ANSWER, REJECTED_CODE, Yes, requests_to
+from flink_agents.cli.texts import plain
 
 if TYPE_CHECKING:
     from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 OPEN_SECONDS = 3600.0
 """A trace file that was changed within this time may still be written."""
+
+POLL_SECONDS = 1.0
 
 
 @prints_errors
@@ -52,66 +57,108 @@ def erase(
             "name a place of the key: --signals, --path, --store, --trace-topic, --topic"
         )
     if not yes:
-        typer.confirm(f"Remove all data of key {key!r}?", abort=True)
+        typer.confirm(f"Remove all data of key {key_value(key)!r}?", abort=True)
     rest = None if cluster is None else ClusterRest(cluster)
-    code = 0
-    if signals is not None:
-        code = _in_state(key, requests_to(signals, client, rest, answers), timeout)
-    for line in (
-        *(_in_journal(key, store, journal) if code == 0 and (store or journal) else ()),
-        *(_in_files(key, path) if path is not None else ()),
-        *(_in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client)),
-        *(_in_checkpoints(rest) if rest is not None else ()),
+    told = [] if signals is None else _in_state(key, requests_to(signals, client, rest, answers), timeout)
+    covered = partial(_is_covered, rest, told, timeout)
+    # Each line is printed before the next place is asked, which may be away.
+    for line in chain(
+        _in_journal(key, store, journal, told, covered) if store or journal else (),
+        _in_files(key, path) if path is not None else (),
+        _in_topics([*filter(None, (trace_topic, signals)), *(topic or ())], client),
+        _in_checkpoints(rest) if rest is not None else (),
     ):
-        typer.echo(line)
+        typer.echo(plain(line))
     typer.echo(
         "long-term memory and topics of your own: remove the key there yourself (docs/observability.md)"
     )
-    if code:
-        raise typer.Exit(code)
 
 
-def _in_state(key: str, requests: KeyRequests, seconds: float) -> int:
+def _in_state(key: str, requests: KeyRequests, seconds: float) -> list[dict[str, Any]]:
+    """Let the job erase the key, and return the answers of its agents. It ends the command if one rejects."""
     from flink_agents.api.events.key_requests import ERASED, erase_request
 
     answers = requests.ask(erase_request(key_value(key)), seconds)
     if not requests.answered:
         typer.echo("state: the request is sent; with --answers or --cluster, the job's answer is shown")
-        return 0
+        return []
     if not answers:
         typer.echo(f"state: the job has not answered within {seconds:g} s", err=True)
-        return NO_ANSWER
+        raise typer.Exit(NO_ANSWER)
+    rejected = False
     for one in answers:
+        agent = plain(str(one.get("agent")))
         if one.get("outcome") != ERASED:
-            typer.echo(f"state of {one.get('agent')}: rejected: {one.get('reason')}", err=True)
-            return REJECTED_CODE
+            typer.echo(f"state of {agent}: rejected: {plain(str(one.get('reason')))}", err=True)
+            rejected = True
+            continue
         left = "its number of runs stays" if one.get("known", True) else "it had nothing"
-        typer.echo(f"state of {one.get('agent')}: erased {one.get('values', 0)} values of memory; {left}")
-    return 0
+        typer.echo(f"state of {agent}: erased {plain(str(one.get('values', 0)))} values of memory; {left}")
+    if rejected:
+        raise typer.Exit(REJECTED_CODE)
+    return answers
 
 
-def _in_journal(key: str, store: str | None, journal: str | None) -> Iterator[str]:
+def _in_journal(
+    key: str,
+    store: str | None,
+    journal: str | None,
+    answers: Sequence[Mapping[str, Any]],
+    covered: Callable[[], bool],
+) -> Iterator[str]:
+    """Remove the records of runs that have ended by the job's own answer, once a checkpoint has their ends.
+
+    All others are needed: a run that is replayed would repeat its durable steps.
+    """
     from flink_agents.cli.journals import operations
-    from flink_agents.cli.runs.commands import forms
 
-    place = operations.Place(store, {} if journal is None else {"path": journal})
-    for text in sorted(forms(key)):
-        for found in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
-            runs = found["runs"]
-            if not runs:
-                yield f"journal of {found['job']}: nothing"
-                continue
-            last = runs[-1]["run"]
-            prune = partial(operations.prune_key, text=text, job=found["job"], through=last)
-            removed = sum(one["removed"] for one in place.ask(prune))
-            yield f"journal of {found['job']}: removed {removed} records, through sequence {last}"
+    place, text = operations.Place(store, {} if journal is None else {"path": journal}), key_text(key)
+    ended = {str(one.get("journal")): one["through"] for one in answers if type(one.get("through")) is int}
+    for found in place.ask(partial(operations.show_key, text=text, job=None, run=None)):
+        job, runs = found["job"], [one["run"] for one in found["runs"]]
+        last = max((one for one in runs if one <= ended.get(job, -1)), default=None)
+        removed, why = 0, "no answer of the job says that these runs have ended"
+        if last is not None:
+            why = "no checkpoint was completed since the answer: repeat it, with a longer --timeout"
+            if covered():
+                prune = partial(operations.prune_key, text=text, job=job, through=last)
+                removed, why = sum(one["removed"] for one in place.ask(prune)), ""
+                runs = [one for one in runs if one > last]
+        yield f"journal of {job}: removed {removed} records"
+        if runs:
+            yield f"journal of {job}: keeps {len(runs)} runs: {why or 'they came later'}"
+
+
+def _is_covered(rest: ClusterRest | None, answers: Sequence[Mapping[str, Any]], seconds: float) -> bool:
+    """Wait until each job of the agents that answered has a checkpoint that began after the answer.
+
+    A job that is restored from an earlier one reads the records of runs that ended since then.
+    """
+    if rest is None:
+        return False
+    from flink_agents.cli.runs.why import operators_of
+
+    until = time.monotonic() + seconds
+    times = {f"agent {one.get('agent')}": float(one.get("time") or 0) for one in answers}
+    while True:
+        begun = [
+            (_latest(rest, job).get("completed") or {}).get("trigger_timestamp", 0) / 1000 > times[name]
+            for job in _running(rest)
+            for name in operators_of(rest, job["jid"]) & times.keys()
+        ]
+        if begun and all(begun):
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_SECONDS)
 
 
 def _in_files(key: str, path: Path) -> Iterator[str]:
-    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.erasing import erase_files
 
-    done = erase_files(path, forms(key), time.time() - OPEN_SECONDS)
+    # A key that JSON does not have is named by its canonical text, as `runs` shows it.
+    named = {key_text(key), *([key] if shown_key(key) == key else ())}
+    done = erase_files(path, named, time.time() - OPEN_SECONDS)
     yield f"trace files: removed {done.records} records from {done.files} files"
 
 
@@ -141,10 +188,8 @@ def _retention(config: Any) -> str:
 
 
 def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
-    for job in rest.get("/jobs/overview").get("jobs", ()):
-        if job["state"] in ("FINISHED", "CANCELED"):
-            continue
-        latest = rest.get(f"/jobs/{job['jid']}/checkpoints").get("latest", {})
+    for job in _running(rest):
+        latest = _latest(rest, job)
         done = latest.get("completed") or {}
         yield (
             f"checkpoints of {job['name']}: those before now hold the key until Flink removes them; "
@@ -153,3 +198,18 @@ def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
         saved = latest.get("savepoint")
         if saved:
             yield f"savepoint {saved.get('external_path')}: holds the key until you remove it"
+
+
+def _running(rest: ClusterRest) -> list[dict[str, Any]]:
+    ended = "FINISHED", "CANCELED", "FAILED"
+    return [job for job in rest.get("/jobs/overview").get("jobs", ()) if job["state"] not in ended]
+
+
+def _latest(rest: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the latest checkpoints of a job; nothing if it takes none."""
+    from flink_agents.api.errors import ClusterError
+
+    try:
+        return rest.get(f"/jobs/{job['jid']}/checkpoints").get("latest") or {}
+    except ClusterError:
+        return {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from flink_agents.api.errors.trace import TraceFormatError
-from flink_agents.trace.records import TraceRecord
-from flink_agents.trace.sinks.jsonl import SUFFIX
+from flink_agents.trace.reading import trace_files, unusable
 
 
 class Erased(NamedTuple):
@@ -35,14 +35,19 @@ def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Eras
         keys: The canonical texts of the key.
         recent: Files that were changed after this time may be open, so their records are overwritten with
             blanks.
+
+    Raises:
+        TraceNotFoundError: There is no such file or directory, or a file cannot be read or written.
     """
     records = files = held = 0
-    for file in sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]:
+    for file in trace_files(place):
         try:
-            removed, is_open = _erase(file, keys, recent)
+            removed, is_open = _erase(file.resolve(), keys, recent)
         except FileNotFoundError:
             # The sink removed it meanwhile, to make room.
             continue
+        except OSError as error:
+            raise unusable(file, error) from error
         records += removed
         files += removed > 0
         held += is_open and removed > 0
@@ -52,26 +57,30 @@ def erase_files(place: Path, keys: Collection[str], recent: float = 0.0) -> Eras
 def _erase(file: Path, keys: Collection[str], recent: float) -> tuple[int, bool]:
     status = file.stat()
     lines = file.read_bytes().split(b"\n")
-    kept = [line for line in lines if not _is_of(line, keys)]
-    removed, is_open = len(lines) - len(kept), status.st_mtime >= recent > 0
+    of_key = [_is_of(line, keys) for line in lines]
+    removed, is_open = sum(of_key), status.st_mtime >= recent > 0
     if not removed:
         return 0, is_open
-    if is_open:
-        # Its writer appends where it is: the place of what is removed is blanked, and nothing moves.
+    if is_open or status.st_nlink > 1:
+        # Its writer appends where it is, and its other names stay: what is removed is blanked, nothing moves.
         with file.open("r+b") as opened:
             at = 0
-            for line in lines:
-                if _is_of(line, keys):
+            for line, wanted in zip(lines, of_key, strict=True):
+                if wanted:
                     opened.seek(at)
                     opened.write(b"\n" * len(line))
                 at += len(line) + 1
-        return removed, True
+        return removed, is_open
     beside = file.with_name(f"{file.name}.erasing")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as opened:
-        opened.write(b"\n".join(kept))
+        opened.write(b"\n".join(line for line, wanted in zip(lines, of_key, strict=True) if not wanted))
         opened.flush()
         os.fsync(opened.fileno())
+    shutil.copymode(file, beside)
+    with suppress(PermissionError):
+        # Who may read it stays the same, if the superuser removes the key.
+        os.chown(beside, status.st_uid, status.st_gid)
     os.replace(beside, file)
     return removed, False
 
@@ -80,9 +89,9 @@ def _is_of(line: bytes, keys: Collection[str]) -> bool:
     if not line:
         return False
     try:
-        return TraceRecord.from_json(line).key in keys
-    except TraceFormatError:
-        # It is cut, or of a newer version: what names the key goes, whatever it is, also a part of the name.
+        return json.loads(line)["key"] in keys
+    except (ValueError, RecursionError, LookupError, TypeError):
+        # It is cut: what names the key goes, whatever it is, also a part of the name.
         _, found, rest = line.rpartition(b'"key":')
         escaped = [json.dumps(key).encode() for key in keys]
         return (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flink_agents.api.errors.trace import TraceFormatError, TraceNotFoundError
+from flink_agents.api.errors.trace import TraceError, TraceFormatError, TraceNotFoundError
 from flink_agents.trace.durations import RunTimes, Spent, spent, status_of, take_times
 from flink_agents.trace.folding import unfolded
 from flink_agents.trace.records import FINAL, STARTED, TraceRecord
@@ -82,41 +82,74 @@ class RunTrace:
         return [one for one in found if one.parent_id is None or one.parent_id not in spans]
 
 
-def read_files(place: Path) -> Iterator[TraceRecord]:
+def read_files(place: Path, skipped: Callable[[TraceError], None] | None = None) -> Iterator[TraceRecord]:
     """Read a file of records, or all files of a directory. A truncated last line is skipped.
+
+    Args:
+        place: The file or directory.
+        skipped: Receives the error of a line that is not a record, or of a file that cannot be read, and
+            reading continues. Without it, the error is raised.
 
     Raises:
         TraceNotFoundError: The file does not exist, or the directory has no file of records.
         TraceFormatError: A line is not a record.
     """
-    files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
-    if not files or not all(one.is_file() for one in files):
-        raise TraceNotFoundError(
-            f"there is no trace at {place}",
-            expected=f"a file of records, or a directory with files *{SUFFIX}",
-            found="nothing",
-            fix="set trace.level for the job, and give the directory of its option trace.directory",
-        )
-    for file in files:
-        yield from unfolded(_read(file))
-
-
-def _read(file: Path) -> Iterator[TraceRecord]:
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        # The sink removed it meanwhile, to make room.
-        return
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
+    for file in trace_files(place):
         try:
-            yield TraceRecord.from_json(line)
-        except TraceFormatError:
-            if number < len(lines):
-                raise
-            # The process that wrote it died, or is writing.
+            yield from unfolded(_read(file, skipped))
+        except FileNotFoundError:
+            # The sink removed it meanwhile, to make room.
+            continue
+        except OSError as error:
+            skip(unusable(file, error), skipped)
+
+
+def trace_files(place: Path) -> list[Path]:
+    """Return a file of records, or those of a directory and the directories in it.
+
+    Raises:
+        TraceNotFoundError: There is none.
+    """
+    files = sorted(place.rglob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    # Others, such as pipes, can block for ever.
+    if found := [one for one in files if one.is_file()]:
+        return found
+    raise TraceNotFoundError(
+        f"there is no trace at {place}",
+        expected=f"a file of records, or a directory with files *{SUFFIX}",
+        found="nothing",
+        fix="set trace.level for the job, and give the directory of its option trace.directory",
+    )
+
+
+def unusable(file: Path, error: OSError) -> TraceNotFoundError:
+    """Return the error of a file that cannot be read or written."""
+    return TraceNotFoundError(
+        f"the trace file {file} cannot be used",
+        expected="a file of the sink jsonl, which the user that runs the job can read",
+        found=f"{type(error).__name__}: {error}",
+        fix="run the command as that user",
+    )
+
+
+def skip(error: TraceError, skipped: Callable[[TraceError], None] | None) -> None:
+    """Pass an error to its receiver; without one, raise it."""
+    if skipped is None:
+        raise error
+    skipped(error)
+
+
+def _read(file: Path, skipped: Callable[[TraceError], None] | None) -> Iterator[TraceRecord]:
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            if line == b"\n":
+                continue
+            try:
+                yield TraceRecord.from_json(line)
+            except TraceFormatError as error:
+                # Without an end of line, the process that wrote it died, or is writing.
+                if line.endswith(b"\n"):
+                    skip(error.at(f"{file}:{number}"), skipped)
 
 
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:

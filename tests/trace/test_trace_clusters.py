@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def test_an_erased_key_is_in_no_trace_file(is_open: bool, place: Path, tmp_path:
     copy = tmp_path / str(is_open)
     copy.mkdir()
     for file in place.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
+        shutil.copy(file, copy)
     keys = {one.key for one in read_files(copy)}
     key = next(one for one in keys if "letter" in one)
     (file,) = copy.iterdir()

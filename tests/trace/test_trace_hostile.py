@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from kafka.errors import MessageSizeTooLargeError
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from typer.testing import CliRunner
 
 from flink_agents import redaction
+from flink_agents.cli.main import app
 from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.recording import lines, runs
@@ -197,3 +199,57 @@ def test_a_line_that_is_cut_anywhere_keeps_no_part_of_an_erased_key(
             begin = json.dumps(key)[:3].encode()
             assert b'"key"' not in left or begin not in left, cut
             assert [one.sequence_number for one in read_files(tmp_path)] == [1]
+
+
+NEWER = record(7).to_json().replace('"version":2', '"version":99').encode()
+FULL = record(8).to_bytes()
+
+
+@each(
+    "odd, left_out",
+    [
+        (b"", 0),
+        (b"\n\n", 0),
+        (FULL[:100], 1),
+        (b"\x00" * 5000, 1),
+        (b"\xff\xfe" + FULL, 1),
+        (FULL.decode().encode("utf-16"), 1),
+        (b"[" * 100_000, 1),
+        (b"7", 1),
+        (b'{"a": "' + b"x" * 3_000_000 + b'"}', 1),
+        (NEWER, 1),
+        (b"\x1b[31m" + FULL, 1),
+        (FULL[:-1] + b', "seconds": NaN}', 1),
+    ],
+)
+@each("command", [["runs", "--json"], ["trace", "--key", "k1"], ["why", "k1"]])
+def test_a_line_that_is_no_record_costs_no_other(
+    command: list[str], odd: bytes, left_out: int, tmp_path: Path
+) -> None:
+    """One torn line is all that a machine leaves that lost its power."""
+    first, last = record(1), record(2)
+    first.key = last.key = "sk1"
+    file = tmp_path / "a.trace.jsonl"
+    file.write_bytes(first.to_bytes() + b"\n" + odd + b"\n" + last.to_bytes() + b"\n" + FULL[:50])
+    told = CliRunner().invoke(app, [*command, "--path", str(tmp_path)])
+    assert told.exit_code == 0 and "Traceback" not in told.output
+    assert ("left out 1 part(s)" in told.stderr and "a.trace.jsonl:2" in told.stderr) == bool(left_out)
+    assert "\x1b" not in told.output and len(told.stderr) < 1000
+    if command[0] == "runs":
+        assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [1, 2]
+
+
+def test_a_file_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.trace.jsonl").write_bytes(FULL + b"\n")
+    (tmp_path / "b.trace.jsonl").write_bytes(record(1).to_bytes() + b"\n")
+    open_ = Path.open
+
+    def opened(path: Path, *arguments: Any) -> Any:
+        if path.name.startswith("a"):
+            raise PermissionError(13, "Permission denied")
+        return open_(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", opened)
+    told = CliRunner().invoke(app, ["runs", "--json", "--path", str(tmp_path)])
+    assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [1]
+    assert "a.trace.jsonl" in told.stderr and "PermissionError" in told.stderr

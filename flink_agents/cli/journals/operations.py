@@ -7,7 +7,6 @@ as a copy only at the end, so no job can start from an incomplete copy.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -30,6 +29,7 @@ from flink_agents.api.errors import KeyEncodingError, OptionError, StateError
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.api.settings.stores import STORE_PREFIX
 from flink_agents.cli.journals.values import describe_record, describe_run
+from flink_agents.cli.keys import parsed
 from flink_agents.connectors.action_state import open_store, store_names
 from flink_agents.runtime.flink.resume.records.folder import JOBS, STATE_DIR
 from flink_agents.runtime.flink.stores import LOCAL_FILE
@@ -115,23 +115,11 @@ def key_text(key: str, raw: bool) -> str:
     if raw:
         return key
     try:
-        value = json.loads(key, parse_constant=_refuse)
-    except ValueError:
-        value = key
-    try:
-        return encode_key(_tuples(value))
+        return encode_key(parsed(key))
     except KeyEncodingError as error:
         raise KeyEncodingError(
             error.message, found=error.found, fix="pass the key's canonical text, and --raw"
         ) from None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def shown_key(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.keys import key_texts, shown_key
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
 from flink_agents.cli.runs.requests import runs_end
 from flink_agents.trace.records import STATUSES, UNFINISHED
@@ -136,41 +137,10 @@ def trace(
 def _read(place: TracePlace, key: str | None) -> dict[str, RunTrace]:
     from flink_agents.trace.reading import by_run
 
-    wanted = None if key is None else forms(key)
-    return by_run(one for one in place.read() if wanted is None or one.key in wanted)
-
-
-def forms(key: str) -> set[str]:
-    """Return the canonical texts that ``key`` may mean."""
-    from flink_agents.runtime.serde.keys import KeyEncoder
-
-    encode = KeyEncoder(lambda value: value)
-    found = {key}
-    for value in (key, *_as_json(key)):
-        try:
-            found.add(encode(value))
-        except Exception:  # what no key can be is none that somebody means
-            continue
+    wanted = None if key is None else key_texts(key)
+    found = by_run(one for one in place.read() if wanted is None or one.key in wanted)
+    place.warn()
     return found
-
-
-def shown_key(key: str) -> str:
-    """Return a key as `--key` and `why` take it."""
-    from flink_agents.runtime.serde.keys import decode_key
-
-    try:
-        value = decode_key(key)
-        return value if isinstance(value, str) else json.dumps(value)
-    except Exception:  # a redacted key, or one of a class
-        return key
-
-
-def _as_json(key: str) -> list[object]:
-    try:
-        value = json.loads(key)
-    except ValueError:
-        return []
-    return [tuple(value) if isinstance(value, list) else value]
 
 
 def _since(text: str | None) -> float:

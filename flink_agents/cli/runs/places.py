@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flink_agents.cli.texts import plain
+
 if TYPE_CHECKING:
+    from flink_agents.api.errors.trace import TraceError
     from flink_agents.trace.records import TraceRecord
 
 TRACE_TOPIC = "the topic that the sink kafka of the trace writes"
@@ -41,7 +44,7 @@ AnswersTopic = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TracePlace:
     """The places of trace records.
 
@@ -50,21 +53,25 @@ class TracePlace:
         topic: A topic.
         client: The brokers of the topic.
         cluster: REST address of a cluster.
+        problems: Errors of lines and files that the last read skipped.
     """
 
     path: Path | None = None
     topic: str | None = None
     client: str | None = None
     cluster: str | None = None
+    problems: list[TraceError] = field(default_factory=list)
+    _told: int = 0
 
     def read(self) -> Iterator[TraceRecord]:
-        """Read all records.
+        """Read all records. Another producer may have written something else, which is skipped.
 
         Raises:
             TraceNotFoundError: There are no files, or the logs have no records.
             KafkaStreamError: The brokers cannot be reached, or have no such topic.
             ClusterUnavailableError: The cluster does not answer.
         """
+        self.problems = []
         if self.topic is not None:
             yield from self._topic(self.topic)
         if self.cluster is not None:
@@ -72,7 +79,17 @@ class TracePlace:
         if self.path is not None or (self.topic is None and self.cluster is None):
             from flink_agents.trace.reading import read_files
 
-            yield from read_files(self.path or configured())
+            yield from read_files(self.path or configured(), self.problems.append)
+
+    def warn(self) -> None:
+        """Report what the last read skipped, unless it was reported before."""
+        if len(self.problems) > self._told:
+            first = self.problems[0]
+            where = f"{first.where}: " if first.where else ""
+            found = f": {first.found}" if first.found else ""
+            said = f"left out {len(self.problems)} part(s) of the trace; the first: "
+            typer.echo(plain(f"{said}{where}{first.message}{found}"), err=True)
+        self._told = len(self.problems)
 
     def _topic(self, topic: str) -> Iterator[TraceRecord]:
         from flink_agents.cli.kafka.topics import client_options
@@ -85,7 +102,7 @@ class TracePlace:
         ):
             consumer.seek_to_beginning(*partitions)
             found = records_until_now(consumer, partitions)
-            yield from _records(one.value for one in found if one.value is not None)
+            yield from self._records(one.value for one in found if one.value is not None)
 
     def _logs(self, address: str) -> Iterator[TraceRecord]:
         from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -93,25 +110,22 @@ class TracePlace:
         from flink_agents.trace.sinks.log import MARK
 
         for log in ClusterRest(address).task_logs():
-            yield from _records(marked(log, MARK))
+            yield from self._records(marked(log, MARK))
 
+    def _records(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
+        from flink_agents.trace.folding import unfolded
 
-def _records(lines: Any) -> Iterator[TraceRecord]:
-    """Yield the records among lines; another producer may have written some."""
-    from flink_agents.trace.folding import unfolded
+        return unfolded(self._parsed(lines))
 
-    return unfolded(_parsed(lines))
+    def _parsed(self, lines: Iterable[Any]) -> Iterator[TraceRecord]:
+        from flink_agents.api.errors.trace import TraceFormatError
+        from flink_agents.trace.records import TraceRecord
 
-
-def _parsed(lines: Any) -> Iterator[TraceRecord]:
-    from flink_agents.api.errors.trace import TraceFormatError
-    from flink_agents.trace.records import TraceRecord
-
-    for line in lines:
-        try:
-            yield TraceRecord.from_dict(line) if isinstance(line, dict) else TraceRecord.from_json(line)
-        except TraceFormatError:
-            continue
+        for line in lines:
+            try:
+                yield TraceRecord.from_dict(line) if isinstance(line, dict) else TraceRecord.from_json(line)
+            except TraceFormatError as error:
+                self.problems.append(error)
 
 
 def configured() -> Path:

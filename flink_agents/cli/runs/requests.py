@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from flink_agents.api.events.key_requests import ACCEPTED, ENDED, end_request
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.keys import key_value
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
@@ -38,14 +38,6 @@ def requests_to(topic: str, client: str | None, rest: ClusterRest | None, answer
     from flink_agents.ui.key_requests import KeyRequests
 
     return KeyRequests(topic, client_options(client), rest, answers)
-
-
-def key_value(text: str) -> Any:
-    """Return the key of a command line argument: its JSON value, or the string itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 @prints_errors
@@ -122,4 +114,4 @@ def _found(run: str, place: TracePlace) -> tuple[str, Any]:
             fix="pass the whole id and --key KEY",
         )
     ((name, key),) = found.items()
-    return name, decode_key(key)
+    return name, decode_key(key, from_outside=True)

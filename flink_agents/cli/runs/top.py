@@ -281,7 +281,7 @@ RUN_FIELDS = ("run", "agent", "key", "status", "since_seconds", "for")
 
 
 def _run_values(run: RunTrace) -> tuple[Any, ...]:
-    from flink_agents.cli.runs.commands import shown_key
+    from flink_agents.cli.keys import shown_key
     from flink_agents.trace.rendering import wait_text
 
     last = run.last

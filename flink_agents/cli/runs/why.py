@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.keys import key_texts, key_value, shown_key
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
 if TYPE_CHECKING:
@@ -89,16 +90,17 @@ Said = tuple[bool, list[str]]
 
 def _runs(place: TracePlace, key: str, others: bool) -> list[RunTrace]:
     from flink_agents.api.errors.trace import TraceNotFoundError
-    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.reading import by_run
 
-    wanted = forms(key)
+    wanted = key_texts(key)
     try:
-        return list(by_run(one for one in place.read() if one.key in wanted).values())
+        found = by_run(one for one in place.read() if one.key in wanted)
     except TraceNotFoundError:
         if not others:
             raise
         return []
+    place.warn()
+    return list(found.values())
 
 
 def _traced(runs: list[RunTrace], key: str, others: bool) -> Said:
@@ -133,11 +135,10 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
         return False, []
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
-    from flink_agents.cli.runs.commands import forms, shown_key
     from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
     from flink_agents.trace.rendering import when
 
-    wanted, found = {shown_key(form) for form in forms(key)}, list[Letter]()
+    wanted, found = {shown_key(form) for form in key_texts(key)}, list[Letter]()
 
     def take(letter: Letter, _: str | None) -> None:
         if letter.failed_key in wanted:
@@ -163,12 +164,11 @@ def _approvals(topic: str | None, answers: str | None, client: str | None, key: 
         return False, []
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
-    from flink_agents.cli.runs.commands import forms
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
     from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
 
-    wanted, said = forms(key), list[str]()
+    wanted, said = key_texts(key), list[str]()
     options = client_options(client)
     requests = PendingRequests(topic, options)
     with closing(requests):
@@ -189,11 +189,10 @@ def _recorded(store: str | None, journal: str | None, key: str) -> Said:
     if store is None and journal is None:
         return False, []
     from flink_agents.cli.journals import operations
-    from flink_agents.cli.runs.commands import forms
 
     place = operations.Place(store, {} if journal is None else {"path": journal})
     said = list[str]()
-    for text in sorted(forms(key)):
+    for text in sorted(key_texts(key)):
         found = place.ask(partial(operations.show_key, text=text, job=None, run=None))
         for one in found:
             said += list(_journal(one))
@@ -214,11 +213,10 @@ def _journal(found: dict[str, Any]) -> Iterator[str]:
 def _logged(rest: ClusterRest, key: str) -> Said:
     """Return the latest lines that watchdogs logged about runs of the key."""
     from flink_agents.api.events.key_requests import WATCH_MARK
-    from flink_agents.cli.runs.commands import forms
     from flink_agents.trace.answers import watched
     from flink_agents.trace.log_lines import marked
 
-    wanted = forms(key)
+    wanted = key_texts(key)
     found = [
         line for log in rest.task_logs() for line in marked(log, WATCH_MARK) if line.get("key") in wanted
     ]
@@ -249,9 +247,7 @@ def _job(
     rest: ClusterRest, job: dict[str, Any], agents: Collection[str], at_rest: bool | None
 ) -> Iterator[str]:
     place = f"/jobs/{job['jid']}"
-    vertices = rest.get(place).get("vertices", ())
-    operators = {name for vertex in vertices for name in str(vertex["name"]).split(" -> ")}
-    if agents and not operators & {f"agent {name}" for name in agents}:
+    if agents and not operators_of(rest, job["jid"]) & {f"agent {name}" for name in agents}:
         return
     if job["state"] != "RUNNING":
         yield f"The job {job['name']} is {job['state']}."
@@ -263,6 +259,12 @@ def _job(
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
     yield from _flow(rest, job, agents, at_rest)
+
+
+def operators_of(rest: ClusterRest, job_id: str) -> set[str]:
+    """Return the names of a job's operators; that of an agent is ``agent NAME``."""
+    vertices = rest.get(f"/jobs/{job_id}").get("vertices", ())
+    return {name for vertex in vertices for name in str(vertex["name"]).split(" -> ")}
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:
@@ -303,7 +305,7 @@ def _answered(
             "--signals needs --answers or --cluster, where the job answers", param_hint="--signals"
         )
     from flink_agents.api.events.key_requests import inspect_request
-    from flink_agents.cli.runs.requests import key_value, requests_to
+    from flink_agents.cli.runs.requests import requests_to
     from flink_agents.trace.answers import inspected
 
     found = requests_to(topic, client, rest, answers).ask(inspect_request(key_value(key)), seconds)

@@ -23,6 +23,7 @@ from flink_agents.api.events.key_requests import (
 from flink_agents.api.events.signals import Signal
 from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.run import Run
+from flink_agents.runtime.journal.names import journal_name
 from flink_agents.runtime.loop.actor import KeyActor
 from flink_agents.runtime.operator.requests.inspection import Inspection
 from flink_agents.runtime.operator.requests.replies import Replies
@@ -54,6 +55,7 @@ class RequestService(KeyService):
         self._suspension = suspension
         self._inspection = Inspection(state, clock)
         self._replies = Replies(shared)
+        self._agent = shared.code.name
 
     def request(self, signal: Signal, key_text: str, timers: Timers) -> None:
         """Handle a request about the current key, and end the run that it marks."""
@@ -164,7 +166,9 @@ class RequestService(KeyService):
         if signals:
             self._state.pending.put_mailbox(Mailbox())
             head.signals_expire = None
-        self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store)
+        # Later runs are replayed after a restart, from their records.
+        ended = {"journal": journal_name(head.journal_id, self._agent), "through": head.committed_through}
+        self._reply(signal, key_text, ERASED, values=len(paths), signals=signals, store=head.store, **ended)
 
     def _reply(self, signal: Signal, key_text: str, outcome: str, **more: Any) -> None:
         request = signal.id if isinstance(signal.id, str) else None

@@ -1,0 +1,68 @@
+"""Keys as commands take and show them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+
+def parsed(text: str) -> Any:
+    """Return the JSON value of a text, with tuples for arrays; the text itself if it is not JSON."""
+    try:
+        return _tuples(json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return text
+
+
+def key_value(text: str) -> Any:
+    """Return the key of a command line argument: its JSON value if that can be a key, or the text."""
+    from flink_agents.runtime.serde.keys import encode_key
+
+    value = parsed(text)
+    try:
+        encode_key(value)
+    except Exception:  # an object, for example, is no key
+        return text
+    return value
+
+
+def key_text(text: str) -> str:
+    """Return the canonical text of the one key that an argument names."""
+    from flink_agents.runtime.serde.keys import encode_key
+
+    return encode_key(key_value(text))
+
+
+def key_texts(text: str) -> set[str]:
+    """Return the canonical texts that an argument may mean: of its value, of the string, or itself.
+
+    So a reader finds the string ``"1"`` by ``1``, too. What removes a key uses :func:`key_text`.
+    """
+    from flink_agents.runtime.serde.keys import encode_key
+
+    # "s1" is the canonical text of another string, which is shown as 1.
+    own = {text} if shown_key(text) == text else set[str]()
+    return {key_text(text), encode_key(text), *own}
+
+
+def shown_key(canonical: str) -> str:
+    """Return a key as :func:`key_value` reads it; its canonical text if that is not possible.
+
+    No class is imported for it: a trace may come from anywhere.
+    """
+    from flink_agents.runtime.serde.keys import decode_key
+
+    try:
+        value = decode_key(canonical, from_outside=True)
+        shown = value if isinstance(value, str) and key_value(value) == value else json.dumps(value)
+        return shown if key_text(shown) == canonical else canonical
+    except Exception:  # a redacted key, or one that JSON does not have
+        return canonical
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
