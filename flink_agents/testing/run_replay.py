@@ -7,7 +7,7 @@ that has no record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,20 +89,13 @@ def replay_run(
     harness = _ReplayHarness(look, agent, lambda record: key, name=name, config=config, **store)
     with harness:
         head = Head(job_id, records[0].seq, store=place.store_id)
-        memory: dict[str, tuple[bytes, int | None]] = {
-            escape(path): (data, None) for path, data in (header.memory or {}).items()
-        }
         packed = header.input or b""
         record, timestamp = codec.decode(packed)
-        state = KeyState(head=head.pack(), memory=memory)
-        if isinstance(record, DelayedInput):
-            # It does not come from a stream: it is already in state, as after its time.
-            head.next_pending += 1
-            state.head, state.pending = head.pack(), {0: pack_input(packed)}
-        start = harness.snapshot()
-        harness.restore(replace(start, keys={journal.key: state}))
+        delayed = isinstance(record, DelayedInput)
+        state = _state_before(head, header.memory or {}, packed if delayed else None)
+        harness.restore(replace(harness.snapshot(), keys={journal.key: state}))
         try:
-            if not isinstance(record, DelayedInput):
+            if not delayed:
                 harness.push(record, timestamp)
             harness.run_until_idle()
         except EndOfReplay as end:
@@ -121,6 +114,15 @@ class _ReplayHarness(OperatorHarness):
 
     def _host(self, number: int, parallelism: int, backend: FakeBackend) -> OperatorHost:
         return replace(super()._host(number, parallelism, backend), on_call=self._on_call)
+
+
+def _state_before(head: Head, memory: Mapping[str, bytes], delayed: bytes | None) -> KeyState:
+    """Return the state of the key before the run. A delayed input is in state since its time has come."""
+    pending: dict[int, bytes] = {}
+    if delayed is not None:
+        pending[head.next_pending] = pack_input(delayed)
+        head.next_pending += 1
+    return KeyState(head.pack(), pending, {escape(path): (data, None) for path, data in memory.items()})
 
 
 def _header(codec: ValueCodec, records: Sequence[Record]) -> RunHeader:

@@ -121,20 +121,8 @@ def kafka_source(
         KafkaStreamError: An argument is invalid.
         KafkaConnectorError: Flink's connector is missing, and cannot be downloaded.
     """
-    if on_error not in ON_RECORD_ERROR or (dead_letters is not None and on_error != "dead-letter"):
-        raise KafkaStreamError(
-            "a Kafka source cannot do this with records that it cannot read",
-            expected=f"on_error: one of {', '.join(ON_RECORD_ERROR)}; dead_letters= only with the first",
-            found=f"on_error={on_error!r}, dead_letters={dead_letters!r}",
-            fix="correct on_error=, or omit it",
-        )
-    if out_of_orderness is not None and not timedelta() <= out_of_orderness <= MAX_DELAY:
-        raise KafkaStreamError(
-            "a Kafka source cannot wait that long for older records",
-            expected=f"out_of_orderness from 0 to {MAX_DELAY.days} days, or None for no watermarks",
-            found=str(out_of_orderness),
-            fix="correct out_of_orderness=",
-        )
+    _check_error_policy(on_error, dead_letters)
+    _check_out_of_orderness(out_of_orderness)
     names, options = _topic_options(topics)
     connection = BrokerConnection(client, properties or {}, jar)
     options |= connection.options() | start_options(start, names, group) | stop_options(stop, names, group)
@@ -152,11 +140,31 @@ def kafka_source(
     values.set_parallelism(flink_compat.parallelism_of(rows)).name(f"read {label}")
     stream = KafkaStream(values, label, on_error)
     if dead_letters is not None:
-        identity = f"{name}-dead-letters"
-        sink = kafka_sink(dead_letters, name=identity, jar=jar, properties=properties, **client)
+        name = f"{name}-dead-letters"
+        sink = kafka_sink(dead_letters, name=name, jar=jar, properties=properties, **client)
         stream.dead_letters().sink_to(sink)
     env.add_check(stream.check_dead_letters)
     return stream
+
+
+def _check_error_policy(on_error: str, dead_letters: str | None) -> None:
+    if on_error not in ON_RECORD_ERROR or (dead_letters is not None and on_error != "dead-letter"):
+        raise KafkaStreamError(
+            "a Kafka source cannot do this with records that it cannot read",
+            expected=f"on_error: one of {', '.join(ON_RECORD_ERROR)}; dead_letters= only with the first",
+            found=f"on_error={on_error!r}, dead_letters={dead_letters!r}",
+            fix="correct on_error=, or omit it",
+        )
+
+
+def _check_out_of_orderness(delay: timedelta | None) -> None:
+    if delay is not None and not timedelta() <= delay <= MAX_DELAY:
+        raise KafkaStreamError(
+            "a Kafka source cannot wait that long for older records",
+            expected=f"out_of_orderness from 0 to {MAX_DELAY.days} days, or None for no watermarks",
+            found=str(delay),
+            fix="correct out_of_orderness=",
+        )
 
 
 def _topic_options(topics: Topics) -> tuple[list[str], dict[str, str]]:

@@ -104,12 +104,7 @@ class ReActAgent(Agent):
             self.output_type = output_type
         if on_error is not None:
             self.on_error = on_error
-        if max_steps < 1:
-            raise AgentDefinitionError(
-                "a ReActAgent has a limit of less than one request to its model",
-                expected="max_steps of 1 or more",
-                found=str(max_steps),
-            )
+        _check_max_steps(max_steps)
         self._model = self._named(MODEL, ResourceType.CHAT_MODEL, model)
         self._prompt = self._named(PROMPT, ResourceType.PROMPT, prompt)
         self._tools = [self._tool(one) for one in tools]
@@ -226,6 +221,15 @@ class ReActAgent(Agent):
 
 
 calls_durably(ReActAgent.answer)
+
+
+def _check_max_steps(max_steps: int) -> None:
+    if max_steps < 1:
+        raise AgentDefinitionError(
+            "a ReActAgent has a limit of less than one request to its model",
+            expected="max_steps of 1 or more",
+            found=str(max_steps),
+        )
 
 
 def _text_of(value: Any) -> str:

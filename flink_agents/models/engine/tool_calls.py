@@ -136,13 +136,7 @@ async def call_tool(
     Raises:
         ToolOutcomeUnknownError: It is unknown whether the call took effect.
     """
-    settings = dict(config)
-    said = settings.pop("idempotent", None)
-    repeatable = bool(said)
-    if said is False:
-        settings["reconciler"] = _lost
-    if repeatable:
-        settings.setdefault("retry", RetryPolicy(retry_on=(ActionTimeoutError,)))
+    repeatable = bool(config.get("idempotent"))
 
     async def call(request: str, idempotency_key: str) -> object:
         token = being_made.set(CallBeingMade(idempotency_key, repeatable))
@@ -156,7 +150,7 @@ async def call_tool(
         return payload if text is None or repeatable else _unknown(text, idempotency_key)
 
     unknown = UnknownOutcome(_unknown, repeats=repeatable)
-    durable = DurableCallable(call, name=name, unknown=unknown, **settings)
+    durable = DurableCallable(call, name=name, unknown=unknown, **_step_settings(config))
 
     async def attempt(key: str | None) -> object:
         again: dict[str, Any] = {} if key is None else {IDEMPOTENCY_KEY: key}
@@ -175,6 +169,17 @@ async def call_tool(
         return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
 
     return await attempt(None)
+
+
+def _step_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the durable step. ``idempotent`` decides about a call with unknown outcome."""
+    settings = dict(config)
+    idempotent = settings.pop("idempotent", None)
+    if idempotent:
+        settings.setdefault("retry", RetryPolicy(retry_on=(ActionTimeoutError,)))
+    elif idempotent is False:
+        settings["reconciler"] = _lost
+    return settings
 
 
 async def _again(attempt: Callable[[str | None], Awaitable[object]], key: str) -> ToolOutcome:

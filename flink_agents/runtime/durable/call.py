@@ -20,10 +20,10 @@ from flink_agents.runtime.execution.action_run import ActionRun
 from flink_agents.runtime.execution.delivery import (
     Delivery,
     OwnFuture,
-    PendingOutcome,
     current_delivery,
     outside,
 )
+from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Call, Outcome, is_cancelled
 from flink_agents.runtime.journal.records import CallRecord
 from flink_agents.runtime.retention.shared_values import SharedValues

@@ -34,8 +34,9 @@ from flink_agents.runtime.durable.values import (
     mismatch_error,
 )
 from flink_agents.runtime.execution.action_run import ActionRun
-from flink_agents.runtime.execution.delivery import Delivery, PendingOutcome, current_delivery
+from flink_agents.runtime.execution.delivery import Delivery, current_delivery
 from flink_agents.runtime.execution.environment import RunEnvironment
+from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.execution.stacks import waits_of
 from flink_agents.runtime.execution.steps import StepExecutor
 from flink_agents.runtime.execution.waits.durable_wait import check_waits_awaited

@@ -29,6 +29,7 @@ from flink_agents.api.errors import AgentsError
 from flink_agents.api.events.event_time import EventTime
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.plan import AgentCode, AgentPlan, BoundAgent, bind
+from flink_agents.runtime.execution.environment import Telemetry
 from flink_agents.runtime.flink import compat as flink_compat
 from flink_agents.runtime.flink.fast.access import FastPath, OperatorAccess
 from flink_agents.runtime.flink.fast.java_logs import follow_java
@@ -185,11 +186,7 @@ class ActionExecutionOperator(KeyedProcessFunction):
         access = self._access = OperatorAccess(self, runtime_context, self._tags, fast, name)
         subtask = assemble(self._blueprint(agent), self._host(runtime_context, task, state, access, run))
         self._envelopes = Envelopes(subtask.low) if subtask.low is not None else None
-        group = runtime_context.get_metrics_group().add_group(METRIC_GROUP).add_group(name)
-        own = subtask.shared.telemetry.run_metrics.group
-        self._metrics = FlinkMetrics(
-            (subtask.shared.telemetry.metrics, group), (own, group.add_group(own.name))
-        )
+        self._metrics = _metrics_of(subtask.shared.telemetry, runtime_context, name)
         processor = subtask.processor
         self._attempt = SubtaskAttempt((task.job_id, name, task.subtask), processor.close)
         self._attempt.begin()
@@ -369,6 +366,12 @@ def _now() -> int:
 
 def _milliseconds(duration: timedelta) -> int:
     return int(duration.total_seconds() * 1000)
+
+
+def _metrics_of(telemetry: Telemetry, context: RuntimeContext, agent: str) -> FlinkMetrics:
+    group = context.get_metrics_group().add_group(METRIC_GROUP).add_group(agent)
+    own = telemetry.run_metrics.group
+    return FlinkMetrics((telemetry.metrics, group), (own, group.add_group(own.name)))
 
 
 def _announce(error: AgentsError) -> None:

@@ -68,15 +68,15 @@ class AppliedAgent:
         dead_letters_read: True if the stream of dead letters is used.
         late_outputs_read: True if the stream of late outputs is used.
         inputs: The number of its inputs, if it is known.
-        asks: True if an action or a tool of it, or of a sub-agent, needs approvals, by their plans.
-        answered: True if it gets signals.
+        needs_approvals: True if an action or a tool of it, or of a sub-agent, needs some, by their plans.
+        has_signals: True if it gets signals.
         place: The user's line with ``apply``.
         typed: The user's line with the output type.
         level: Number of agents of the job that were applied before it.
         may_stay_open: True if the end of its input may wait for its runs with checkpoints.
         stays_open: True if it does.
         approvals_read: True if the stream of approval requests is used.
-        kept: What a local job needs to resume it.
+        resumable: The facts that a local job needs to resume it.
     """
 
     name: str
@@ -87,11 +87,11 @@ class AppliedAgent:
     dead_letters_read: bool = False
     late_outputs_read: bool = False
     inputs: int | None = None
-    asks: bool = False
-    answered: bool = False
+    needs_approvals: bool = False
+    has_signals: bool = False
     approvals_read: bool = False
     place: str | None = None
-    kept: ResumableAgent | None = None
+    resumable: ResumableAgent | None = None
     typed: list[str] = field(default_factory=list[str])
     level: int = 0
     may_stay_open: bool = True
@@ -326,7 +326,7 @@ class Job:
 
     def _open_start(self, job_name: str | None) -> LocalStart | None:
         """Open the start of a local job, which may resume the last one."""
-        agents = [one.kept for one in self._applied.values() if one.kept is not None]
+        agents = [one.resumable for one in self._applied.values() if one.resumable is not None]
         start = open_start(self.stream_env, self.config, job_name, agents, self._given_inputs)
         if start is not None and not start.skips:
             start.configure(self.stream_env)
@@ -448,11 +448,11 @@ class Job:
 
     def _check_approvals(self) -> None:
         for name, applied in self._applied.items():
-            if applied.asks and not (applied.approvals_read and applied.answered):
+            if applied.needs_approvals and not (applied.approvals_read and applied.has_signals):
                 raise ApprovalsNotAnsweredError(
                     f"agent {name!r} needs approvals, but its runs would wait forever",
                     expected="a stream of signals that answer, and a sink for approvals()",
-                    found="no signals" if not applied.answered else "no sink for approvals()",
+                    found="no signals" if not applied.has_signals else "no sink for approvals()",
                     fix="call with_signals(...) before apply(...), and consume the stream that approvals() "
                     "of the applied agent returns",
                     where=applied.place,

@@ -106,27 +106,14 @@ class FlinkAgentInput(AgentInput):
         resolved = self._agent(agent)
         plan, code = compile_with_code(resolved, name)
         code = _portable(code)
-        bound = bind(plan, code)
-        if not self._job.is_local:
-            bound.check_cluster(self._job.config)
+        bound = self._bind(plan, code)
         self._job.admit(plan.name, self._stream)
         event_time = event_time or EventTime.ignore()
-        side_types = _side_types(bound, self._job, event_time)
+        side_types = _side_types(bound, self._job, event_time, lineage)
         if self._signals and UNMATCHED_SIGNALS_TAG not in side_types:
-            raise JobDefinitionError(
-                f"agent {plan.name!r} gets signals, but none of its actions waits for any",
-                expected="an action that calls ctx.wait_for_signal",
-                found="none, as far as its code shows",
-                fix="remove with_signals, or set the option run.may-suspend to true",
-                where=authors_place(),
-            )
-        output_type = stream_type(bound.output_type)
+            raise _no_wait_for_signals(plan.name)
+        output_type = Types.PICKLED_BYTE_ARRAY() if lineage else stream_type(bound.output_type)
         observers = _shippable(check_observers(observers))
-        check_trace_options(self._job.config)
-        answer_topic_of(self._job.config)
-        if lineage:
-            output_type = Types.PICKLED_BYTE_ARRAY()
-            side_types = {tag: Types.PICKLED_BYTE_ARRAY() for tag in side_types}
         # Not only the policies': a run that you end with the CLI is a dead letter, too.
         all_types = (
             dict.fromkeys(emitted_tags(bound, self._job.config, event_time), Types.PICKLED_BYTE_ARRAY())
@@ -135,15 +122,25 @@ class FlinkAgentInput(AgentInput):
         store = StoreChoice.of(self._job.config, bound, self._job.is_local)
         stream = self._operator(plan, code, event_time, all_types, output_type, store, observers, lineage)
         if parallelism is not None:
-            stream = stream.set_parallelism(parallelism)
+            stream.set_parallelism(parallelism)
         if max_parallelism is not None:
-            stream = stream.set_max_parallelism(max_parallelism)
+            stream.set_max_parallelism(max_parallelism)
         applied = AppliedAgent(plan.name, stream, DEAD_LETTER_TAG in side_types, event_time, lineage)
         applied.inputs, applied.place = self._size, authors_place()
-        applied.kept = _resumable(plan, bound, store, self._job)
-        applied.asks, applied.answered = bound.asks or asks_for_approvals(resolved), self._signals
+        applied.resumable = _resumable(plan, bound, store, self._job)
+        applied.needs_approvals = bound.asks or asks_for_approvals(resolved)
+        applied.has_signals = self._signals
         self._job.register(applied)
         return FlinkAgentStream(self._job, applied, bound, all_types)
+
+    def _bind(self, plan: AgentPlan, code: AgentCode) -> BoundAgent:
+        """Bind the agent to its code, and check that it can run with the options of the job."""
+        bound = bind(plan, code)
+        if not self._job.is_local:
+            bound.check_cluster(self._job.config)
+        check_trace_options(self._job.config)
+        answer_topic_of(self._job.config)
+        return bound
 
     def _operator(
         self,
@@ -214,13 +211,18 @@ def _portable(code: AgentCode) -> AgentCode:
     return replace(code, output_type=flink_compat.without_jvm(code.output_type), side_outputs=side_outputs)
 
 
-def _side_types(bound: BoundAgent, job: Job, event_time: EventTime) -> dict[str, TypeInformation]:
+def _side_types(
+    bound: BoundAgent, job: Job, event_time: EventTime, lineage: bool
+) -> dict[str, TypeInformation]:
     """Return the types of all side outputs of the agent, by tag."""
     pickled = Types.PICKLED_BYTE_ARRAY()
+    tags = side_streams(bound, job.config, event_time)
+    if lineage:
+        return dict.fromkeys(tags, pickled)
     types = {tag: stream_type(kind) for tag, kind in bound.side_outputs.items()}
     late = stream_type(bound.output_type)
     own = {DEAD_LETTER_TAG: pickled, UNMATCHED_SIGNALS_TAG: pickled, APPROVALS_TAG: pickled, LATE_TAG: late}
-    return {tag: types.get(tag) or own[tag] for tag in side_streams(bound, job.config, event_time)}
+    return {tag: types.get(tag) or own[tag] for tag in tags}
 
 
 class FlinkAgentStream(AgentStream):
@@ -228,7 +230,7 @@ class FlinkAgentStream(AgentStream):
 
     Args:
         job: The job of the agent.
-        applied: What the job knows of the agent: its main stream, and which of its streams are used.
+        applied: The job's entry for the agent, with its main stream.
         bound: The agent's code, with the Python types of its outputs.
         side_types: Flink's types of the side outputs, by tag.
     """
@@ -332,6 +334,16 @@ class FlinkAgentStream(AgentStream):
             tables = self._job.tables_idle_after(self._applied.event_time.idle_timeout)
             return restamp(tables, self._applied.stream, tag, kind)
         return self._applied.stream.get_side_output(OutputTag(tag, kind))
+
+
+def _no_wait_for_signals(agent: str) -> JobDefinitionError:
+    return JobDefinitionError(
+        f"agent {agent!r} gets signals, but none of its actions waits for any",
+        expected="an action that calls ctx.wait_for_signal",
+        found="none, as far as its code shows",
+        fix="remove with_signals, or set the option run.may-suspend to true",
+        where=authors_place(),
+    )
 
 
 def _no_rowtime(agent: str, rowtime: str, columns: list[str]) -> UnsupportedTableError:

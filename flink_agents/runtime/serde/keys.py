@@ -89,17 +89,13 @@ def _not_a_number(key: object) -> KeyEncodingError:
 
 def _encode_float(key: float) -> str:
     if math.isnan(key):
-        raise KeyEncodingError(
-            "a key is NaN", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
-        )
+        raise _not_a_number(key)
     return f"f{key + 0.0!r}"
 
 
 def _encode_decimal(key: Decimal) -> str:
     if key.is_nan():
-        raise KeyEncodingError(
-            "a key is NaN", expected=_PLAIN, found=repr(key), fix="NaN equals nothing: drop it"
-        )
+        raise _not_a_number(key)
     if key.is_infinite():
         return f"d{key}"
     # Not normalize(), which rounds to the precision of the context.

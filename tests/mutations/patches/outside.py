@@ -34,9 +34,9 @@ patch(
 )
 patch(
     "strict-tool-called-after-a-crash",
-    "engine.tool_calls:call_tool",
-    "if said is False:",
-    "if False:",
+    "engine.tool_calls:_step_settings",
+    "elif idempotent is False:",
+    "elif False:",
     "A tool of a whole agent that must not be repeated is called again after a crash.",
 )
 patch(

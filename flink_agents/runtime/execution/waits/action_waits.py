@@ -12,10 +12,10 @@ from flink_agents.api.action_state import RecordKind
 from flink_agents.runtime.execution.delivery import (
     Delivery,
     OwnFuture,
-    PendingOutcome,
     current_delivery,
     outside,
 )
+from flink_agents.runtime.execution.pending_outcomes import PendingOutcome
 from flink_agents.runtime.journal.calls import Outcome
 from flink_agents.runtime.journal.records import WaitRecord
 
