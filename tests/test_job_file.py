@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from flink_agents.api.errors import OptionError
-from flink_agents.cli.job_file import defaults_of, read_job_file
+from flink_agents.cli.job_file import defaults_of, given_options, read_job_file
 from flink_agents.cli.main import app
 from tests.suite.tables import each
 from tests.ui.samples import records_of_run, write
@@ -174,6 +174,22 @@ def test_help_shows_no_secret_of_the_file(here: Path) -> None:
         assert told.exit_code == 0 and "hunter2" not in told.output, command
 
 
+@each("command", [["why", "--", "--help"], ["trace", "--key", "--help"], ["runs", "--agent", "--help"]])
+def test_a_key_that_looks_like_an_option_is_none(command: list[str], here: Path) -> None:
+    write(here / "traces", records_of_run(1, "s--help", "completed", agent="--help"))
+    (here / "flink-agents.toml").write_text('path = "traces"\nsignals = "answers"', encoding="utf-8")
+    told = asked(*command)
+    assert told.exit_code == 0 and "completed" in told.output, told.output
+
+
+def test_an_option_that_would_be_ignored_is_an_error(here: Path) -> None:
+    (here / "flink-agents.toml").write_text('path = "traces"', encoding="utf-8")
+    told = asked("--job", "refunds", "doctor")
+    assert told.exit_code == 2 and "--job" in told.output and "doctor" in told.output
+    told = asked("runs", "--trace-topic", "a", "end", "run", "--signals", "b")
+    assert told.exit_code == 2 and "write --trace-topic behind 'end'" in told.output
+
+
 def test_the_file_of_another_user_is_rejected(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could import code, and name brokers that get answers."""
     file = here / "flink-agents.toml"
@@ -213,6 +229,10 @@ def test_the_file_of_another_user_is_rejected(here: Path, monkeypatch: pytest.Mo
         ("kafka topic list", ["topic", "list", "--data", "a"], {"client"}),
         ("journal show", ["show", "k", "--path", "a"], {"store"}),
         ("erase", ["--path", "a"], set[str]()),
+        # These are keys and values.
+        ("why", ["--", "--path"], set[str]()),
+        ("why", ["key", "--requests", "--path", "--dead-letters=--journal"], set[str]()),
+        ("runs end", ["end", "run", "--reason", "--path"], set[str]()),
     ],
 )
 def test_an_option_goes_before_the_other_places_of_the_file(
@@ -223,7 +243,7 @@ def test_an_option_goes_before_the_other_places_of_the_file(
     assert isinstance(group, TyperGroup)
     values = read_job_file(here / "flink-agents.toml")
     before: Any = defaults_of(group, values)
-    after: Any = defaults_of(group, values, arguments)
+    after: Any = defaults_of(group, values, given_options(group, [command.split()[0], *arguments]))
     for name in command.split():
         before, after = before[name], after[name]
     assert before.keys() - after.keys() == {one for one in left_out if one in before}

@@ -1,8 +1,9 @@
-"""Error handling of commands."""
+"""Error handling of commands, and what it needs to know of their parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -32,6 +33,18 @@ def prints_errors(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+@contextmanager
+def reported(failures: set[str]) -> Iterator[None]:
+    """Print an error of this package, each one once, and continue. ``failures`` collects them."""
+    try:
+        yield
+    except AgentsError as error:
+        text = f"{type(error).__name__}: {error}"
+        if text not in failures:
+            failures.add(text)
+            typer.echo(text, err=True)
+
+
 def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
     """Make a command reject jobs in modules that it imports for their definitions."""
     name = command.__name__.replace("_", " ")
@@ -42,3 +55,9 @@ def runs_no_jobs(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
 
     return run
+
+
+def from_command_line(context: typer.Context) -> list[str]:
+    """Return the names of the parameters that the command line has."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

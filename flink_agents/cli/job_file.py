@@ -62,7 +62,7 @@ Values = Mapping[str, Any]
 
 
 class JobGroup(TyperGroup):
-    """The command ``flink-agents``, which keeps the arguments of its commands."""
+    """The command ``flink-agents``, which keeps the arguments behind the name of its command."""
 
     arguments: Sequence[str] = ()
 
@@ -216,15 +216,23 @@ def _any(found: Mapping[str, Any]) -> bool:
     return any(_any(one) if isinstance(one, dict) else True for one in found.values())
 
 
-def defaults_of(group: TyperGroup, values: Values, arguments: Sequence[str] = ()) -> dict[str, Any]:
+def given_options(command: Any, arguments: Sequence[str]) -> Set[str]:
+    """Return the options on a command line: the parser of the command tells them from values and keys."""
+    context = command.context_class(command, resilient_parsing=True)
+    _, rest, order = command.make_parser(context).parse_args(list(arguments))
+    found = {f"--{one.name.replace('_', '-')}" for one in order if isinstance(one, TyperOption) and one.name}
+    inner = command.commands.get(rest[0]) if isinstance(command, TyperGroup) and rest else None
+    return found if inner is None else found | given_options(inner, rest[1:])
+
+
+def defaults_of(group: TyperGroup, values: Values, given: Set[str] = frozenset()) -> dict[str, Any]:
     """Return the defaults of all commands of a group, as click takes them.
 
     Args:
         group: The commands.
         values: What the file says.
-        arguments: The command line, whose options go before.
+        given: The options on the command line, which go before.
     """
-    given = {one.partition("=")[0] for one in arguments if one.startswith("--")}
 
     def inner(command: Any, names: Mapping[str, str], instead: Mapping[str, Set[str]]) -> dict[str, Any]:
         replaced = {key for option in given for key in instead.get(option, ())}

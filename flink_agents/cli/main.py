@@ -13,13 +13,14 @@ from flink_agents.api.errors import SetupError
 from flink_agents.api.settings.options import JOB_VARIABLE
 from flink_agents.cli.cluster import Directory, address_of, cancel, cluster_app, run, stop
 from flink_agents.cli.erase import erase
-from flink_agents.cli.errors import prints_errors, runs_no_jobs
+from flink_agents.cli.errors import from_command_line, prints_errors, runs_no_jobs
 from flink_agents.cli.explain import explain
 from flink_agents.cli.job_file import (
     NAME,
     JobGroup,
     defaults_of,
     find_job_file,
+    given_options,
     read_job_file,
     takes_options,
 )
@@ -92,14 +93,18 @@ def top(
 ) -> None:
     """Durable AI agents on Apache Flink."""
     group = context.command
-    if not isinstance(group, JobGroup) or not takes_options(group, context.invoked_subcommand):
+    command = context.invoked_subcommand
+    if not isinstance(group, JobGroup) or not takes_options(group, command):
+        if "job" in from_command_line(context):
+            raise typer.BadParameter(f"{command!r} takes no options of {NAME}", param_hint="--job")
         return
-    if "--help" in group.arguments:
+    given = given_options(group.commands[command or ""], group.arguments)
+    if "--help" in given:
         # It shows defaults, and those of the file may be secrets.
         return
     file = find_job_file()
     if file is not None:
-        context.default_map = defaults_of(group, read_job_file(file, job), group.arguments)
+        context.default_map = defaults_of(group, read_job_file(file, job), given)
     elif job is not None:
         raise typer.BadParameter(f"there is no {NAME} here", param_hint="--job")
 

@@ -300,3 +300,11 @@ def test_each_agent_has_its_last_answer() -> None:
     with cluster(lambda: log) as address:
         found = last_answers(log_reader(ClusterRest(address))(), "r")
     assert {one["agent"]: one["outcome"] for one in found} == {"a": "ended", "b": "rejected"}
+
+
+def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> None:
+    gone = ["--cluster", "localhost:1", "--dead-letters", "letters", "--requests", "asked"]
+    told = asked("why", "letter", "--path", str(place), *gone, "--client", "localhost:1")
+    assert told.exit_code == 2 and "dead-lettered" in told.stdout
+    # Once each, with what to do.
+    assert told.stderr.count("ClusterUnavailableError") == 1 and told.stderr.count("KafkaStreamError") == 1

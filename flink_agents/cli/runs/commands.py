@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.errors import from_command_line, prints_errors
 from flink_agents.cli.keys import key_texts, shown_key
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
 from flink_agents.cli.runs.requests import runs_end
@@ -53,6 +53,10 @@ def runs(
 ) -> None:
     """List the runs that a job recorded, the newest last."""
     if context.invoked_subcommand is not None:
+        if given := from_command_line(context):
+            raise typer.BadParameter(
+                f"write --{given[0].replace('_', '-')} behind {context.invoked_subcommand!r}"
+            )
         return
     place = TracePlace(path, trace_topic, client, cluster)
     if status is not None and status not in STATUSES:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flink_agents.cli.errors import prints_errors
+from flink_agents.cli.errors import ERROR_EXIT, from_command_line, prints_errors, reported
 from flink_agents.cli.keys import key_texts, key_value, shown_key
 from flink_agents.cli.runs.places import AnswersTopic, Client, Files, Topic, TracePlace
 
@@ -40,6 +40,7 @@ Signals = Annotated[
 
 @prints_errors
 def why(
+    context: typer.Context,
     key: Annotated[str, typer.Argument(help="The key, as JSON or as it is: order-1, 7.")],
     path: Files = None,
     trace_topic: Topic = None,
@@ -59,27 +60,48 @@ def why(
     With --signals, it asks the job itself.
     """
     from flink_agents.runtime.flink.following.rest import ClusterRest
-    from flink_agents.trace.rendering import safe
 
     rest = None if cluster is None else ClusterRest(cluster)
+    can_ask = rest is not None or answers is not None
+    if not can_ask and "signals" in from_command_line(context):
+        raise typer.BadParameter(
+            "--signals needs --answers or --cluster, where the job answers", param_hint="--signals"
+        )
+    others = bool(rest or requests or dead_letters or store or journal or (signals and can_ask))
+    place = TracePlace(path, trace_topic, client, cluster if path is None else None)
+    failures: set[str] = set()
+    runs: list[RunTrace] = []
+    with reported(failures):
+        runs = _runs(place, key, others)
+    sources: list[Callable[[], Said]] = [
+        partial(_traced, runs, key, others),
+        partial(_endable, runs, key, signals, client, cluster),
+        partial(_letters, dead_letters, client, key),
+        partial(_approvals, requests, signals, client, key),
+        partial(_recorded, store, journal, key),
+        *((partial(_logged, rest, key), partial(_trouble, rest, runs)) if rest is not None else ()),
+        partial(_answered, signals if can_ask else None, answers, client, rest, key, timeout),
+    ]
+    _tell(sources, failures)
+
+
+def _tell(sources: Iterable[Callable[[], Said]], failures: set[str]) -> None:
+    """Print what each source says. One that is away keeps no other from an answer."""
+    from flink_agents.trace.rendering import safe
+
     known = False
-    others = bool(rest or requests or dead_letters or store or journal or signals)
-    runs = _runs(TracePlace(path, trace_topic, client, cluster if path is None else None), key, others)
-    for found, lines in (
-        _traced(runs, key, others),
-        _endable(runs, key, signals, client, cluster),
-        _letters(dead_letters, client, key),
-        _approvals(requests, signals, client, key),
-        _recorded(store, journal, key),
-        *((_logged(rest, key), _trouble(rest, runs)) if rest is not None else ()),
-        _answered(signals, answers, client, rest, key, timeout),
-    ):
+    for source in sources:
+        found, lines = False, list[str]()
+        with reported(failures):
+            found, lines = source()
         if known and lines == [NOT_LOGGED]:
             # Another source explained the key already.
             continue
         known = known or found
         for line in lines:
             typer.echo(safe(line))
+    if failures:
+        raise typer.Exit(ERROR_EXIT)
     if not known:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -300,10 +322,6 @@ def _answered(
 ) -> Said:
     if topic is None:
         return False, []
-    if rest is None and answers is None:
-        raise typer.BadParameter(
-            "--signals needs --answers or --cluster, where the job answers", param_hint="--signals"
-        )
     from flink_agents.api.events.key_requests import inspect_request
     from flink_agents.cli.runs.requests import requests_to
     from flink_agents.trace.answers import inspected
