@@ -337,7 +337,7 @@ class CallingThread:
         (await done).result()
 
     async def run_within(self, function: Callable[[], None], deadline: Deadline) -> None:
-        """Call a function in a thread of its own. If it takes too long, that thread is left behind."""
+        """Call a function in a new thread. If it takes too long, that thread is left behind."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Outcome] = loop.create_future()
         threading.Thread(target=_call, args=(function, loop, done), name="agent-call", daemon=True).start()
@@ -404,7 +404,7 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
 def _in_context(
     context: Context, function: Callable[..., Any], inner: Coroutine[Any, Any, Any]
 ) -> Generator[Any, Any, Any]:
-    """Await a coroutine in a context of its own, as the code of a durable function.
+    """Await a coroutine in its own context, as the code of a durable function.
 
     Args:
         context: The context.

@@ -134,7 +134,7 @@ class DurableCall:
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
-        # The watchdog finds what leads to the outcome by the name of this variable.
+        # The watchdog finds the task that produces the outcome by the name of this variable.
         pending = PendingCall(self, self._call)
         if self._call.recorded is None or not is_cancelled(self._call.recorded):
             self._delivery.expect(pending)
@@ -158,7 +158,7 @@ class DurableCall:
         assert isinstance(outcome, CallRecord)
         if outcome.error is None:
             return decoded(self._codec, self._what, outcome, self._values if self._what.shared else None)
-        # No variable may hold the new error: its trace leads to this frame, which would be a circle.
+        # No variable may hold the new error: its traceback refers to this frame, which would be a cycle.
         if raised is None:
             raise carried(failures.rebuild(self._codec, outcome.error))
         raise carried(failures.first_time(failures.rebuild(self._codec, outcome.error), raised))
@@ -183,7 +183,7 @@ class DurableCall:
         recording.begin(attempts, delivery.main if pending is None else None)
         try:
             try:
-                # Before the function runs: what it learns of this run must already belong to the run's input.
+                # Before the function runs: ids that it gets must be bound to the input of this run.
                 if what.wants_key or what.reconciler is not None or self._step.run.lineage.known:
                     await self._announce()
                 value = await attempts.value_of(self._arguments)
@@ -193,7 +193,7 @@ class DurableCall:
                 return self._end_failed(pending, error, attempts.number)
             if pending is not None:
                 if delivery.closed:
-                    # The action's time is up: another attempt has its place, and the numbers of its calls.
+                    # The action timed out: another attempt has its place, and the numbers of its calls.
                     return None
                 pending.ended = True
             attempts.recording = True

@@ -274,10 +274,10 @@ def _fix(mismatch: Mismatch, awaits: list[str]) -> str:
         advice = (
             f"the action also awaits what is not recorded: {others}. Make that a durable call. And {advice}"
         )
-    recorded, asked = mismatch.recorded, mismatch.requested
-    if isinstance(recorded, CallIdentity) and isinstance(asked, CallIdentity):
-        if recorded.function != asked.function and recorded.arguments == asked.arguments:
-            renamed = f"if you renamed {recorded.function} to {asked.function}, {_CHANGED}"
+    recorded, requested = mismatch.recorded, mismatch.requested
+    if isinstance(recorded, CallIdentity) and isinstance(requested, CallIdentity):
+        if recorded.function != requested.function and recorded.arguments == requested.arguments:
+            renamed = f"if you renamed {recorded.function} to {requested.function}, {_CHANGED}"
             return f"{renamed}. Otherwise {advice}"
     return f"{advice}. If you changed the code, {_CHANGED}"
 

@@ -27,7 +27,7 @@ from flink_agents.runtime.state.reads import Read, note_read
 from flink_agents.runtime.state.suspended import StoredWait
 
 MOST_NOTED = 64
-"""If an action has made more coroutines than this, those that it has begun to await are dropped."""
+"""If an action has created more coroutines than this, those that it already awaits are dropped."""
 
 
 class ActionRun:
@@ -130,7 +130,7 @@ class ActionRun:
     def end(self) -> None:
         """End the execution. From here on, each use of its context is an error."""
         self._active = False
-        # They know each other, and would be garbage that only Python's collector finds.
+        # They refer to each other: without this, only Python's garbage collector would free them.
         self.context = self.unawaited = None
 
     def context_here(self) -> RunnerContext | None:
@@ -236,10 +236,10 @@ class ActionRun:
         if route.leaves:
             if not recorded:
                 checks, value = self.shared.code.output_checks, cast("OutputEvent", event).output
-                # Most agents declare no type, and then only what was not awaited is rejected.
+                # Most agents declare no type. Then only a value that was not awaited is rejected.
                 if checks.any or hasattr(type(value), "__await__"):
                     checks.check(self.action.name, value)
-            # No action sees it, so that it needs no copy where it is sent twice.
+            # No action sees it, so an event that is sent twice needs no copy.
             stamp(event, lineage)
         elif route.actions or recorded:
             event = with_lineage(event, lineage)
@@ -256,7 +256,7 @@ def check_awaited(step: ActionRun) -> None:
     """
     noted, step.unawaited = step.unawaited or [], None
     if any(task.cancelled() or not task.done() for task in step.tasks or ()):
-        # A coroutine may be that of a task which has not begun, or was cancelled before it did.
+        # The coroutine may belong to a task that was cancelled before it started.
         return
     forgotten = _forgotten(noted)
     if not forgotten:

@@ -131,7 +131,7 @@ class ActionRunContext(RunnerContext):
         of, made = self._of, self._short_term
         tree = of.run.short_term
         if made is None or made.tree is not tree:
-            # A step that is cut off gets a tree of its own.
+            # A step that is cut off gets its own tree.
             made = self._short_term = TreeObject(tree, "", of.guard, of.note_of_reads())
         return made
 

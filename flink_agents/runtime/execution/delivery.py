@@ -60,7 +60,7 @@ class Delivery:
         at_rest: Called when the action waits for durable waits only; None if the run cannot be suspended.
     """
 
-    # What most executions never change is kept by the class: one is made for each event.
+    # Attributes of the class, because each event creates a delivery, and most never change these.
     ready = 0
     running = counted = failing = fired = closed = False
     interrupted = children = 0
@@ -116,7 +116,7 @@ class Delivery:
         self.counted = True
         if not self._expects:
             self._open()
-        # The one that runs was not counted.
+        # The running handle was not counted.
         self.ready += 1
         outside().run(loop.call_soon, self.unready)
 
@@ -230,7 +230,7 @@ class Delivery:
                 if not pending.gone:
                     pending.begin()
             if self.ready:
-                # What began may have ended at once, and was delivered.
+                # A call that was just started has ended, and its outcome was delivered.
                 return
             # The first outcome is still being recorded. Later ones must not pass it.
             if not self._ended or self._ended[0].outcome is None:
@@ -246,7 +246,7 @@ class Delivery:
             pending = self._pending.get(number)
             if pending is None:
                 if self._bridge.closed:
-                    # What was cancelled asks for nothing more, and its clean-up may wait for a timer.
+                    # Cancelled code repeats no more calls, and its clean-up may wait for a timer.
                     self._end_replay()
                     return True
                 if not self._awaits_others():
@@ -283,7 +283,7 @@ class Delivery:
         # Before the delivery: code that resumes must see the time of this outcome.
         self.now = max(self.now, outcome.elapsed / 1e6, pending.not_before)
         if self.main is None:
-            # The thread of the action goes on, until it waits again.
+            # The thread of the action runs until it waits again.
             self.ready = 1
         self.running = True
         try:
@@ -324,7 +324,7 @@ class Delivery:
             for pending in waiting:
                 pending.drop()
             self._deferred.clear()
-        # Nothing of an execution may be in a circle of references.
+        # An execution must not be part of a reference cycle.
         self._stuck = _ignore
         self.at_rest = None
         if self.main is not None:
@@ -339,7 +339,7 @@ class Delivery:
             coroutine.close()
         self.unawaited.clear()
 
-    # -- what is no outcome -----------------------------------------------------------
+    # -- awaits that are no outcomes --------------------------------------------------
 
     def woken_from_outside(self) -> None:
         """Note that something outside of the action woke it: the action may await a foreign future."""
@@ -350,7 +350,7 @@ class Delivery:
                     self.awaits[self._describe(task)] = None
 
     def _awaits_others(self) -> bool:
-        """Return True if a task awaits something that is not an outcome, so it may continue by itself."""
+        """Return True if a task awaits something that is not an outcome, so it may continue without one."""
         found = [task for task in self._all_tasks() if _awaits_foreign(task, self)]
         self.awaits.update(dict.fromkeys(map(self._describe, found)))
         return bool(found)

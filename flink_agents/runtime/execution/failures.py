@@ -1,4 +1,4 @@
-"""Decides what follows when an action raises: a retry, an event that is given up, or the end of the job.
+"""Handles errors of actions: a retry, an event that is given up, or a failed job.
 
 The effects of the failed attempt are rolled back first, so no policy sees half an action.
 """

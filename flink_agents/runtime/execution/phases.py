@@ -72,7 +72,7 @@ class RunState:
         notes: Receives the actions that end on Flink's task thread, if an observer wants them later.
     """
 
-    # What most runs never change is kept by the class: one is made for each event.
+    # Attributes of the class, because each event creates a run, and most never change these.
     started = begun = 0.0
     identity = ""
     parent: str | None = None

@@ -191,7 +191,7 @@ class Run:
         """Ignore an entry for the transcript. Only runs of sub-agents have one."""
 
     def fork(self) -> Run:
-        """Return a copy of the run with a memory of its own, for a step that may be cut off."""
+        """Return a copy of the run with its own memory, for a step that may be cut off."""
         fork = copy.copy(self)
         fork.undo = list(self.undo)
         fork.short_term = self.short_term.fork(fork.undo)

@@ -59,7 +59,7 @@ class Stack:
                 if frame is not None:
                     frames.append(frame)
                     if frame.f_code is asyncio.wait_for.__code__ and awaitable is not None:
-                        # Python 3.11 lets it await a future of its own in place of this task.
+                        # In Python 3.11, it awaits a new future in place of this task.
                         awaitable = frame.f_locals.get("fut", awaitable)
                     last = None if awaitable is None else last
         return cls(frames, last)
@@ -173,23 +173,23 @@ def name_of(frame: FrameType) -> str:
 def _open(awaitable: Any) -> tuple[FrameType | None, Any]:
     """Return the frame of ``awaitable``, if it has one, and the object that it awaits.
 
-    What is running awaits nothing. It must not be asked either: if an exception has just been thrown into it,
-    Python 3.11 reads its answer from memory that is no object, and the process crashes. No other thread can
-    run between the two attributes, since no function is called.
+    The ``cr_await`` of a running coroutine must not be read: if an exception has just been thrown into it,
+    Python 3.11 reads memory that is no object, and the process crashes. No other thread can run between the
+    two attributes, since no function is called.
     """
     if inspect.iscoroutine(awaitable):
         return awaitable.cr_frame, None if awaitable.cr_running else awaitable.cr_await
     if inspect.isgenerator(awaitable):
         return awaitable.gi_frame, None if awaitable.gi_running else awaitable.gi_yieldfrom
     if inspect.isasyncgen(awaitable):
-        # It counts as running until its step ends, also while that awaits something.
+        # It counts as running until its step ends, even while that step awaits something.
         frame = awaitable.ag_frame
         return frame, None if frame is None or frame.f_back is not None else awaitable.ag_await
     if isinstance(awaitable, asyncio.Task):
         return None, awaitable.get_coro()
     if asyncio.isfuture(awaitable) or type(awaitable).__name__ not in _WRAPPERS:
         return None, None
-    # These name nothing of what they hold, but the garbage collector knows.
+    # These have no attribute for the object that they hold, but the garbage collector knows it.
     return None, next((one for one in gc.get_referents(awaitable) if _is_awaited(one)), None)
 
 

@@ -262,7 +262,7 @@ def _makes_watermarks(transformation: Any) -> bool | None:
 class Collector:
     """Fetches the pickled records of a job's stream from Flink, in batches.
 
-    ``executeAndCollect`` runs a job of its own and fetches single records through the
+    ``executeAndCollect`` runs a separate job and fetches single records through the
     gateway (2 ms each, measured); this attaches to the common job and fetches a list at a time.
 
     Args:

@@ -462,7 +462,7 @@ class Job:
         for name, applied in self._applied.items():
             if applied.event_time.late is LateOutputs.SIDE and not applied.late_outputs_read:
                 raise JobDefinitionError(
-                    f"agent {name!r} sends late outputs to a stream of their own, which is not used",
+                    f"agent {name!r} sends late outputs to a separate stream, which is not used",
                     expected="late_outputs() of the applied agent, with a sink",
                     found="event_time with late='side'",
                     where=applied.place,

@@ -117,7 +117,7 @@ class BufferedJournal(RunJournal):
 
     @override
     async def void(self, step: str) -> None:
-        """Make the records of an execution void. Each time adds a record of its own."""
+        """Make the records of an execution void, by one more record."""
         self._steps[step] = StepRecords()
         times = sum(record.kind is RecordKind.RERUN and record.step == step for record in self.all_records)
         await self._append([Record(RecordKind.RERUN, self._seq, step, times, b"")])

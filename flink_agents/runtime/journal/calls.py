@@ -99,7 +99,7 @@ def steps_of(codec: ValueCodec, records: Iterable[Record]) -> dict[str, StepReco
     layout = TASK_NUMBERS
     for record in records:
         if record.kind is RecordKind.RUN and record.index > 0:
-            continue  # what the run read of memory
+            continue  # the run's reads of memory
         if record.kind is RecordKind.RUN:
             layout = RunHeader.unpack(codec, record.data).layout
             continue

@@ -1,7 +1,7 @@
 """A store for one attempt that owns the journals of its job, and those of the jobs that it succeeds.
 
 A store has one owner, who may append as long as no newer owner has its group. So the journals of each former
-job have a store object of their own. It is opened as an owner of the former job's group when the first key of
+job have a separate store object. It is opened as an owner of the former job's group when the first key of
 that job comes. From then on, the former job cannot append. While it is still running, or another successor
 is, the claim of this job is rejected.
 """

@@ -24,7 +24,7 @@ from flink_agents.runtime.serde.codec import ValueCodec
 from flink_agents.runtime.state.keyed_state import Head
 
 MAX_REPLAYED = 100_000
-"""The most keys that are remembered as fully replayed. For other keys, the store is asked."""
+"""The most keys that are remembered as fully replayed. Other keys are read from the store."""
 
 _log = bounded_logger("flink_agents.durable")
 
@@ -121,7 +121,7 @@ class Journals:
             head.move(self.store_id)
 
     def key(self, journal_id: str, key_text: str) -> JournalKey:
-        """Return the journal key of a key. Each agent of a job has journals of its own."""
+        """Return the journal key of a key. Each agent of a job has its own journals."""
         last_id, name = self._name
         if last_id != journal_id:  # almost all keys share one text
             name = journal_name(journal_id, self._agent)
@@ -304,7 +304,7 @@ def check_store(journals: Journals | None, store_id: str) -> None:
     found = journals.store_id if journals is not None else "no store"
     if found != store_id:
         raise StoreMismatchError(
-            "state belongs to another store of durable calls than the one at hand",
+            "state belongs to another store of durable calls than the configured one",
             expected=f"the store with the id {store_id}",
             found=found,
             fix="configure the store that the state was written with (action-state.store and its options), "

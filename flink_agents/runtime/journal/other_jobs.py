@@ -3,7 +3,7 @@
 State names the job that the runs of a key belong to. A job without ``job-identifier`` that starts from the
 state of another one without it is its successor: it continues the journals of that job, as their owner. If
 one of the two has a name, you have to choose: a second job beside the other one (*fork*), which writes
-journals of its own, or the other job under a new name (*adopt*).
+its own journals, or the other job under a new name (*adopt*).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def header_of(
         memory: Short-term memory before the run.
         packed: The bytes of its input.
         begin: The first sequence number of the key's generation.
-        is_part: True for a later part of a run. It has no input of its own.
+        is_part: True for a later part of a run, which has no input.
     """
     nodes = memory.nodes()
     return RunHeader(

@@ -2,7 +2,7 @@
 
 The attempt that committed runs knows which records to prune. If it dies, the next attempt learns that for
 each key that comes again. A key that does not come again would keep its records forever. So each key with
-unpruned commits has a mark in a keyed state of its own. Flink commits mark and runs together, so a checkpoint
+unpruned commits has a mark in a separate keyed state. Flink commits mark and runs together, so a checkpoint
 has both or neither. Flink lists the keys of that state without reading any other key. The mark is removed
 when the store has pruned the key. So a restore costs time for unpruned keys only.
 """

@@ -19,7 +19,7 @@ from flink_agents.runtime.execution.delivery import ActionTask, Delivery, OwnFut
 from flink_agents.runtime.execution.waits.action_waits import ActionTimer
 
 _OVER = {"wait_for": "fut", "_wait": "fs", "shield": "inner"}
-"""Functions of ``asyncio.tasks`` that await a future of their own instead of others: names of these."""
+"""Names of functions of ``asyncio.tasks`` that await a new future in place of the given ones."""
 
 
 _ROOM = __name__.rpartition(".")[0]
@@ -57,7 +57,7 @@ class ActionLoop(asyncio.SelectorEventLoop):
         handle = super().call_soon(delivery.execute, callback, args, context=context)
         # After `call_soon`, which may raise. A handle that does not exist must not count.
         delivery.ready += 1
-        # Cheaper than a handle of its own: this is the hottest call of the loop.
+        # Cheaper than a subclass of Handle: this is the hottest call of the loop.
         handle.__class__ = _ActionHandle
         return handle
 

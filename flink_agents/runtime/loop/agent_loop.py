@@ -1,4 +1,4 @@
-"""The agent loop: an asyncio loop in a thread of its own, which executes the runs of actors.
+"""The agent loop: an asyncio loop in its own thread, which executes the runs of actors.
 
 Flink's task thread calls :meth:`AgentLoop.submit` and reads the finished runs of actors. Nothing here touches
 Flink. ``def`` actions run in a pool of threads, so that none of them blocks the others.
@@ -53,7 +53,7 @@ PAUSE_SECONDS = 0.003
 
 
 class AgentLoop:
-    """Executes the runs of one subtask in a thread of its own.
+    """Executes the runs of one subtask in a separate thread.
 
     Args:
         shared: The agent's shared objects.

@@ -62,7 +62,7 @@ _RUN: Any = getattr(asyncio.Handle, "_run", None)
 
 
 class Watchdog:
-    """Watches one agent loop, from a thread of its own.
+    """Watches one agent loop, from a separate thread.
 
     Args:
         shared: The agent's shared objects.
@@ -96,15 +96,15 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._busy, self._end = threading.Event(), threading.Event()
         self.is_awake = self._busy.is_set
-        # Of the loop's thread.
+        # Used by the loop's thread.
         self._reported: dict[KeyRuns, RunState] = {}
         self._next_look = self._used = 0.0
         self._loop_thread = 0
-        # Messages from the loop's thread to the watchdog's, and the time of the open callback.
+        # Messages to the loop's thread, and the time of a callback in the loop that has not run yet.
         self._notes: deque[Callable[[], None]] = deque()
         self._asked: float | None = None
         self._answered = 0.0
-        # Of the other one.
+        # Used by the watchdog's thread.
         self._episode = _Episode()
 
     # -- the loop's thread ------------------------------------------------------------
@@ -290,7 +290,7 @@ class Watchdog:
         what = _describe(step) if step is not None else what
         where = stack.where or (step.action.where if step is not None else name_of(frames[0]))
         does = "blocks the agent loop" if alone else "is one of many that keep the agent loop busy"
-        text = "%s: %s, %s, which has not turned for %.3g s: no other run goes on\n%s\n  fix: %s"
+        text = "%s: %s, %s, which has not turned for %.3g s: no other run continues\n%s\n  fix: %s"
         _log.warning(text, where, what, does, late, stack.seen(), _FIX)
 
     def _step_of_run(self, task: Any) -> ActionRun | None:

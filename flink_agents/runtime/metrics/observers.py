@@ -33,7 +33,7 @@ class Observers:
         others: Third-party observers, whose errors are logged and counted.
         phase_changed: None if it has no observer, since phases change more often than anything else.
         call_content: None if it has no observer, so that the content is not built.
-        events_sent: None if it has no observer, so that the types are not asked for.
+        events_sent: None if it has no observer, so that the types are not computed.
         action_ended_inline: Like ``action_ended``, on Flink's task thread. Omits observers that read notes.
         events_sent_inline: Like ``events_sent``, in the same way.
         memory_written: None if it has no observer.

@@ -45,7 +45,7 @@ class Durations:
 
 
 MOST_REASONS = 50
-"""The number of dead letter reasons with a metric of their own; all others share one."""
+"""The number of dead letter reasons that have their own metric; all others share one."""
 
 OTHER_REASONS = "Others@"
 
@@ -101,7 +101,7 @@ class RunMetrics(RunObserver):
         """
         self._gauges.append((prefix, read))
 
-    # -- what runs do -----------------------------------------------------------------
+    # -- events of runs ---------------------------------------------------------------
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
         """Add to the latencies of the action; each thread has separate numbers."""
@@ -160,7 +160,7 @@ class RunMetrics(RunObserver):
         if seconds is not None:
             self.commit_delay.add(seconds)
 
-    # -- what is read -----------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------
 
     def _read(self) -> None:
         """Update the group."""

@@ -108,7 +108,7 @@ class Blueprint:
 
 
 def side_streams(agent: BoundAgent, config: Configuration, event_time: EventTime) -> list[str]:
-    """Return the tags of the side outputs of an agent in a job. Each is a stream of its own.
+    """Return the tags of the side outputs of an agent in a job. Each is a separate stream.
 
     Args:
         agent: The agent.

@@ -85,7 +85,7 @@ class LowWatermark:
         event_time: The policy that the agent was applied with.
         metrics: The agent's metrics.
         clock: Returns the wall-clock time in milliseconds.
-        tags: The side outputs; each is a stream of its own.
+        tags: The side outputs; each is a separate stream.
         watermarks: True if the input can have watermarks.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Modules that may be imported to find a class that state names.
 
-Bytes of state never decide what is imported. A class is looked up in the loaded modules.
+Bytes of state never decide which modules are imported. A class is looked up in the loaded modules.
 Only if its module is not loaded, modules are imported that the agent's own code imports inside its
 functions, as it would import them anyway, and those that the option ``state.modules`` names.
 """

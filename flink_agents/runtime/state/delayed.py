@@ -1,6 +1,6 @@
 """The delayed events of a key in state, ordered by time.
 
-Each event is an entry of its own under its number. An *agenda* has the times and numbers of the first events.
+Each event is a separate entry under its number. An *agenda* has the times and numbers of the first events.
 Later times are in pages, which the agenda lists. So firing an event reads the agenda, the event, and
 sometimes one page, however many events the key has.
 """

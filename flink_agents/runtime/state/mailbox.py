@@ -102,7 +102,7 @@ class Mailbox:
 
         Args:
             taken: Identities of the signals that a run has taken.
-            recorded: Those among them that only the store knows of, with names. If they are not here, they
+            recorded: Those among them that are only in the store, with names. If they are not here, they
                 come later.
         """
         if all(signal.run != UNDECIDED for signal in self.signals):

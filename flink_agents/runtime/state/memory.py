@@ -277,7 +277,7 @@ class MemoryTree:
 
 
 class ScopedTree(MemoryTree):
-    """The nodes below one object of another tree, as a tree of its own.
+    """The nodes below one object of another tree, as a separate tree.
 
     Writes stay in it until the hand-over.
 

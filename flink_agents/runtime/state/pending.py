@@ -63,7 +63,7 @@ def unpack_input(entry: bytes) -> bytes:
         return entry
     if entry[1:2] not in (_INPUT[1:], _WAKE_UP[1:]):
         raise StateFormatError(
-            "what waits in the state of a key is of a kind that this version cannot act upon",
+            "unsupported entry in keyed state: an input of a kind that this version does not know",
             expected=f"kind {PendingKind.INPUT.value} (an input)",
             found=f"kind {entry[1]}" if len(entry) > 1 else "no kind",
             fix="run the version of flink-agents-python that wrote it, or a newer one",
@@ -194,7 +194,7 @@ def _content(entry: bytes | None, kind: bytes) -> bytes | None:
         return None
     if entry[:2] != kind:
         raise StateFormatError(
-            "what waits in the state of a key is of a kind that does not belong there",
+            "unexpected entry in keyed state: an input of another kind",
             expected=f"version {_VERSION}, kind {kind[1]}",
             found=repr(entry[:2]),
             fix="run the version of flink-agents-python that wrote it, or a newer one",

@@ -56,7 +56,7 @@ class Read(NamedTuple):
     def is_lost(self) -> bool:
         """Return True if the value was changed, and memory still has the old bytes."""
         if self.tree.raw(self.path) is not self.node:
-            return False  # Each write makes bytes of its own, also if they are equal.
+            return False  # Each write creates new bytes, even equal ones.
         try:
             return self.tree.codec.encode(self.value) != self.encoded
         except StateError:

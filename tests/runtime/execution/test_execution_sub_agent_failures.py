@@ -195,7 +195,7 @@ def test_an_event_that_nobody_takes() -> None:
     async def body(ctx: RunnerContext, item: str) -> Any:
         return await ctx.call_agent(Refusing, Priced(item=item, price=1))
 
-    with action_fails(UnknownEventError, "'Refusing' is asked with 'Priced'"):
+    with action_fails(UnknownEventError, "'Refusing' is called with 'Priced'"):
         OperatorHarness(asker(body)).push("tea")
 
 

@@ -194,7 +194,7 @@ class StubbornTexts(Texts):
 
 
 def test_a_worker_that_takes_nothing_back_is_named() -> None:
-    with pytest.raises(ActionFailedError, match="'Stubborn' is asked with 'RevisionRequest'") as caught:
+    with pytest.raises(ActionFailedError, match="'Stubborn' is called with 'RevisionRequest'") as caught:
         OperatorHarness(StubbornTexts(), by_key, crash=None).push(texts("a")[0])
     assert "give Stubborn an action for RevisionRequest" in str(caught.value.fix)
 

@@ -53,8 +53,8 @@ class LoadedAgent:
         self.action_names = frozenset(action.name for action in agent.actions)
         self.side_outputs: Mapping[str, Any] = agent.side_outputs
         self.output_checks = OutputChecks(agent.output_type, agent.side_outputs)
-        # Only chat models, and agents of the model library, ask where a message is from. An action may import
-        # the library when it runs, after its input has come, so `as_received` looks whether it is loaded.
+        # Only chat models and agents of the model library need the origin of a message. An action may import
+        # the library when it runs, after its input has come, so `as_received` checks if it is loaded.
         chats = any(one.type is ResourceType.CHAT_MODEL for one in agent.plan.resources)
         self.received: Callable[[Any], Any] | None = self._as_data if chats else None
         self._resources: dict[tuple[str, ResourceType], Any] = {}

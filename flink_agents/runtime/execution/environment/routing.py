@@ -58,7 +58,7 @@ class Routes:
 
     def of(self, event: object) -> Route | None:
         """Return the route of ``event``; None if it is not an event."""
-        # isinstance of a pydantic class costs as much as all the rest of this.
+        # isinstance of a Pydantic class costs as much as the rest of this function.
         return self.by_class.get(type(event)) or self._find(event)
 
     def known_types(self) -> Iterable[str]:
@@ -71,7 +71,7 @@ class Routes:
         if not isinstance(event, Event):
             return None
         if isinstance(event, NamedEvent):
-            # The type string of such an event is data: it is no property of the class.
+            # The type string of such an event is data, not a property of the class.
             table, key = self._by_name, (type(event), event.event_type)
         else:
             table, key = self.by_class, type(event)

@@ -136,11 +136,11 @@ class SubAgents:
         route = called.shared.code.routes.of(sent)
         if route is None or not route.actions:
             raise UnknownEventError(
-                f"agent {name!r} is asked with {sent.event_type!r}, which none of its actions takes",
+                f"agent {name!r} is called with {sent.event_type!r}, which none of its actions accepts",
                 expected="one of " + ", ".join(sorted(called.shared.code.routes.known_types())),
                 found=sent.event_type,
-                fix=f"give {name} an action for {sent.event_type}, or ask with an event that it takes; any "
-                "other value is the input of an InputEvent",
+                fix=f"give {name} an action for {sent.event_type}, or call it with an event that it "
+                "accepts; any other value is the input of an InputEvent",
             )
         missing = sorted(called.shared.code.side_outputs.keys() - caller.shared.code.side_outputs.keys())
         if missing:

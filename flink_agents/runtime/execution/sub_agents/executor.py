@@ -111,7 +111,7 @@ class _WithinAction(StepStrategy):
 
     @override
     def begin(self, step: ActionRun) -> None:
-        """Do nothing: such a step has no records of its own."""
+        """Do nothing: such a step has no records."""
 
     @override
     async def pause(self, step: ActionRun) -> None:

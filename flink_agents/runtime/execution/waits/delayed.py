@@ -1,6 +1,6 @@
-"""Delayed events: an action sends them now, and they start runs of their own later.
+"""Delayed events: an action sends them now, and they start separate runs later.
 
-An execution stores them among its side outputs, under a tag of their own. So they are recorded, replayed and
+An execution stores them among its side outputs, under a reserved tag. So they are recorded, replayed and
 rolled back like side outputs, and cost nothing if there are none. They do not leave the operator: the commit
 puts them into state (``operator.waits.delayed``).
 """

@@ -59,7 +59,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[Any] = OwnFuture(loop=asyncio.get_running_loop())
 
-    # -- what a kind of wait says -----------------------------------------------------
+    # -- the kind of the wait ---------------------------------------------------------
 
     @property
     @abstractmethod
@@ -112,7 +112,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
     def _give_back(self) -> None:
         """Release the signal that would have ended the wait: the action never learns of it."""
 
-    # -- what the action sees ---------------------------------------------------------
+    # -- for the action ---------------------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -216,7 +216,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         # Before `take`: a signal that comes now must find the wait.
         mailbox.open[self] = None
         if mailbox.resuming:
-            # All waits that were open when the run was suspended begin in one go.
+            # All waits that were open when the run was suspended begin together.
             outside().run(asyncio.get_running_loop().call_soon, mailbox.resumed)
         if not self.take():
             self.look()
@@ -255,7 +255,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         self._waits.waited(self._step)
         if self.future.done():
             return self._give_back()
-        # A wait that ends from a record has nothing to use up, and is recorded already.
+        # A wait that ends by a record takes no signal, and its end is already recorded.
         if self.ended:
             self._learned()
             self._keep(outcome)
@@ -348,7 +348,7 @@ def check_waits_awaited(step: ActionRun) -> None:
     if forgotten is None or step.delivery is None:
         return
     if any(task.cancelled() or not task.done() for task in step.delivery.tasks):
-        # The wait may be that of a task which was cancelled before it began.
+        # The wait may belong to a task that was cancelled before it started.
         return
     called = awaitable_text(forgotten)
     raise MissingAwaitError(

@@ -136,7 +136,7 @@ class RunWaits:
     ) -> tuple[list[Any], list[tuple[str, Any]]]:
         """Count the outputs of an execution, and return those that have not left before.
 
-        A dead letter replaces all outputs of its execution, so it has a counter of its own.
+        A dead letter replaces all outputs of its execution, so it has a separate counter.
         """
         letters = [one for one in side if one[0] == DEAD_LETTER_TAG]
         if letters and path[-1:] != _LETTER:

@@ -211,10 +211,10 @@ class KeyedOperation:
         self._side = inspect.getclosurevars(closed["process_func"]).nonlocals.get("side_output_context")
         of: Any = _attribute(self._operation, "_input_data_converter")
         if type(of) is not converters.RowDataConverter or len(of._field_data_converters) != 2:
-            raise Unfit(f"the input comes by a {type(of).__name__}")
+            raise Unfit(f"the input comes from a {type(of).__name__}")
         key, record = of._field_data_converters
         if type(key) is not converters.IdentityDataConverter:
-            raise Unfit(f"the key comes by a {type(key).__name__}")
+            raise Unfit(f"the key comes from a {type(key).__name__}")
         self._record_of: Callable[[Any], Any] = record.to_internal
         to: Any = _attribute(self._operation, "_output_data_converter")
         self._to_external: Callable[[Any], Any] = to.to_external

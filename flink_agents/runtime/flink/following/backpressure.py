@@ -285,7 +285,7 @@ def running_flows(ask: Ask) -> Iterator[tuple[str, JobFlow]]:
 
 
 def _edges(plan: Any) -> Iterator[tuple[str, str]]:
-    """Yield the ids of each reader, and of what it reads."""
+    """Yield the ids of each reader and of its source."""
     try:
         for node in plan["nodes"]:
             for read in node.get("inputs") or ():

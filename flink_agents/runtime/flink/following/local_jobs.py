@@ -53,7 +53,7 @@ class JobHistory:
 
     Attributes:
         name: Its name.
-        log: The file of its log; None if it has none of its own.
+        log: The file of its log; None if it has none.
         untimed: Agents whose outputs may have no timestamp.
         totals: The number of inputs that each agent will get, by its name, as far as it is known.
         bounded: True if all its inputs end.

@@ -82,7 +82,7 @@ class ShippedFunction:
 
 
 def _prepare() -> None:
-    """Make each operator that is loaded from now on find the modules of its own job."""
+    """Make each operator that is loaded from now on find the modules of its job."""
     flink_compat.watch_operators(_arrives, _loaded)
 
 

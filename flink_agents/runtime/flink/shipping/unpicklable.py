@@ -123,7 +123,7 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
 
 
 def _parts_of_function(function: FunctionType) -> Iterator[_Part]:
-    """Yield what is pickled with a function: its closure, globals, defaults and attributes."""
+    """Yield the objects that are pickled with a function: closure, globals, defaults and attributes."""
     holder = function if is_users_code(function.__code__) else None
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -1,4 +1,4 @@
-"""The records of an interleaved run: each of its parts is recorded like a run of its own."""
+"""The records of an interleaved run: each of its parts is recorded like a separate run."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class OldPartTree(TracedTree):
 
 
 class PartTree(MemoryTree):
-    """The memory of a run of several parts. Each part has a tree of its own, and the run sees one at a time.
+    """The memory of a run of several parts. Each part has its own tree, and the run sees one at a time.
 
     Args:
         present: The memory of the last part.

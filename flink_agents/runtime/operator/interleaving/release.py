@@ -72,7 +72,7 @@ class Interleaving:
                 parts, packed = list(before.parts), before.input
         if part.counts:
             parts.append((path, len(suspension.records)))
-        # The store has all records. The next part has a number, and a header, of its own.
+        # The store has all records. The next part has its own number and header.
         return replace(
             suspension,
             number=number,

@@ -96,7 +96,7 @@ class Heartbeat(Schedule):
         return self._rests
 
     def open(self, timers: Timers | None) -> None:
-        """Find the keys with inputs in state, and the keys that services know of."""
+        """Find the keys with inputs in state, and the keys that services list."""
         waiting = self._keys.waiting()
         # There may be millions of keys. Each heartbeat wakes some of them.
         self._restored.extend(waiting)

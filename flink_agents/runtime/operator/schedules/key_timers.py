@@ -1,6 +1,6 @@
 """Commits with a timer for each key, which is all that PyFlink's public API allows.
 
-Flink makes the key of a timer current, and no other key. So each busy key has a timer of its own that checks
+Flink makes the key of a timer current, and no other key. So each busy key has its own timer that checks
 its actor. Nothing can wake Flink's task thread. So the timer has to guess when a run ends: first after the
 usual duration of a run, then after a fraction of its age. The times are on a grid that becomes coarser with
 more busy keys, so that the timers of many keys fire together.

@@ -1,1 +1,1 @@
-"""Key services: what the operator does for a key beyond taking inputs and committing runs."""
+"""Key services: features that keep data for a key, besides its inputs and runs."""

@@ -124,7 +124,7 @@ class IdleKeyExpiry(KeyService):
         if not answer.done():
             return None
         del self._asked[key_text]
-        # A store that fails now is asked again with the next timer.
+        # If the store fails now, the next timer tries again.
         return answer.cancelled() or answer.exception() is not None or answer.result()
 
     def _look_at(self, at: int, timers: Timers) -> None:

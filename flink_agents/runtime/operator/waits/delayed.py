@@ -143,11 +143,11 @@ class Delays(KeyService):
             timers.register_processing_time_timer(max(self._clock(), at) + LEFT_MS)
         elif not self._is_due(head):
             if head.delayed_due <= at:
-                # The timer came before its time, by this clock. Flink goes on with timers that are not behind
-                # the one at hand, and would not come to an end.
+                # By this clock, the timer fired too early. Flink also fires a new timer that is not later
+                # than this one, so with the same time it would never stop.
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)
         elif key_text not in self.operator.actors and waits.is_full:
-            # Like inputs, they wait until the loop has room, unless downstream streams need a sign.
+            # Like inputs, they wait until the loop has room, unless downstream would count as idle.
             waits.wait_for_a_sign()
             if waits.is_full:
                 timers.register_processing_time_timer(max(self._clock(), at) + 1)

@@ -44,7 +44,7 @@ class UnmatchedSignals:
             try:
                 value = self._shared.codec.decode(what.value)
             except StateError as error:
-                # Its class may be gone since it came.
+                # Its class may have been removed since the signal arrived.
                 detail = detail or error.message
             what = Signal(what.name, value, None, what.id, what.wait)
         if what.key is None:
