@@ -250,8 +250,10 @@ class ValidatedAgent(Agent):
         worker, validator = self.worker, self.validator
         assert worker is not None and validator is not None
         reasons = tuple(one.verdict.reason for one in before)
-        told = RevisionRequest(input=record, output=before[-1].output, reasons=reasons) if before else record
-        work = await ctx.call_agent_traced(worker, told, sampled)
+        request = record
+        if before:
+            request = RevisionRequest(input=record, output=before[-1].output, reasons=reasons)
+        work = await ctx.call_agent_traced(worker, request, sampled)
         draft = Draft(
             input=record,
             output=work.output,

@@ -181,19 +181,19 @@ class VectorStore(ABC):
         """Release the store's resources; it may be used again later."""
 
 
-def check_space(collection: str, known: VectorSpace, asked: VectorSpace) -> None:
+def check_space(collection: str, known: VectorSpace, requested: VectorSpace) -> None:
     """Check that vectors can be compared with those of a collection.
 
     Raises:
         EmbeddingMismatchError: They have another dimension or model.
     """
-    models = {known.model, asked.model} - {""}
-    if known.dimension == asked.dimension and len(models) < 2:
+    models = {known.model, requested.model} - {""}
+    if known.dimension == requested.dimension and len(models) < 2:
         return
     raise EmbeddingMismatchError(
         f"the collection {collection!r} has embeddings of another model",
         expected=_described(known),
-        found=_described(asked),
+        found=_described(requested),
         fix="configure the model that made the collection, or add its documents to a new collection: "
         "vectors of different models cannot be compared",
     )

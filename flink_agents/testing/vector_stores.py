@@ -128,11 +128,11 @@ class VectorStoreSuite:
         assert store.get("c") == [Document(one.text, one.id, one.metadata) for one in given]
 
     def test_metadata_keeps_its_types(self, store: VectorStore) -> None:
-        said = {"i": 2**62 + 1, "f": 0.1, "b": True, "s": "1", "no": False, "zero": 0}
-        store.add("c", SPACE, [document("a", **said)])
+        fields = {"i": 2**62 + 1, "f": 0.1, "b": True, "s": "1", "no": False, "zero": 0}
+        store.add("c", SPACE, [document("a", **fields)])
         found = store.get("c")[0].metadata
         assert {name: (type(value), value) for name, value in found.items()} == {
-            name: (type(value), value) for name, value in said.items()
+            name: (type(value), value) for name, value in fields.items()
         }
 
     @pytest.mark.parametrize("name", ["a", "a b", "ünïcode", "x" * 300, "memory/1/j/default", "A", "fa-a"])
@@ -251,8 +251,8 @@ class VectorStoreSuite:
 
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
     def test_filters(self, store: VectorStore, filter: dict[str, Any]) -> None:
-        store.add("c", SPACE, [Document("t", id, said, (1.0, 0.0)) for id, said in METADATA.items()])
-        meant = sorted(id for id, said in METADATA.items() if matches(parse_filter(filter), said))
+        store.add("c", SPACE, [Document("t", id, metadata, (1.0, 0.0)) for id, metadata in METADATA.items()])
+        meant = sorted(id for id, metadata in METADATA.items() if matches(parse_filter(filter), metadata))
         assert ids(store.get("c", filter=filter)) == meant
         assert ids(store.query("c", SPACE, (1.0, 0.0), 20, filter)) == meant
         assert store.count("c", filter) == len(meant)

@@ -33,13 +33,13 @@ def counted(event_types: Sequence[str]) -> dict[str, int]:
 
 def attributes_of_call(action: str, function: str, more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the attributes of a durable call's record."""
-    told: dict[str, Any] = {"action": action}
+    attributes: dict[str, Any] = {"action": action}
     if more:
-        told |= more
+        attributes |= more
     kind, target, request = operation_of(function)
     if kind:
-        told |= {"operation": kind, "target": target} | ({"request_to": request} if request else {})
-    return told
+        attributes |= {"operation": kind, "target": target} | ({"request_to": request} if request else {})
+    return attributes
 
 
 def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
@@ -76,8 +76,8 @@ def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
             parent = span_id(run.run_id, "action", action, actions[action])
             path = "call", action, function, calls[action, function]
             calls[action, function] += 1
-            told = attributes_of_call(action, function, more)
-            yield _step(run, "call", function, path, parent, at, seconds, told)
+            attributes = attributes_of_call(action, function, more)
+            yield _step(run, "call", function, path, parent, at, seconds, attributes)
 
 
 def _step(

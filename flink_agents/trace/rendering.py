@@ -76,8 +76,8 @@ def doing(run: RunTrace) -> str:
     last = run.last
     if run.status == "suspended":
         waits = last.attributes.get("waits")
-        said = "; or ".join(wait_text(one) for one in waits or () if isinstance(one, dict))
-        return f"until {said or 'an event that the trace lacks'}, since {when(last.time)}"
+        ends = "; or ".join(wait_text(one) for one in waits or () if isinstance(one, dict))
+        return f"until {ends or 'an event that the trace lacks'}, since {when(last.time)}"
     if last.kind != "run" or last.outcome not in (RUNNING, WAITING):
         return ""
     since = number(last.attributes.get("since"))
@@ -135,8 +135,8 @@ def line_of(record: TraceRecord) -> str:
     kind, target, request = operation_of(record.name) if record.kind == "call" else ("", record.name, "")
     what = "segment" if record.kind == "run" else kind or record.kind
     name = "" if record.kind == "run" else f" {' '.join(filter(None, (target, request)))}"
-    said = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
-    return "  ".join(one for one in said if one)
+    parts = [f"{what}{name}", record.outcome, took(record.seconds), *_details(record)]
+    return "  ".join(one for one in parts if one)
 
 
 def _details(record: TraceRecord) -> Iterator[str]:
@@ -195,10 +195,10 @@ def why(runs: Iterable[RunTrace], key: str) -> list[str]:
     if not unfinished:
         return ["Nothing of the key is unfinished.", *_ended(found[-1]), *_dead(found)]
     unfinished.sort(key=lambda one: one.last.sequence_number)
-    told = [line for one in unfinished[:1] for line in _unfinished(one)]
+    lines = [line for one in unfinished[:1] for line in _unfinished(one)]
     if len(unfinished) > 1:
-        told.append(f"{len(unfinished) - 1} further run(s) of the key have not ended, and may wait for it.")
-    return told + _dead(found)
+        lines.append(f"{len(unfinished) - 1} further run(s) of the key have not ended, and may wait for it.")
+    return lines + _dead(found)
 
 
 def _dead(runs: Sequence[RunTrace]) -> list[str]:
@@ -207,14 +207,17 @@ def _dead(runs: Sequence[RunTrace]) -> list[str]:
     if not dead:
         return []
     last = max(dead, key=lambda one: one.ended)
-    said = f"{len(dead)} of its {len(runs)} recorded runs became dead letters, the last at {when(last.ended)}"
-    return [f"{said}: run {last.run_id}.", *_error(last.last)]
+    count = f"{len(dead)} of its {len(runs)} recorded runs"
+    return [
+        f"{count} became dead letters, the last at {when(last.ended)}: run {last.run_id}.",
+        *_error(last.last),
+    ]
 
 
 def _ended(run: RunTrace) -> list[str]:
     last = run.last
-    told = f"Its last run, {run.run_id} (sequence {last.sequence_number}), is {run.status}"
-    return [f"{told} since {when(last.time)}.", *_error(last)]
+    status = f"Its last run, {run.run_id} (sequence {last.sequence_number}), is {run.status}"
+    return [f"{status} since {when(last.time)}.", *_error(last)]
 
 
 def _unfinished(run: RunTrace) -> Iterator[str]:

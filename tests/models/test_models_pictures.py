@@ -23,7 +23,7 @@ from flink_agents import (
     action,
     chat_model,
 )
-from flink_agents.models.tools.results import told
+from flink_agents.models.tools.results import for_model
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.models import ModelServer, Reply, ToolCall
 
@@ -50,7 +50,7 @@ SOUND = BinaryContent(b"s", media_type="audio/wav")
     ],
 )
 def test_results(value: Any, content: Any) -> None:
-    kind, found = told(value, 200)
+    kind, found = for_model(value, 200)
     if content is None and value is not None:
         assert kind == "retry"
     else:
@@ -58,7 +58,7 @@ def test_results(value: Any, content: Any) -> None:
 
 
 def test_what_models_do_not_see_stays_json() -> None:
-    kind, found = told(SOUND, 1000)
+    kind, found = for_model(SOUND, 1000)
     assert kind == "success"
     assert json.loads(json.dumps(found))["media_type"] == "audio/wav"
 

@@ -31,10 +31,10 @@ def bounded_logger(name: str) -> logging.Logger:
 
 def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
     """Return a handler function for a logger that reports an exception of handlers and filters only once."""
-    plain, told = logger.handle, False
+    plain, reported = logger.handle, False
 
     def handle(record: logging.LogRecord) -> None:
-        nonlocal told
+        nonlocal reported
         try:
             plain(record)
         except KeyboardInterrupt:
@@ -42,8 +42,8 @@ def _harmless(logger: logging.Logger) -> Callable[[logging.LogRecord], None]:
         except BaseException as error:
             # An error of the record itself comes from the code that logs, so tests must see it.
             record.getMessage()
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 shown = str(_Shown(error))
                 sys.stderr.write(f"a handler of {logger.name} raised {type(error).__qualname__}: {shown}\n")
 

@@ -205,8 +205,8 @@ class RunnerContext(AskMethods, ServerMethods, TaskMethods, WaitMethods):
             HistoryError: The history cannot be stored, or another chat of the action uses it.
         """
         resource = self.get_resource(model, ResourceType.CHAT_MODEL)
-        said = await messages if isinstance(messages, FilledPrompt) else messages
-        result: ChatResult[Any] = await resource.chat(self, said, output_type=output_type, **options)
+        filled = await messages if isinstance(messages, FilledPrompt) else messages
+        result: ChatResult[Any] = await resource.chat(self, filled, output_type=output_type, **options)
         self._chatted(model, result)
         return result
 

@@ -155,12 +155,12 @@ class AskMethods(AwaitedMethods, ABC):
     ) -> Awaitable[Answer]: ...
 
 
-async def _only(asked: Awaitable[Answer]) -> Any:
-    return (await asked).output
+async def _only(answer: Awaitable[Answer]) -> Any:
+    return (await answer).output
 
 
-async def _values(asked: Awaitable[Answer]) -> list[Any]:
-    return (await asked).outputs
+async def _values(answer: Awaitable[Answer]) -> list[Any]:
+    return (await answer).outputs
 
 
 def _ended(task: asyncio.Future[Any], late: bool, timeout: float | None) -> Any:

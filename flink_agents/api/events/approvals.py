@@ -132,8 +132,8 @@ class ApprovalRequest:
 
     def answer(self, response: ApprovalResponse) -> Signal:
         """Return the signal that carries an answer to the request."""
-        said = response.model_dump(mode="json", exclude_none=True)
-        return Signal(APPROVAL_SIGNAL, said, self.key, wait=wait_of_request(self.id))
+        answer = response.model_dump(mode="json", exclude_none=True)
+        return Signal(APPROVAL_SIGNAL, answer, self.key, wait=wait_of_request(self.id))
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,9 @@ def _of_yaml(file: Path, text: str, where: str | None) -> Messages:
         raise _wrong(file, f"not a list of messages, but {type(cast(object, value)).__name__}", where)
     found: Messages = []
     for number, one in enumerate(cast("list[Any]", value), 1):
-        said = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
-        role, content = said.get("role"), said.get("content")
-        if set(said) != {"role", "content"} or role not in ROLES or not isinstance(content, str):
+        fields = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+        role, content = fields.get("role"), fields.get("content")
+        if set(fields) != {"role", "content"} or role not in ROLES or not isinstance(content, str):
             raise _wrong(file, f"message {number}: {one!r}"[:300], where)
         found.append((str(role), content))
     return found

@@ -134,7 +134,7 @@ def arguments_schema(model: type[BaseModel], name: str) -> dict[str, Any]:
     except PydanticUserError as error:
         raise _undescribed(name, error) from error
     # The schema does not forbid extra arguments: they are rejected when a model passes them.
-    return {part: said for part, said in schema.items() if part != "additionalProperties"}
+    return {part: value for part, value in schema.items() if part != "additionalProperties"}
 
 
 def parameter_texts(doc: str) -> dict[str, str]:

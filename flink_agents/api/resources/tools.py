@@ -101,9 +101,9 @@ class Tool:
         return {**state, "hints": written_hints(self.func)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        said = dict(state)
-        annotate(said["func"], said.pop("hints"))
-        self.__dict__.update(said)
+        attributes = dict(state)
+        annotate(attributes["func"], attributes.pop("hints"))
+        self.__dict__.update(attributes)
         self._read_signature()
 
     @property
@@ -138,8 +138,8 @@ class Tool:
     @property
     def is_repeatable(self) -> bool:
         """True if a call may be repeated, with its idempotency key, if its outcome is unknown."""
-        said = self.settings.idempotent
-        return self.takes_key if said is None else said
+        idempotent = self.settings.idempotent
+        return self.takes_key if idempotent is None else idempotent
 
     def needs_approval(self, arguments: Mapping[str, Any]) -> bool:
         """Return True if a call with these arguments needs an approval."""

@@ -92,11 +92,11 @@ class Limits(BaseModel):
     def texts(self) -> list[str]:
         """Return a short text for each setting that is set."""
         kind = type(self)
-        said = {name: value for name, value in self if value != kind.model_fields[name].default}
+        changed = {name: value for name, value in self if value != kind.model_fields[name].default}
         return [
-            one.shown.format(one.text_of(said[name]))
+            one.shown.format(one.text_of(changed[name]))
             for name, one in settings_of(kind).items()
-            if one.shown and name in said
+            if one.shown and name in changed
         ]
 
 

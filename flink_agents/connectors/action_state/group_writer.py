@@ -299,12 +299,13 @@ class GroupWriter(ABC, Generic[P]):
         )
 
     def _tell(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
-        told: list[tuple[asyncio.Future[None], Outcome]] = []
-        for write, outcome in zip(writes, outcomes, strict=True):
-            if write.future is not None:
-                told.append((write.future, outcome))
+        awaited = [
+            (write.future, outcome)
+            for write, outcome in zip(writes, outcomes, strict=True)
+            if write.future is not None
+        ]
         try:
-            self._loop.call_soon_threadsafe(_resolve, told, self.waiting)
+            self._loop.call_soon_threadsafe(_resolve, awaited, self.waiting)
         except RuntimeError:  # the loop is closed
             _log.debug("the caller of %s no longer waits", self._place)
 
@@ -316,9 +317,9 @@ class GroupWriter(ABC, Generic[P]):
 
 
 def _resolve(
-    told: Sequence[tuple[asyncio.Future[None], Outcome]], waiting: set[asyncio.Future[None]]
+    outcomes: Sequence[tuple[asyncio.Future[None], Outcome]], waiting: set[asyncio.Future[None]]
 ) -> None:
-    for future, outcome in told:
+    for future, outcome in outcomes:
         waiting.discard(future)
         if future.done():  # its caller was cancelled
             continue

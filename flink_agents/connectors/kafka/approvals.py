@@ -66,8 +66,8 @@ def approvals_to_kafka(approvals: DataStream, topic: str, **options: Any) -> Any
     return records.set_parallelism(parallelism).sink_to(kafka_sink(topic, **options))
 
 
-def _record_of(asked: Any) -> KafkaRecord[bytes | None]:
-    one: ApprovalRequest | ApprovalOutcome = asked.value if isinstance(asked, TracedOutput) else asked
+def _record_of(output: Any) -> KafkaRecord[bytes | None]:
+    one: ApprovalRequest | ApprovalOutcome = output.value if isinstance(output, TracedOutput) else output
     if isinstance(one, ApprovalOutcome):
         # Clients that wait for the outcome read it here: compaction removes the record with its request.
         return KafkaRecord(None, key_of(one.request), headers={OUTCOME: outcome_json(one)})

@@ -155,12 +155,12 @@ class ReActAgent(Agent):
 
     def _messages(self, value: Any, ctx: RunnerContext) -> list[ChatMessage]:
         text = _text_of(value)
-        said = ChatMessage(role="user", content=text)
+        message = ChatMessage(role="user", content=text)
         if self._prompt is None:
-            return [said]
+            return [message]
         prompt = self._prompt_of(ctx, self._prompt)
         messages = prompt.format_messages(**{"input": text, **_fields_of(value)})
-        return messages if prompt.variables else [*messages, said]
+        return messages if prompt.variables else [*messages, message]
 
     def _prompt_of(self, ctx: RunnerContext, prompt: str) -> Prompt:
         if prompt.split() == [prompt] and "{" not in prompt:

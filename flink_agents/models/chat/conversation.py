@@ -153,7 +153,7 @@ class Conversation:
         calls = response.tool_calls
         if not calls:
             return self._take_text(response.text or "")
-        told: list[ModelRequestPart] = []
+        retries: list[ModelRequestPart] = []
         wrong: ValidationError | None = None
         for call in filter(self._gives_output, calls):
             try:
@@ -161,7 +161,7 @@ class Conversation:
             except ValidationError as error:
                 wrong = wrong or error
                 outcome = ToolOutcome("retry", problems(error), "validation_error")
-                told.append(retried(call, outcome, self._terms.now))
+                retries.append(retried(call, outcome, self._terms.now))
             else:
                 self._say(self._closing(calls, call))
                 return self._result(output)
@@ -172,7 +172,7 @@ class Conversation:
         if rest and not self._terms.run_tools:
             return self._result(response.text or "", rest)
         self._counter.call_tools(len(rest))
-        self._say([*told, *(await self._toolbox.call_all(rest))])
+        self._say([*retries, *(await self._toolbox.call_all(rest))])
         return None
 
     @property

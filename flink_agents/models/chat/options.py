@@ -88,15 +88,15 @@ def overridden(name: str, spec: ChatModelSpec, config: Configuration) -> ChatMod
     changed = dict(changes(option, name, fields, config, nested=("limits",)))
     if not changed:
         return spec
-    said = spec.model_dump(mode="json", exclude_unset=True)
+    values = spec.model_dump(mode="json", exclude_unset=True)
     for field, value in changed.items():
         *outer, last = field.split(".")
-        within: dict[str, Any] = said
+        within: dict[str, Any] = values
         for part in outer:
             within = within.setdefault(part, {})
         within[last] = value
     try:
-        return ChatModelSpec.model_validate(said)
+        return ChatModelSpec.model_validate(values)
     except ValidationError as error:
         raise OptionError(
             f"the options below {option.key}.{name} are invalid for a chat model",

@@ -187,10 +187,10 @@ class ModelRequests:
             ModelRequestError: The request failed; another attempt would fail, too.
         """
         opened = await self._opened()
-        asked = time.monotonic()
+        queued = time.monotonic()
         async with opened.limiter.turn():
-            begun = time.monotonic()
-            metrics.get_counter("limit_wait_ms").inc(round(1000 * (begun - asked)))
+            sent = time.monotonic()
+            metrics.get_counter("limit_wait_ms").inc(round(1000 * (sent - queued)))
             metrics.get_counter("requests").inc()
             # The deadline of pydantic-ai, request_timeout, doubles its overhead.
             deadline = asyncio.timeout(self._spec.timeout)
@@ -212,7 +212,7 @@ class ModelRequests:
                 if (reason := refusal_of(error)) is not None and self._spec.on_refusal is not OnRefusal.RETRY:
                     return {"refused": self._hidden(reason)}
                 raise self._failure(error) from None
-        metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - begun)))
+        metrics.get_histogram("latency_ms").update(round(1000 * (time.monotonic() - sent)))
         if cost := recorded.get("cost"):
             # Metrics of Flink are integers.
             metrics.get_counter("cost_micro_usd").inc(round(1_000_000 * cost))
@@ -272,13 +272,13 @@ class ModelRequests:
                 found=text,
                 fix="correct the request, the model's name or its key; it is not sent again",
             )
-        asked, limit = getattr(error, "retry_after", None), self._spec.retry_after_limit
+        retry_after, limit = getattr(error, "retry_after", None), self._spec.retry_after_limit
         # None if the provider asks to wait for longer than the limit.
-        retryable = failed_attempt(f"the chat model {self.name!r}", text, asked, limit)
+        retryable = failed_attempt(f"the chat model {self.name!r}", text, retry_after, limit)
         return retryable or ModelRequestError(
             f"the chat model {self.name!r} asks to wait too long",
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
-            found=f"{asked:g} seconds; {text}",
+            found=f"{retry_after:g} seconds; {text}",
             fix="raise retry_after_limit of the chat model, or set a fallback",
         )
 

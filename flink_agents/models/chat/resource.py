@@ -92,8 +92,8 @@ class ChatModelResource:
             AgentsError: A package, a module or a secret is missing.
         """
         what, spec = f"the chat model {self.name!r}", overridden(self.name, self._said, config)
-        said = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
-        check_ready(what, self._declared.clazz, {**said, "arguments": self._arguments})
+        values = {**self._arguments, **spec.model_dump(mode="json", exclude_unset=True)}
+        check_ready(what, self._declared.clazz, {**values, "arguments": self._arguments})
         if not self._declared.clazz and spec.model is not None:
             # The library reports at once if it does not know the model or finds no key.
             self._make(spec, Secrets(what))
@@ -137,15 +137,15 @@ class ChatModelResource:
         spec, now = self.spec(ctx), ctx.now()
         kept = RememberedChat(ctx, history, now) if isinstance(history, ConversationHistory) else None
         before = [] if isinstance(history, ConversationHistory) else messages_of(history, now)
-        said = messages_of(messages, now)
+        added = messages_of(messages, now)
         prompt = [] if before else await self._prompt(ctx, spec, options.get("variables", {}))
         hold = partial(self._conversation, ctx, spec, output_type, options, used)
         with nested(f"the chat model {self.name!r}"):
             if kept is None:
-                return await (await hold([*prompt, *before, *said])).run()
+                return await (await hold([*prompt, *before, *added])).run()
             check_recordable(options.get("run_tools", True))
             with kept.alone():
-                result = await (await hold(kept.begin([*prompt, *said]))).run()
+                result = await (await hold(kept.begin([*prompt, *added]))).run()
                 await kept.end(result.new_messages)
             return result
 

@@ -99,8 +99,8 @@ async def ask_people(
 
     calls = requests.approvals
     outcomes = await context.gather(*map(ask, calls))
-    said = {call.tool_call_id: _said(one) for call, one in zip(calls, outcomes, strict=True)}
-    return requests.build_results(approvals=said)
+    approvals = {call.tool_call_id: _said(one) for call, one in zip(calls, outcomes, strict=True)}
+    return requests.build_results(approvals=approvals)
 
 
 def _said(outcome: ApprovalOutcome) -> ToolApproved | ToolDenied:
@@ -179,6 +179,6 @@ def _results(outcome: ApprovalOutcome, calls: list[ToolCallPart]) -> JsonValue:
     """Return the results of all waiting calls: the answer's own results, or the same answer for each call."""
     if outcome.approved and "results" in outcome.arguments:
         return outcome.arguments["results"]
-    said = ToolApproved() if outcome.approved else ToolDenied(outcome.text)
-    answered = DeferredToolResults(approvals={call.tool_call_id: said for call in calls})
+    approval = ToolApproved() if outcome.approved else ToolDenied(outcome.text)
+    answered = DeferredToolResults(approvals={call.tool_call_id: approval for call in calls})
     return _RESULTS.dump_python(answered, mode="json")

@@ -49,10 +49,10 @@ class _TooLong(type):
     limit = RETRY_AFTER_LIMIT
 
     def __instancecheck__(cls, error: object) -> bool:
-        asked = getattr(error, "retry_after", None)
-        if not isinstance(error, Exception) or not isinstance(asked, int | float):
+        seconds = getattr(error, "retry_after", None)
+        if not isinstance(error, Exception) or not isinstance(seconds, int | float):
             return False
-        return failed_attempt("an agent of pydantic-ai", text_of(error)[:500], asked, cls.limit) is None
+        return failed_attempt("an agent of pydantic-ai", text_of(error)[:500], seconds, cls.limit) is None
 
 
 def policy_of(policy: RetryPolicy, limit: float) -> RetryPolicy:

@@ -204,10 +204,10 @@ def _timeout_told(payload: object) -> str | None:
     """Return the timeout message of a function for the model; None if it did not time out."""
     if not isinstance(payload, dict):
         return None
-    told = cast("dict[str, Any]", payload)
-    if told.get("kind") != "model_retry" or not _TIMED_OUT.fullmatch(str(told.get("message"))):
+    failure = cast("dict[str, Any]", payload)
+    if failure.get("kind") != "model_retry" or not _TIMED_OUT.fullmatch(str(failure.get("message"))):
         return None
-    return str(told["message"])
+    return str(failure["message"])
 
 
 def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
@@ -216,8 +216,8 @@ def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
     hints = metadata.get("annotations")
     if "idempotent" in config or not isinstance(hints, Mapping):
         return config
-    said = cast("Mapping[str, Any]", hints)
-    if said.get("readOnlyHint") or said.get("idempotentHint"):
+    known = cast("Mapping[str, Any]", hints)
+    if known.get("readOnlyHint") or known.get("idempotentHint"):
         return {**config, "idempotent": True}
     return config
 
@@ -232,12 +232,12 @@ def without_key(tool: ToolDefinition) -> ToolDefinition:
     if IDEMPOTENCY_KEY not in properties or _is_served(tool):
         return tool
     shown = {name: one for name, one in properties.items() if name != IDEMPOTENCY_KEY}
-    told = {**schema, "properties": shown}
+    reduced = {**schema, "properties": shown}
     if "required" in schema:
-        told["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
-        if not told["required"]:
-            del told["required"]
-    return replace(tool, parameters_json_schema=told, metadata={**(tool.metadata or {}), _KEYED: True})
+        reduced["required"] = [name for name in schema["required"] if name != IDEMPOTENCY_KEY]
+        if not reduced["required"]:
+            del reduced["required"]
+    return replace(tool, parameters_json_schema=reduced, metadata={**(tool.metadata or {}), _KEYED: True})
 
 
 def _is_served(tool: ToolDefinition) -> bool:
@@ -287,9 +287,9 @@ def _through(author: Any) -> Any:
             return await (call(name, arguments) if author is None else author(ctx, call, name, arguments))
 
         async def keyed(name: str, args: dict[str, Any], metadata: Any = None, **others: Any) -> Any:
-            said = {mcp_failures.IDEMPOTENCY_KEY: made.key, **(metadata or {})}
+            with_key = {mcp_failures.IDEMPOTENCY_KEY: made.key, **(metadata or {})}
             try:
-                return await call(name, args, metadata=said, **others)
+                return await call(name, args, metadata=with_key, **others)
             except Exception as error:
                 failure = _failure(error)
                 if failure.kind is not FailureKind.UNKNOWN:

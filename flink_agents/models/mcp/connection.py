@@ -171,9 +171,9 @@ class Connection:
         if self._retired and self._uses == 0:
             self._end.set()
 
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """Return the latest error output of the process; empty if the server is not a process of ours."""
-        return "" if self._lifeline is None else self._lifeline.said()
+        return "" if self._lifeline is None else self._lifeline.last_lines()
 
     def kill(self) -> None:
         """End it at once."""

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from flink_agents.api.errors import MCPResultError
 from flink_agents.api.models.mcp import MCPServerSpec, MCPTool
-from flink_agents.models.tools.results import told as told_result
+from flink_agents.models.tools.results import for_model as result_for_model
 
 
 def tools_of(spec: MCPServerSpec, listed: Iterable[mcp_types.Tool]) -> list[dict[str, Any]]:
@@ -69,9 +69,9 @@ def plain(value: Any) -> Any:
     return to_jsonable_python(value)
 
 
-def told(value: Any, limit: int) -> tuple[str, Any]:
+def for_model(value: Any, limit: int) -> tuple[str, Any]:
     """Return the result for the model: ``success`` and the answer, or ``retry`` and why it is too long."""
-    return told_result(value, limit, allow_nan=True)
+    return result_for_model(value, limit, allow_nan=True)
 
 
 def messages_of(server: str, prompt: str, result: PromptResult) -> list[list[str]]:

@@ -71,7 +71,7 @@ class ProcessGuardian:
             held, self._held = self._held, None
             os.close(held)
 
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """Return the last lines of the server's error output; empty if there are none."""
         self._read()
         return "\n".join([*self._lines, *filter(None, [self._text(self._rest)])])

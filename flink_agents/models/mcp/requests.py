@@ -82,7 +82,7 @@ class SeenTools:
                 "gone": [name for name in before if name not in tools],
                 "described differently": changed,
             }
-            told = "; ".join(
+            changes = "; ".join(
                 f"{kind}: {', '.join(names[:_MOST_NAMED])}" for kind, names in kinds.items() if names
             )
             _log.warning(
@@ -90,7 +90,7 @@ class SeenTools:
                 self._server,
                 digest,
                 former,
-                told,
+                changes,
             )
 
 
@@ -220,7 +220,7 @@ class MCPRequests:
         self, connection: Connection, failure: Failure, timed_out: bool = False
     ) -> RequestFailedError:
         text = failure.text
-        if failure.kind is not FailureKind.REFUSED and not timed_out and (said := connection.said()):
-            text = f"{text}; it wrote: {said[-1000:]}"
+        if failure.kind is not FailureKind.REFUSED and not timed_out and (lines := connection.last_lines()):
+            text = f"{text}; it wrote: {lines[-1000:]}"
         hidden = Failure(failure.kind, self._secrets.hide(text), failure.retry_after)
         return RequestFailedError(hidden, timed_out)

@@ -17,7 +17,7 @@ from flink_agents.api.models.mcp import MCPServerSpec, MCPTool
 from flink_agents.api.resources.providers import DeclaredResource
 from flink_agents.api.settings.options import AgentOptions, Configuration
 from flink_agents.models.mcp.calls import MCPServerCalls
-from flink_agents.models.mcp.content import told
+from flink_agents.models.mcp.content import for_model
 from flink_agents.models.mcp.failures import FailureKind
 from flink_agents.models.mcp.requests import MCPRequests, RequestFailedError
 from flink_agents.models.setup.descriptions import overridden, read_configured
@@ -106,7 +106,7 @@ class MCPModelTool:
                     return ["unknown", [error.failure.text, idempotency_key]]
                 raise self._server.error_of(what, error, repeatable) from None
             try:
-                return list(told(answer, policy.result_limit))
+                return list(for_model(answer, policy.result_limit))
             except (ValueError, TypeError, RecursionError) as error:
                 # The tool was called: after an error, the next attempt of the action would call it again.
                 return ["failed", f"The tool gave a result that cannot be read: {error}"[:500]]
@@ -173,14 +173,14 @@ def configured(name: str, arguments: Mapping[str, Any], config: Configuration) -
     Raises:
         OptionError: An option is invalid.
     """
-    said = overridden(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
-    new = {field for field in ("command", "url") if said.get(field) != arguments.get(field)}
+    values = overridden(AgentOptions.MCP_SERVERS, name, arguments, MCPServerSpec.model_fields, config)
+    new = {field for field in ("command", "url") if values.get(field) != arguments.get(field)}
     if new == {"url"}:
         gone = _OF_PROCESS
     elif new == {"command"}:
         gone = _OF_ADDRESS
     else:
         gone = frozenset[str]()
-    if gone and "transport" in arguments and said["transport"] == arguments["transport"]:
+    if gone and "transport" in arguments and values["transport"] == arguments["transport"]:
         gone |= {"transport"}
-    return read_configured(MCPServerSpec, {k: v for k, v in said.items() if k not in gone}, name)
+    return read_configured(MCPServerSpec, {k: v for k, v in values.items() if k not in gone}, name)

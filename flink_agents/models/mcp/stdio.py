@@ -125,20 +125,20 @@ async def _lines(stream: asyncio.StreamReader, limit: int) -> AsyncGenerator[byt
     Raises:
         ResponseTooLargeError: A line has more bytes than ``limit``, or too many objects of JSON.
     """
-    begun = bytearray()
+    unfinished = bytearray()
     while chunk := await stream.read(_CHUNK):
         *ended, rest = chunk.split(b"\n")
         for line in ended:
-            if len(begun) + len(line) > limit:
+            if len(unfinished) + len(line) > limit:
                 raise ResponseTooLargeError(limit)
-            begun += line
-            if objects_in(begun) > most_objects(limit):
+            unfinished += line
+            if objects_in(unfinished) > most_objects(limit):
                 raise TooManyObjectsError(limit)
-            yield bytes(begun)
-            begun.clear()
-        if len(begun) + len(rest) > limit:
+            yield bytes(unfinished)
+            unfinished.clear()
+        if len(unfinished) + len(rest) > limit:
             raise ResponseTooLargeError(limit)
-        begun += rest
+        unfinished += rest
 
 
 def _message(line: bytes) -> SessionMessage | Exception:

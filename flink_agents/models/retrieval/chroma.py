@@ -208,9 +208,9 @@ class ChromaVectorStore(VectorStore):
         return found
 
     def _space(self, found: Any) -> VectorSpace | None:
-        said = found.metadata or {}
-        if _DIMENSION in said:
-            return VectorSpace(said[_DIMENSION], said.get(_MODEL, ""))
+        metadata = found.metadata or {}
+        if _DIMENSION in metadata:
+            return VectorSpace(metadata[_DIMENSION], metadata.get(_MODEL, ""))
         # Another process created it.
         peeked = found.get(limit=1, include=["embeddings"])["embeddings"]
         return VectorSpace(len(peeked[0])) if peeked is not None and len(peeked) else None
@@ -219,10 +219,10 @@ class ChromaVectorStore(VectorStore):
         found = self._find(collection, space)
         if found is not None:
             return found
-        said = {_NAME: collection, _MODEL: space.model, _DIMENSION: space.dimension}
+        metadata = {_NAME: collection, _MODEL: space.model, _DIMENSION: space.dimension}
         self._client.get_or_create_collection(
             _own_name(collection),
-            metadata=said,
+            metadata=metadata,
             embedding_function=None,
             configuration={"hnsw": {"space": "cosine"}},
         )
@@ -288,7 +288,7 @@ class ChromaVectorStore(VectorStore):
 
     def _metadata(self, found: Any, ids: list[str]) -> dict[str, Mapping[str, Any]]:
         there = found.get(ids=ids, include=["metadatas"])
-        return {id: said or {} for id, said in zip(there["ids"], there["metadatas"], strict=True)}
+        return {id: metadata or {} for id, metadata in zip(there["ids"], there["metadatas"], strict=True)}
 
     @override
     def delete(self, collection: str, ids: Sequence[str] | None = None, filter: Filter | None = None) -> None:
@@ -363,8 +363,8 @@ class ChromaVectorStore(VectorStore):
             )
         rows = zip(*(there[name][0] for name in ("documents", "ids", "metadatas", "distances")), strict=True)
         scored = [
-            ScoredDocument(text or "", id, said or {}, None, 1.0 - distance)
-            for text, id, said, distance in rows
+            ScoredDocument(text or "", id, metadata or {}, None, 1.0 - distance)
+            for text, id, metadata, distance in rows
         ]
         return sorted(scored, key=lambda one: (-round(one.score, _DIGITS), one.id))[:k]
 
@@ -385,8 +385,8 @@ class ChromaVectorStore(VectorStore):
             yield values[start : start + size]
 
 
-def _document(text: str | None, id: str, said: Mapping[str, Any] | None, vector: Any) -> Document:
-    return Document(text or "", id, said or {}, None if vector is None else tuple(map(float, vector)))
+def _document(text: str | None, id: str, metadata: Mapping[str, Any] | None, vector: Any) -> Document:
+    return Document(text or "", id, metadata or {}, None if vector is None else tuple(map(float, vector)))
 
 
 def _own_name(collection: str) -> str:

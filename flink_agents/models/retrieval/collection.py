@@ -99,14 +99,14 @@ class StoreCollection(Collection):
         updates = _all_of(DocumentUpdate, updates)
         for one in updates:
             check_document(one)
-        asked = [one for one in updates if one.text is not None or one.embedding is not None]
+        changed = [one for one in updates if one.text is not None or one.embedding is not None]
         space, vectors = None, dict[str, bytes]()
-        if asked:
+        if changed:
             found, blobs = await self._embedded(
-                [(one.text or "", one.embedding) for one in asked], [one.id for one in asked]
+                [(one.text or "", one.embedding) for one in changed], [one.id for one in changed]
             )
             space = [found.dimension, found.model]
-            vectors = dict(zip((one.id for one in asked), blobs, strict=True))
+            vectors = dict(zip((one.id for one in changed), blobs, strict=True))
         rows = [
             [one.id, one.text, None if one.metadata is None else dict(one.metadata), vectors.get(one.id)]
             for one in updates

@@ -205,12 +205,13 @@ class EmbeddingModelResource:
                 found=text,
                 fix="correct the model's name, its key or the texts; the request is not sent again",
             )
-        asked, limit = retry_after_of(getattr(error, "headers", None)), self.description.retry_after_limit
-        failed = failed_attempt(f"the embedding model {self.name!r}", text, asked, limit)
+        retry_after = retry_after_of(getattr(error, "headers", None))
+        limit = self.description.retry_after_limit
+        failed = failed_attempt(f"the embedding model {self.name!r}", text, retry_after, limit)
         return failed or RetrievalError(
             f"the embedding model {self.name!r} asks to wait too long",
             expected=f"at most {limit:g} seconds, which is retry_after_limit",
-            found=f"{asked:g} seconds; {text}",
+            found=f"{retry_after:g} seconds; {text}",
             fix="raise retry_after_limit of the embedding model",
         )
 

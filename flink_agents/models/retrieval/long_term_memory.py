@@ -181,8 +181,8 @@ class StoredMemory(LongTermMemory):
         summary = await self._summary(summarise, [one.text for one in old])
         # It is as old as the newest item that it replaces. Until the others are removed, nothing is missing.
         age = {name: old[-1].metadata[name] for name in _AGE}
-        said = {_SUBJECT: self._subject, **age, "summary": True}
-        document = Document(summary, self._prefix + self._ctx.uuid4().hex, said)
+        metadata = {_SUBJECT: self._subject, **age, "summary": True}
+        document = Document(summary, self._prefix + self._ctx.uuid4().hex, metadata)
         await self._items.add([document])
         await self._items.delete([one.id for one in old])
         return True

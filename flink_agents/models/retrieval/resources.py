@@ -112,14 +112,14 @@ def configured(
     )
     options = None if has_class else _options_model(store)
     own = set(VectorStoreSpec.model_fields)
-    said = overridden(
+    values = overridden(
         AgentOptions.VECTOR_STORES,
         name,
         arguments,
         own.union(options.model_fields if options is not None else arguments),
         config,
     )
-    described = read_configured(VectorStoreSpec, said, name)
+    described = read_configured(VectorStoreSpec, values, name)
     if options is not None:
         read_configured(options, described.options, name)
     return described
@@ -147,9 +147,9 @@ class LongTermMemoryResource:
 
     def of(self, ctx: RunnerContext, scope: str, subject: Any) -> StoredMemory:
         """Return the memory of one scope and subject, for one action."""
-        said = self._description
+        spec = self._description
         written = self._written.setdefault(ctx, itertools.count())
-        return StoredMemory(ctx, self._store.of, said.namespace, scope, subject, said.chat_model, written)
+        return StoredMemory(ctx, self._store.of, spec.namespace, scope, subject, spec.chat_model, written)
 
 
 class LongTermMemoryProvider(ResourceProvider):

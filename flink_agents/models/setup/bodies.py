@@ -75,12 +75,12 @@ def _check_codings(response: Any) -> None:
     Raises:
         NestedEncodingError: A chunk could expand to any number of bytes before they are counted.
     """
-    said = response.headers.get("content-encoding", "")
-    codings = [one.strip().lower() for one in said.split(",")]
+    header = response.headers.get("content-encoding", "")
+    codings = [one.strip().lower() for one in header.split(",")]
     nested = sum(one not in ("identity", "") for one in codings) > 1
     of_newer = type(response).__module__.partition(".")[0] == "httpx2"
     if nested or not (of_newer or _BOUNDED.issuperset(codings)):
-        raise NestedEncodingError(said[:100])
+        raise NestedEncodingError(header[:100])
 
 
 class _Counter:

@@ -111,13 +111,13 @@ _WITH_SECRETS = ("env", "environment", "headers", "options", "arguments")
 """Fields that hold references under arbitrary names."""
 
 
-def check_ready(what: str, clazz: str, said: Mapping[str, Any]) -> None:
+def check_ready(what: str, clazz: str, description: Mapping[str, Any]) -> None:
     """Check that the class of a description and its secrets are available.
 
     Args:
         what: The resource, for errors: ``the chat model 'analyst'``.
         clazz: Its class, as ``module:qualname``; empty if it has none.
-        said: The description as JSON, overridden by the options of the job.
+        description: The description as JSON, overridden by the options of the job.
 
     Raises:
         ResourceUnavailableError: Its class cannot be imported, or a secret is missing.
@@ -125,7 +125,7 @@ def check_ready(what: str, clazz: str, said: Mapping[str, Any]) -> None:
     if clazz:
         found(clazz, f"the class of {what}")
     secrets = Secrets(what)
-    secrets.resolved({name: said[name] for name in _SECRETS if name in said})
+    secrets.resolved({name: description[name] for name in _SECRETS if name in description})
     for name in _WITH_SECRETS:
-        if isinstance(values := said.get(name), Mapping):
+        if isinstance(values := description.get(name), Mapping):
             secrets.resolved(values)

@@ -59,8 +59,8 @@ def configured(
     Raises:
         OptionError: An option is unknown or invalid.
     """
-    said = overridden(option, declared.name, declared.arguments, kind.model_fields, config)
-    return read_configured(kind, said, declared.name)
+    values = overridden(option, declared.name, declared.arguments, kind.model_fields, config)
+    return read_configured(kind, values, declared.name)
 
 
 def overridden(
@@ -82,7 +82,7 @@ def overridden(
     Raises:
         OptionError: An entry names an unknown field.
     """
-    said = dict(arguments)
+    values = dict(arguments)
     for field, value in changes(option, name, fields, config):
         if field not in fields:
             raise OptionError(
@@ -91,8 +91,8 @@ def overridden(
                 found=field,
                 fix="correct its name, or remove it",
             )
-        said[field] = value
-    return said
+        values[field] = value
+    return values
 
 
 def changes(

@@ -74,10 +74,10 @@ def refusal_of(error: Exception) -> str | None:
 
 
 def _reason(details: Mapping[str, Any]) -> str:
-    said = [
+    causes = [
         f"{name}: {details[name]}"
         for name in ("refusal", "block_reason", "finish_reason", "safety_ratings")
         if details.get(name)
     ]
-    text = "; ".join(said) or "the provider gave no reason"
+    text = "; ".join(causes) or "the provider gave no reason"
     return text.encode("utf-8", "replace").decode()

@@ -30,7 +30,7 @@ from flink_agents.api.resources.memory import MemoryObject, MemoryScope
 from flink_agents.api.resources.tools import with_key
 from flink_agents.models.setup.failures import text_of
 from flink_agents.models.tools.calls import OutcomeUnknown, ToolOutcome, ToolPolicy, UnknownToolOutcome
-from flink_agents.models.tools.results import told as told_result
+from flink_agents.models.tools.results import for_model as result_for_model
 
 Described = dict[Literal["success", "retry", "failed", "unknown"], Any]
 """The record of a call's outcome: its kind, and the result for the model. If the kind is ``unknown``, the
@@ -133,8 +133,8 @@ class FunctionTool:
             if inspect.isawaitable(returned):
                 returned = await _within(policy.timeout, returned)
             return _described(self._tool, self.name, returned, policy.result_limit)
-        except (ModelRetry, ToolFailed) as told:
-            return _told(told)
+        except (ModelRetry, ToolFailed) as raised:
+            return _failure_record(raised)
         except OutcomeUnknown as unknown:
             return _unknown(str(unknown), key)
 
@@ -149,16 +149,16 @@ def _recorded(tool: Tool, is_async: bool, limit: int) -> Callable[[dict[str, Any
     async def call_async(given: dict[str, Any]) -> Described:
         try:
             return _described(tool, tool.name, await tool(**given), limit)
-        except (ModelRetry, ToolFailed) as told:
-            return _told(told)
+        except (ModelRetry, ToolFailed) as raised:
+            return _failure_record(raised)
         except OutcomeUnknown as unknown:
             return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
 
     def call(given: dict[str, Any]) -> Described:
         try:
             return _described(tool, tool.name, tool(**given), limit)
-        except (ModelRetry, ToolFailed) as told:
-            return _told(told)
+        except (ModelRetry, ToolFailed) as raised:
+            return _failure_record(raised)
         except OutcomeUnknown as unknown:
             return _unknown(str(unknown), given.get(IDEMPOTENCY_KEY))
 
@@ -203,8 +203,8 @@ def _given(ctx: RunnerContext, annotation: Any) -> Any:
     return ctx.sensory_memory if MemoryScope.SENSORY in more else ctx.short_term_memory
 
 
-def _told(told: ModelRetry | ToolFailed) -> Described:
-    return {"retry" if isinstance(told, ModelRetry) else "failed": redaction.hide(told.message)}
+def _failure_record(raised: ModelRetry | ToolFailed) -> Described:
+    return {"retry" if isinstance(raised, ModelRetry) else "failed": redaction.hide(raised.message)}
 
 
 def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
@@ -214,7 +214,7 @@ def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
         ToolResultError: JSON cannot hold the value.
     """
     try:
-        kind, content = told_result(value, limit, _plain)
+        kind, content = result_for_model(value, limit, _plain)
     except (ValueError, TypeError) as error:
         raise ToolResultError(
             f"the tool {name!r} returned a value that JSON cannot hold",

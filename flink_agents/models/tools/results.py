@@ -17,7 +17,7 @@ PICTURES = 10
 _MODELS_SEE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-def told(
+def for_model(
     value: Any, limit: int, plain: Callable[[Any], Any] = to_jsonable_python, allow_nan: bool = False
 ) -> tuple[Literal["success", "retry"], Any]:
     """Return a result in the form for the model.

@@ -96,8 +96,8 @@ class _EmissionReader(Reader):
         self.returned: set[type[Event]] = set()
         self._passed = False
         # Attributes of parameters, until each possible owner was searched for them.
-        self._asked: dict[tuple[str, str, FunctionType | None], None] = {}
-        self._answered: set[tuple[int, tuple[str, str, FunctionType | None]]] = set()
+        self._lookups: dict[tuple[str, str, FunctionType | None], None] = {}
+        self._resolved: set[tuple[int, tuple[str, str, FunctionType | None]]] = set()
         self._root = plain_function(function)
 
     def _read_new(self, function: FunctionType) -> None:
@@ -176,21 +176,21 @@ class _EmissionReader(Reader):
         self._walk(value, mention)
 
     def _take_of_role(self, role: str, attributes: tuple[str, ...], function: FunctionType) -> None:
-        self._asked.setdefault((role, attributes[0], function if role in ("self", "super") else None))
+        self._lookups.setdefault((role, attributes[0], function if role in ("self", "super") else None))
         if role != "event":
             self._names.update(dict.fromkeys(attributes[1:]))
 
     def _try_attributes(self) -> bool:
-        before = len(self._answered)
+        before = len(self._resolved)
         for owner in list(self.owners.values()):
-            for asked in list(self._asked):
-                role, name, function = asked
-                if (id(owner), asked) not in self._answered and _plays(owner, role, function):
-                    self._answered.add((id(owner), asked))
+            for lookup in list(self._lookups):
+                role, name, function = lookup
+                if (id(owner), lookup) not in self._resolved and _plays(owner, role, function):
+                    self._resolved.add((id(owner), lookup))
                     found = definitions_of(owner, name) if role == "super" else [attribute_of(owner, name)]
                     for one in found:
                         self._take(one)
-        return super()._try_attributes() or len(self._answered) > before
+        return super()._try_attributes() or len(self._resolved) > before
 
     def _walk(self, value: Any, mention: Mention) -> None:
         """Read what a mention leads to, as far as it can be followed without running code."""

@@ -93,10 +93,10 @@ def mentions_of(
     node = node_of(function)
     if node is None:
         return None
-    asked = _EventReferences(is_event)
-    visitor = _Visitor(names, asked)
+    events = _EventReferences(is_event)
+    visitor = _Visitor(names, events)
     visitor.read(node)
-    made = _CodeReading(names, asked.answers, visitor.mentions)
+    made = _CodeReading(names, events.answers, visitor.mentions)
     _READINGS.put(function.__code__, (made, *(readings or ())[: _MAX_READINGS - 1]))
     return made.mentions
 

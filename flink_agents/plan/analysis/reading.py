@@ -294,9 +294,9 @@ def events_of_annotation(function: FunctionType) -> Iterator[type[Event]]:
     """Return the event classes in the return annotation of ``function``."""
     if "return" not in function.__annotations__:
         return
-    said = function.__annotations__["return"]
-    found = function.__globals__.get(said) if isinstance(said, str) else said
-    if isinstance(found, type) or said in (None, "None"):
+    annotation = function.__annotations__["return"]
+    found = function.__globals__.get(annotation) if isinstance(annotation, str) else annotation
+    if isinstance(found, type) or annotation in (None, "None"):
         # Most annotations are a name or absent, and need no evaluation.
         if isinstance(found, type) and issubclass(found, Event):
             yield found

@@ -403,8 +403,8 @@ def _code_of(
     if code is not None:
         for declared in code.actions:
             if declared.name == action.name:
-                said = declared.mark.settings
-                return declared.function, _settings(action, said.retry, said.when, said.needs_approval)
+                mark = declared.mark.settings
+                return declared.function, _settings(action, mark.retry, mark.when, mark.needs_approval)
         raise FunctionReferenceError(
             f"the code of the agent has no action {action.name!r}",
             expected=f"the code that the plan was compiled from: {action.function}",
@@ -420,8 +420,8 @@ def _code_of(
 def _settings(
     action: ActionPlan, retry: RetryPolicy | None, when: Callable[[Event], bool] | None, needs: Any
 ) -> ActionSettings:
-    said = {**action.plain(), "needs_approval": needs}
-    return ActionSettings(**said, retry=_retry(action.retry, retry), when=when)
+    values = {**action.plain(), "needs_approval": needs}
+    return ActionSettings(**values, retry=_retry(action.retry, retry), when=when)
 
 
 def _needs(one: ActionPlan | ResourcePlan, declared: Mapping[str, Any]) -> Any:

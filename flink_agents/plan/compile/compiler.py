@@ -94,8 +94,8 @@ def _plan_of(declared: DeclaredAgent, name: str | None) -> AgentPlan:
     title = _name(instance, name, where)
     check_attributes(instance, title, where)
     validation.check_agent(instance, title, actions, where)
-    said = {one: getattr(instance, one) for one in AgentSettings.model_fields}
-    settings = check_settings(AgentSettings, f"the agent {title!r}", where, said)
+    values = {one: getattr(instance, one) for one in AgentSettings.model_fields}
+    settings = check_settings(AgentSettings, f"the agent {title!r}", where, values)
     known = known_events(actions, emissions)
     validation.check_event_classes(known)
     resource_plans = validation.with_tool_sources(

@@ -103,11 +103,11 @@ def check_options(config: Configuration) -> None:
         LiteralSecretError: An option holds a secret. The error does not show the secret.
     """
     for option in _OF_RESOURCES:
-        said: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         for entry, value in config.below(option.key).items():
             name, *field = entry.split(".")
-            _put(said, [name, *(one.replace("-", "_") for one in field[:1]), *field[1:]], value)
-        for name, arguments in said.items():
+            _put(options, [name, *(one.replace("-", "_") for one in field[:1]), *field[1:]], value)
+        for name, arguments in options.items():
             at, described = f"{option.key}.{name}", arguments
             if not isinstance(arguments, dict):
                 # An environment variable's name combines resource and field: ANALYST_API_KEY.

@@ -213,9 +213,9 @@ def check_resources(
         for reference in one.references:
             target = (reference.type, reference.name)
             if target not in known:
-                told = f"the {one.type.value} {one.name!r} names a {reference.type.value} "
-                told += f"{reference.name!r} that the agent does not have"
-                raise _missing(told, target, known, places[one.type, one.name])
+                message = f"the {one.type.value} {one.name!r} names a {reference.type.value} "
+                message += f"{reference.name!r} that the agent does not have"
+                raise _missing(message, target, known, places[one.type, one.name])
             graph.setdefault((one.type, one.name), set()).add(target)
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -307,10 +307,10 @@ def _check_requested(plan: AgentPlan, action: ActionDeclaration, context_class: 
         kind = None if own else _kind_of(one.kind)
         if kind is None or (kind, one.name) in known:
             continue
-        told = f"action {action.name!r} requests a {kind.value} {one.name!r} that the agent does not have"
+        message = f"action {action.name!r} requests a {kind.value} {one.name!r} that the agent does not have"
         other = next((of.value for of, name in known if name == one.name), None)
         otherwise = None if other is None else f"{one.name!r} is a {other}: ask for that type"
-        raise _missing(told, (kind, one.name), known, one.place, otherwise)
+        raise _missing(message, (kind, one.name), known, one.place, otherwise)
 
 
 def _kind_of(name: str) -> ResourceType | None:
@@ -415,7 +415,7 @@ def _is_output(trigger: type[Event] | str) -> bool:
 
 
 def _missing(
-    told: str,
+    message: str,
     target: tuple[ResourceType, str],
     known: Iterable[tuple[ResourceType, str]],
     where: str,
@@ -424,7 +424,7 @@ def _missing(
     kind, name = target
     names = sorted(other for of_kind, other in known if of_kind is kind)
     return MissingResourceError(
-        told,
+        message,
         expected=", ".join(map(repr, names)) or f"a {kind.value} in the agent",
         found=repr(name),
         fix=suggest(name, names, fix or f"declare it with @{kind.value} or add_resource"),

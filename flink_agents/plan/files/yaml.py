@@ -114,12 +114,12 @@ class PromptEntry(_Named):
             AgentDefinitionError: Its file is not a prompt.
         """
         if self.file is not None:
-            said = Prompt.from_file(directory / self.file)
+            prompt = Prompt.from_file(directory / self.file)
         elif self.text is not None:
-            said = Prompt.from_text(self.text)
+            prompt = Prompt.from_text(self.text)
         else:
-            said = Prompt.from_messages(self.messages or [])
-        return said.model_copy(update={"mcp": self.mcp})
+            prompt = Prompt.from_messages(self.messages or [])
+        return prompt.model_copy(update={"mcp": self.mcp})
 
 
 class ChatModelEntry(_Named, ChatModelSpec):
@@ -432,9 +432,9 @@ def _described(
 ) -> Iterator[tuple[str, ResourceType, ResourceDescriptor, Location]]:
     """Return the descriptors of the entries of one kind: the keys of an entry are arguments."""
     for index, entry in enumerate(entries):
-        said = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
+        values = entry.model_dump(mode="json", exclude_unset=True, exclude={"name", "clazz", "arguments"})
         descriptor = ResourceDescriptor(clazz=getattr(entry, "clazz", ""))
-        descriptor.arguments = {**getattr(entry, "arguments", {}), **said}
+        descriptor.arguments = {**getattr(entry, "arguments", {}), **values}
         yield entry.name, kind, descriptor, (*at_, index)
 
 

@@ -78,7 +78,7 @@ async def within(
     wait = wait or ThreadWait(thread_wait.get())
     whole = deadline.seconds if seconds is None else seconds
     task = asyncio.get_running_loop().create_task(_awaited(coroutine, wait))
-    begun, left = time.monotonic(), whole
+    started, left = time.monotonic(), whole
     try:
         while True:
             # Not `wait_for`, which would wait without a limit for a task that ignores its cancellation.
@@ -86,7 +86,7 @@ async def within(
             if task.done() or whole is None:
                 return task.result().result()
             # The time that its calls have waited for a thread does not count.
-            left = whole + wait.seconds - (time.monotonic() - begun)
+            left = whole + wait.seconds - (time.monotonic() - started)
             if left <= 0:
                 break
             left = max(left, LEAST_SECONDS)
@@ -159,16 +159,16 @@ class WorkerPool:
             ActionTimeoutError: It took longer.
         """
         loop = asyncio.get_running_loop()
-        begun = loop.create_future()
+        started = loop.create_future()
 
         def call() -> Outcome | None:
-            if not hand_to(loop, begun.set_result, None):
+            if not hand_to(loop, started.set_result, None):
                 raise RuntimeError("the agent loop is closed, so nothing can start")
             return self._call(function)
 
         future = loop.run_in_executor(self._threads, call)
         try:
-            await asyncio.wait({begun, future}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({started, future}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({future}, timeout=deadline.seconds)
             if future.done():
                 if (error := future.result()) is not None:

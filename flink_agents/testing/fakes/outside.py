@@ -231,10 +231,10 @@ class AnswerLog:
             answer: The answer.
             limit: The call's timeout in seconds, or None.
         """
-        begun = now = time.monotonic()
+        started = now = time.monotonic()
         # If time cannot influence the result, only the order of answers counts.
         timed = self.timed or (limit is not None and answer.seconds >= limit)
-        comes = begun + answer.seconds if answer.seconds > SHORT_SECONDS else begun
+        comes = started + answer.seconds if answer.seconds > SHORT_SECONDS else started
         while now < comes + TURN_SECONDS and not self._dead.is_set():
             if timed and now < comes:
                 yield min(comes - now, GLANCE_SECONDS)

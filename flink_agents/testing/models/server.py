@@ -43,8 +43,8 @@ class ServedRequest:
     @property
     def text(self) -> str:
         """The last text in the messages, of any role, as a string."""
-        said = self.body.get("messages") or self.body.get("input") or [{}]
-        last = said if isinstance(said, str) else said[-1]
+        messages = self.body.get("messages") or self.body.get("input") or [{}]
+        last = messages if isinstance(messages, str) else messages[-1]
         content = last if isinstance(last, str) else last.get("content", last.get("output", ""))
         if isinstance(content, str):
             return content

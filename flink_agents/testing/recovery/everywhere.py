@@ -216,8 +216,8 @@ class Crashes:
 
     def _failed(self, crash: Crash, error: Exception) -> RecoveryMismatchError:
         expected = "the same end as without a crash"
-        told = error.message if isinstance(error, AgentsError) else str(error)
-        found = f"{type(error).__name__}: {told}"[:2000]
+        message = error.message if isinstance(error, AgentsError) else str(error)
+        found = f"{type(error).__name__}: {message}"[:2000]
         return _error(self._before, _told(crash, None), "the end", None, expected=expected, found=found)
 
 

@@ -49,9 +49,9 @@ class Crash:
     checkpoint: HarnessMoment | None = None
     died: bool = False
 
-    def fault(self, asked: int) -> Fault | None:
+    def fault(self, number: int) -> Fault | None:
         """Return the fault of the append with that number."""
-        if asked != self.append:
+        if number != self.append:
             return None
         self.died = True
         return Fault.UNACKNOWLEDGED if self.stored else Fault.LOST
@@ -121,9 +121,9 @@ class CrashPoints:
             self.outside.die()
             raise Died
 
-    def fault(self, asked: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
+    def fault(self, number: int, journal: JournalKey, records: Sequence[Record]) -> Fault | None:
         """Return the fault of an append."""
-        fault = self.crash.fault(asked) if self.crash is not None else None
+        fault = self.crash.fault(number) if self.crash is not None else None
         if fault is not None:
             self.outside.die()
         return fault

@@ -215,8 +215,8 @@ class Driver:
     def output_watermark(self) -> int | None:
         """The downstream watermark over all subtasks that are not idle; None before the first one."""
         behind = [task.backend.behind for task in self._subtasks]
-        told = [one.watermark() for one in behind if one is not None and not one.is_idle]
-        low = min(told, default=NO_TIMESTAMP)
+        watermarks = [one.watermark() for one in behind if one is not None and not one.is_idle]
+        low = min(watermarks, default=NO_TIMESTAMP)
         return None if low == NO_TIMESTAMP else low
 
     def side_times(self, tag: str) -> list[tuple[int | None, int]]:

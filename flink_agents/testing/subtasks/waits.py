@@ -51,8 +51,8 @@ class WaitsShown(Builder):
     def approvals(self) -> list[ApprovalRequest]:
         """The unanswered approval requests, in order."""
         ended = {one.request.id for one in self.approval_outcomes}
-        asked = self.side_output(APPROVALS_TAG)
-        return [one for one in asked if isinstance(one, ApprovalRequest) and one.id not in ended]
+        requests = self.side_output(APPROVALS_TAG)
+        return [one for one in requests if isinstance(one, ApprovalRequest) and one.id not in ended]
 
     @property
     def approval_outcomes(self) -> list[ApprovalOutcome]:

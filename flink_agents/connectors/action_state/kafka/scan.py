@@ -121,16 +121,16 @@ class Scanner:
 
     def log_starts(self, partitions: list[int]) -> dict[int, int]:
         """Return the first offsets of the partitions."""
-        asked = [TopicPartition(self._topic, partition) for partition in partitions]
+        topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        found = self._retried(lambda: self._consumer.beginning_offsets(asked, timeout_ms=patience))
+        found = self._retried(lambda: self._consumer.beginning_offsets(topic_partitions, timeout_ms=patience))
         return {each.partition: offset for each, offset in found.items()}
 
     def log_ends(self, partitions: list[int]) -> dict[int, int]:
         """Return the end offsets of the partitions."""
-        asked = [TopicPartition(self._topic, partition) for partition in partitions]
+        topic_partitions = [TopicPartition(self._topic, partition) for partition in partitions]
         patience = request_ms(self._settings.rebuild_seconds)
-        found = self._retried(lambda: self._consumer.end_offsets(asked, timeout_ms=patience))
+        found = self._retried(lambda: self._consumer.end_offsets(topic_partitions, timeout_ms=patience))
         return {each.partition: offset for each, offset in found.items()}
 
     def read(self, wanted: Mapping[int, int]) -> None:

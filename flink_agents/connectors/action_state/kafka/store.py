@@ -333,10 +333,10 @@ class KafkaStore(ThreadedStore[KafkaWrite]):
 
     def _read_wanted(self, partition: int, wanted: int) -> None:
         with self._lock:
-            asked, self._wanted = self._wanted, {}
+            starts, self._wanted = self._wanted, {}
         # The caller that read it for this one may have failed.
-        asked[partition] = min(wanted, asked.get(partition, wanted))
-        left = {p: start for p, start in asked.items() if not self._has_read(p, start)}
+        starts[partition] = min(wanted, starts.get(partition, wanted))
+        left = {p: start for p, start in starts.items() if not self._has_read(p, start)}
         if left:
             self._scanner.read(left)
             self._after_reading()

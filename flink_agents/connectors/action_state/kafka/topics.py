@@ -151,8 +151,8 @@ def _checked(admin: KafkaAdminClient, settings: KafkaSettings, name: str) -> Top
     found = _find(admin, name)
     if found is None:
         raise _no_topic(name, settings)
-    asked = [ConfigResource(ConfigResourceType.TOPIC, name)]
-    configs: Any = admin.describe_configs(asked, config_filter="all")  # pyright: ignore[reportCallIssue]
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name)]
+    configs: Any = admin.describe_configs(resources, config_filter="all")  # pyright: ignore[reportCallIssue]
     values = {key: str(value["value"]) for key, value in configs["topic"][name].items()}
     if values["cleanup.policy"] != "compact":
         raise _unfit(name, "cleanup.policy", "compact", values["cleanup.policy"])

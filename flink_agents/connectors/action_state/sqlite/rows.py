@@ -65,9 +65,9 @@ class Rows:
         self._gone: dict[int, int] = {}
         self.pruned = 0
         self._journals: dict[JournalKey, tuple[int, int]] = {}
-        asked = list(set(journals))
-        for start in range(0, len(asked), MANY):
-            self._look_up(asked[start : start + MANY])
+        distinct = list(set(journals))
+        for start in range(0, len(distinct), MANY):
+            self._look_up(distinct[start : start + MANY])
 
     def append(self, journal: JournalKey, records: Sequence[Record]) -> None:
         """Add records to a journal.
@@ -149,9 +149,9 @@ class Rows:
             values,
         )
 
-    def _look_up(self, asked: list[JournalKey]) -> None:
-        names = list(map(encode_text, chain.from_iterable(asked)))
-        (found,) = self._connection.execute(_question(len(asked)), names).fetchone()
+    def _look_up(self, journals: list[JournalKey]) -> None:
+        names = list(map(encode_text, chain.from_iterable(journals)))
+        (found,) = self._connection.execute(_question(len(journals)), names).fetchone()
         for one in found.split(",") if found else ():
             number, row, pruned_through = map(int, one.split())
-            self._journals[asked[number]] = (row, pruned_through)
+            self._journals[journals[number]] = (row, pruned_through)

@@ -159,7 +159,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
     async def _claim(self, owner: Owner) -> None:
         """Become the owner that may append; wait for the lease of a job that crashed."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         first: frozenset[OtherLease] = frozenset()
         ended: frozenset[OtherLease] = frozenset()
         while True:
@@ -176,7 +176,7 @@ class SQLiteStore(ThreadedStore[SqliteWrite]):
             first = first or alive
             if renewed := alive - first:
                 raise in_use_error(owner, min(renewed).job_id)
-            if loop.time() - begun >= max(lease.seconds for lease in alive):
+            if loop.time() - started >= max(lease.seconds for lease in alive):
                 ended = first
             await asyncio.sleep(min(lease.seconds for lease in alive) / POLLS_PER_LEASE)
 

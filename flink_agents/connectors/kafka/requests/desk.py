@@ -70,8 +70,8 @@ class EndedRequest:
 def outcome_json(outcome: ApprovalOutcome) -> bytes:
     """Return an outcome as the header of the record that ends its request."""
     reason = None if outcome.reason is None else outcome.reason[:MAX_ERROR]
-    said = {"decision": str(outcome.decision), "by": outcome.by, "reason": reason}
-    return json.dumps({name: one for name, one in said.items() if one is not None}).encode()
+    values = {"decision": str(outcome.decision), "by": outcome.by, "reason": reason}
+    return json.dumps({name: one for name, one in values.items() if one is not None}).encode()
 
 
 def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) -> list[ApprovalResponse]:
@@ -97,10 +97,10 @@ def answers_to(request: ApprovalRequest, topic: str, client: Mapping[str, Any]) 
 
 def _answer_of(value: bytes | None, request: ApprovalRequest) -> ApprovalResponse | None:
     try:
-        said = json.loads(value or b"")
-        if said["wait"] != wait_of_request(request.id) or said["value"]["id"] != request.id:
+        answer = json.loads(value or b"")
+        if answer["wait"] != wait_of_request(request.id) or answer["value"]["id"] != request.id:
             return None
-        return ApprovalResponse.model_validate(said["value"])
+        return ApprovalResponse.model_validate(answer["value"])
     except (ValueError, LookupError, TypeError, RecursionError, ValidationError):
         # Another signal, or an invalid one.
         return None
@@ -158,8 +158,8 @@ def _ended(headers: Any) -> EndedRequest:
     for name, value in headers or ():
         if name == OUTCOME:
             try:
-                said = json.loads(value)
-                return EndedRequest(str(said["decision"]), said.get("by"), said.get("reason"))
+                values = json.loads(value)
+                return EndedRequest(str(values["decision"]), values.get("by"), values.get("reason"))
             except (ValueError, LookupError, TypeError, AttributeError):
                 break
     return EndedRequest()
@@ -324,11 +324,11 @@ def signal_json(signal: Signal) -> bytes:
             found=repr(signal.wait)[:MAX_ERROR],
             fix="pass the id that the action emitted, or the key of the run",
         )
-    said = {one.name: getattr(signal, one.name) for one in fields(signal)}
+    values = {one.name: getattr(signal, one.name) for one in fields(signal)}
     if signal.wait is not None:
         # The wait's id contains the key, whatever its type.
-        said["key"] = None
-    written = write_value({name: one for name, one in said.items() if one is not None}, "value")
+        values["key"] = None
+    written = write_value({name: one for name, one in values.items() if one is not None}, "value")
     assert written is not None
     return written
 

@@ -92,13 +92,13 @@ class RememberedChat:
         stored = self._kept.read()
         return [*self._opening(stored.system, stored.summary), *from_json(stored.messages)]
 
-    def begin(self, said: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """Return the messages of a chat: the earlier ones, then ``said``.
+    def begin(self, added: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """Return the messages of a chat: the earlier ones, then ``added``.
 
-        System messages at the start of ``said`` replace those at the start of the history.
+        System messages at the start of ``added`` replace those at the start of the history.
         """
         stored = self._kept.read()
-        system, self._turn = _without_system(said)
+        system, self._turn = _without_system(added)
         self._system = system or stored.system
         return [*self._opening(self._system, stored.summary), *from_json(stored.messages), *self._turn]
 
@@ -226,16 +226,16 @@ def check_recordable(run_tools: bool) -> None:
         )
 
 
-def _without_system(said: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
+def _without_system(messages: Sequence[ModelMessage]) -> tuple[list[str], list[ModelMessage]]:
     """Split messages into the system messages at the start and the rest."""
     system: list[str] = []
-    for number, message in enumerate(said):
+    for number, message in enumerate(messages):
         if not isinstance(message, ModelRequest):
-            return system, list(said[number:])
+            return system, list(messages[number:])
         system += [part.content for part in message.parts if isinstance(part, SystemPromptPart)]
         others = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
         if others:
-            return system, [replace(message, parts=others), *said[number + 1 :]]
+            return system, [replace(message, parts=others), *messages[number + 1 :]]
     return system, []
 
 

@@ -43,12 +43,12 @@ def texts_of(part: Mapping[str, Any]) -> Iterator[str]:
 
 def tokens_of(message: Mapping[str, Any]) -> int:
     """Return an estimate of the tokens of a message."""
-    said = sum(
+    size = sum(
         len(_text(part.get(name)).encode("utf-8", "surrogatepass"))
         for part in message["parts"]
         for name in ("tool_name", "args", "content")
     )
-    return -(-said // _BYTES_OF_TOKEN)
+    return -(-size // _BYTES_OF_TOKEN)
 
 
 def _text(value: Any) -> str:
@@ -88,8 +88,8 @@ def question_and_answer(turn: Sequence[Message]) -> list[Message]:
     answer = turn[-1]
     if len(turn) < 3 or answer["kind"] != "response":
         return list(turn)
-    said = [part for part in answer["parts"] if part["part_kind"] != "tool-call"]
-    return [turn[0], *([{**answer, "parts": said}] if said else [])]
+    parts = [part for part in answer["parts"] if part["part_kind"] != "tool-call"]
+    return [turn[0], *([{**answer, "parts": parts}] if parts else [])]
 
 
 def _cut_message(message: Message, most: int) -> Message:

@@ -125,12 +125,12 @@ def claim(connection: sqlite3.Connection, host: Host, path: Path, seconds: float
         VectorStoreInUseError: Another host uses it.
     """
     first: tuple[Host | None, float] | None = None
-    begun = time.monotonic()
+    started = time.monotonic()
     while True:
         connection.execute("BEGIN IMMEDIATE")
         try:
             found, until = _read(connection)
-            waited = time.monotonic() - begun >= seconds
+            waited = time.monotonic() - started >= seconds
             if found is None or found.boot == host.boot or until < time.time() or waited:
                 renew(connection, host, seconds)
                 connection.execute("COMMIT")

@@ -156,8 +156,8 @@ def _skill(tree: Tree, folder: str | None) -> Skill:
         raise _malformed(where, "YAML between two lines '---'", f"{type(error).__name__}: {error}") from None
     if match is None or not isinstance(front, dict):
         raise _malformed(where, "name and description between two lines '---' at its beginning", "none")
-    said = cast("dict[str, Any]", front)
-    name, description = said.get("name"), said.get("description")
+    fields = cast("dict[str, Any]", front)
+    name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
         expected = f"a name of at most {_LONGEST_NAME} lower-case letters, digits and single hyphens"
         raise _malformed(where, expected, repr(name))

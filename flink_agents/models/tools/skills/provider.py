@@ -33,8 +33,8 @@ class SkillsProvider(ResourceProvider):
     @override
     def check_worker(self, declared: DeclaredResource, config: Configuration) -> None:
         spec = configured(SkillsSpec, AgentOptions.SKILLS, declared, config)
-        said = spec.model_dump(mode="json", exclude_unset=True)
-        check_ready(f"the skills {declared.name!r}", "", said)
+        values = spec.model_dump(mode="json", exclude_unset=True)
+        check_ready(f"the skills {declared.name!r}", "", values)
 
     @override
     def provide(self, declared: DeclaredResource) -> SkillsResource:

@@ -126,13 +126,14 @@ class SkillSet:
         if runner is None:
             raise ModelRetry(f"scripts of the skill {skill!r} cannot be run here.")
         try:
-            told = await runner.run(found, script, arguments or [])
+            result = await runner.run(found, script, arguments or [])
         except SkillRefusal as refusal:
             raise ModelRetry(str(refusal)) from None
-        if "killed" in told and not runner.limits.is_idempotent(f"{skill}/{script}"):
-            wrote = "".join(f"; {name}: {told[name][-500:]}" for name in ("stdout", "stderr") if told[name])
-            raise OutcomeUnknown(f"the script was killed: {told['killed']}{wrote}")
-        return told
+        if "killed" in result and not runner.limits.is_idempotent(f"{skill}/{script}"):
+            ends = {name: result[name][-500:] for name in ("stdout", "stderr") if result[name]}
+            wrote = "".join(f"; {name}: {end}" for name, end in ends.items())
+            raise OutcomeUnknown(f"the script was killed: {result['killed']}{wrote}")
+        return result
 
     def _find(self, name: str) -> tuple[Skill, ScriptRunner | None]:
         if name not in self._skills:

@@ -128,10 +128,10 @@ class ScriptRunner:
         finally:
             await _end(guard, reading)
         stdout, stderr = (output.text for output in outputs)
-        told: dict[str, Any] = {"exit_code": guard.returncode, "stdout": stdout, "stderr": stderr}
+        result: dict[str, Any] = {"exit_code": guard.returncode, "stdout": stdout, "stderr": stderr}
         if timed_out:
-            told |= {"exit_code": None, "killed": f"it took longer than {self._spec.timeout:g} seconds"}
-        return told
+            result |= {"exit_code": None, "killed": f"it took longer than {self._spec.timeout:g} seconds"}
+        return result
 
     def _environment(self, folder: str) -> dict[str, str]:
         names = (*INHERITED, *self._spec.inherit)

@@ -161,14 +161,14 @@ async def _answer(called: CompiledSubAgent, run: SubAgentRun, event: Event) -> A
     else:
         what = root.run.state, root.action.name, called.plan.name
         observers.agent_called(*what)
-        begun, error = time.monotonic(), None
+        started, error = time.monotonic(), None
         try:
             outputs = await called.executor.answer(run, event)
         except BaseException as raised:
             error = raised
             raise
         finally:
-            observers.agent_answered(*what, time.monotonic() - begun, error)
+            observers.agent_answered(*what, time.monotonic() - started, error)
     run.hand_over()
     outputs = [run.caller.shared.code.as_received(one) for one in outputs]
     return Answer(called.plan.name, outputs, run.transcript or [])

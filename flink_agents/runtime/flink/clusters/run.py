@@ -98,7 +98,7 @@ class _Following:
     job_id: str
     say: Say
     printed: _TaskOutput | None
-    begun: float = field(default_factory=time.monotonic)
+    following_since: float = field(default_factory=time.monotonic)
     warned_of_slots: bool = False
     logged_letters: list[str] = field(default_factory=list[str])
     letters_due: float = 0.0
@@ -170,7 +170,7 @@ class _Following:
 
     def _tell_of_slots(self, news: JobUpdate) -> None:
         """Report once that the job waits for slots, if there are none for it."""
-        if self.warned_of_slots or news.ended or time.monotonic() - self.begun < WAITING_SECONDS:
+        if self.warned_of_slots or news.ended or time.monotonic() - self.following_since < WAITING_SECONDS:
             return
         self.warned_of_slots = True
         with suppress(KeyError, TypeError):

@@ -296,9 +296,9 @@ def _edges(plan: Any) -> Iterator[tuple[str, str]]:
 
 def _vertex(ask: Ask, place: str, name: str) -> Vertex:
     try:
-        told = ask(f"{place}/backpressure")
-        level = told.get("backpressureLevel") or told.get("backpressure-level") or ""
-        subtasks: list[dict[str, Any]] = told.get("subtasks") or []
+        reply = ask(f"{place}/backpressure")
+        level = reply.get("backpressureLevel") or reply.get("backpressure-level") or ""
+        subtasks: list[dict[str, Any]] = reply.get("subtasks") or []
         levels = [str(one.get("backpressureLevel", "ok")) for one in subtasks]
         return Vertex(
             name,
@@ -308,7 +308,7 @@ def _vertex(ask: Ask, place: str, name: str) -> Vertex:
             None if _END in name else max(_shares(subtasks, "busyRatio"), default=None),
             min(_shares(subtasks, "idleRatio"), default=None),
             (len(levels), sum(one != "ok" for one in levels)),
-            _number(told.get("end-timestamp")),
+            _number(reply.get("end-timestamp")),
         )
     except UNKNOWN:
         return Vertex(name)

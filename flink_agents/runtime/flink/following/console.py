@@ -87,13 +87,13 @@ def new_log(job_name: str, directory: Path = DIRECTORY) -> Path | None:
         The file; None if it cannot be created there.
     """
     name = re.sub(r"[^\w.]+", "-", job_name).strip("-.")[:60] or "job"
-    begun = time.strftime("%Y%m%d-%H%M%S")
+    started = time.strftime("%Y%m%d-%H%M%S")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         number = 0
         while True:
             again = f"-{number}" if number else ""
-            path = directory / f"{name}-{begun}-{os.getpid()}{again}.log"
+            path = directory / f"{name}-{started}-{os.getpid()}{again}.log"
             if not path.exists():
                 path.touch()
                 break

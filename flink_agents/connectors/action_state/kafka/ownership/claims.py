@@ -171,8 +171,8 @@ class Claims:
         while True:
             try:
                 if end is None:
-                    asked = [self._partition]
-                    end = self._consumer.end_offsets(asked, timeout_ms=request_ms(seconds))[self._partition]
+                    ends = self._consumer.end_offsets([self._partition], timeout_ms=request_ms(seconds))
+                    end = ends[self._partition]
                 at = self._consumer.position(self._partition, timeout_ms=POLL_MS)
                 if at is not None and at >= end:
                     return

@@ -68,7 +68,7 @@ class TakeOver:
             FencedOwnerError: A later owner took over meanwhile.
             StoreUnavailableError: Kafka failed.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         beats: dict[str, int] = {}
         ended: set[str] = set()
         while True:
@@ -81,7 +81,7 @@ class TakeOver:
                     raise in_use_error(owner, claim.owner.job_id)
             if not beats.keys() >= alive.keys():
                 continue
-            if time.monotonic() - begun >= max(claim.lease_seconds for claim in alive.values()):
+            if time.monotonic() - started >= max(claim.lease_seconds for claim in alive.values()):
                 ended.update(alive)
             await asyncio.sleep(min(claim.lease_seconds for claim in alive.values()) / POLLS_PER_LEASE)
 
