@@ -1,10 +1,10 @@
 # Makes .venv with the locked requirements; sourced by the other scripts, POSIX sh.
 #
-# Defines ensure_env. A second run compares one stamp and starts nothing else. The stamp is
-# written last, so an interrupted set-up is begun anew.
+# Defines ensure_env. If the environment is up to date, it only compares a stamp. The stamp is
+# written last, so an interrupted set-up starts again.
 
-# What an outer environment says about Python must not reach ours.
-# Many containers forbid Python to keep bytecode; each process of the tests would then compile everything again.
+# Variables of an outer environment must not affect ours.
+# Many containers disable bytecode files. Then each process of the tests would compile everything again.
 unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV
 
 lock="$root/requirements/dev.txt"
@@ -36,13 +36,13 @@ fail() {
     exit 1
 }
 
-# The installed state follows from pyproject.toml (line 1), and from the lock, from where the
-# checkout lies and from the Python. cksum is in POSIX, sha256sum is not.
+# The environment depends on pyproject.toml (line 1), the lock, the path of the checkout and the
+# version of Python. cksum is in POSIX, sha256sum is not.
 wanted_stamp() {
     cksum <"$root/pyproject.toml"
     cksum <"$lock"
     echo "$root"
-    # Whatever Python made the environment is right, unless this call names one.
+    # Keep the Python that created the environment, unless this call names one.
     if [ -n "${PYTHON:-}" ]; then
         python_version "$PYTHON"
     else
@@ -59,7 +59,7 @@ ensure_env() {
     made=$(cat "$stamp_file" 2>/dev/null || true)
     [ -x "$venv/bin/python" ] || made=""
     [ "$made" != "$stamp" ] || return 0
-    # Where only pyproject.toml has changed, the packages stay: others may be using them.
+    # If only pyproject.toml has changed, keep the packages: other processes may use them.
     [ "${made#*"$newline"}" = "${stamp#*"$newline"}" ] || install_lock
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet \
         --no-deps --no-build-isolation -e "$root" >&2
@@ -73,7 +73,7 @@ install_lock() {
     echo "set-up: making .venv with $(python_version "$PYTHON"); about a minute, once" >&2
     # --clear: nothing of an interrupted, moved or outdated environment is kept.
     "$PYTHON" -m venv --clear "$venv"
-    # pip prints only errors, and on stderr, so that stdout stays the command's own. The lock is complete, so
+    # pip prints only errors, and on stderr, so that stdout has only the output of the command. The lock is complete, so
     # pip must not resolve: for `pydantic[email]` it would pick a release newer than the lock, without a hash.
     "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
         --no-deps --require-hashes -r "$lock" >&2
