@@ -1,7 +1,7 @@
-"""Runs a benchmark case beside its baseline, rounds interleaved, and prints one JSON object.
+"""Runs a benchmark case and its baseline in interleaved rounds, and prints one JSON object.
 
-``python -m benchmarks CASE --json``. ``--help`` lists the cases; ``benchmarks.report`` says what the
-report contains.
+``python -m benchmarks CASE --json``. ``--help`` lists the cases; ``benchmarks.report`` describes the
+report.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("case", choices=list(CASES))
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
+    parser.add_argument("--json", action="store_true", help="print only the JSON object")
     often = ", ".join(f"{case.rounds} ({name})" for name, case in CASES.items() if case.rounds != 3)
-    parser.add_argument("--rounds", type=_positive, help=f"how often each job runs; default: 3, {often}")
+    parser.add_argument("--rounds", type=_positive, help=f"number of runs of each job; default: 3, {often}")
     for name in PARAMETERS:
         defaults = ", ".join(
             f"{case.parameters[name]} ({other})" for other, case in CASES.items() if name in case.parameters

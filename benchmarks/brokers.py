@@ -1,4 +1,4 @@
-"""A broker for the jobs of a benchmark, which are processes of their own."""
+"""A broker for the jobs of a benchmark, which are separate processes."""
 
 from __future__ import annotations
 

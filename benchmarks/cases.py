@@ -1,4 +1,4 @@
-"""The cases: which jobs run beside which baseline, with what, and what is aimed at."""
+"""The cases: jobs, baselines, parameters and targets."""
 
 from __future__ import annotations
 

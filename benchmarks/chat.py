@@ -3,11 +3,11 @@
 ``chat``     ``ctx.chat`` through pydantic-ai's provider of OpenAI, with records in SQLite
 ``direct``   ``pydantic_ai.direct`` in the same action, without a store
 ``sdk``      the library of OpenAI in the same action, without a store
-``turns``    ``ctx.chat`` and ``pydantic_ai.direct`` by turns, a hundred requests each, in one process
+``turns``    ``ctx.chat`` and ``pydantic_ai.direct`` alternately, a hundred requests each, in one process
 ``chat-paced``, ``direct-paced``  the same at twenty records a second; of ``EVENTS`` one in ten
-``flood``    a function model that answers after half a second, of which 50 requests may be under way
+``flood``    a function model that answers after half a second, of which 50 requests may be in flight
 
-All but the last send their requests to a local server, which is a process of its own.
+All but the last send their requests to a local server in another process.
 """
 
 from __future__ import annotations

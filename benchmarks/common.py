@@ -1,4 +1,4 @@
-"""What the timed jobs share: their records, their clock, and a sink that throws all away.
+"""Shared by the timed jobs: their records, their clock, and a sink that discards everything.
 
 A job prints its figures as one line of JSON.
 """

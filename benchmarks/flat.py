@@ -1,8 +1,8 @@
-"""Whether a store in Kafka grows with the age of a job: ``python -m benchmarks.flat SECONDS``.
+"""Checks that a store in Kafka does not grow with the age of a job: ``python -m benchmarks.flat SECONDS``.
 
 One store appends a call and the end of its action for each of 1,000 events a second of 5,000 keys, and
-prunes every ten seconds what is older than that, as a job does that takes checkpoints. Twenty
-times the bytes are told that the topic has on the broker's disk, and those of batches that are needed.
+prunes every ten seconds all older records, like a job with checkpoints. Twenty times, it reports
+the bytes of the topic on the broker's disk, and those of the batches that are needed.
 """
 
 from __future__ import annotations

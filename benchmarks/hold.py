@@ -1,4 +1,4 @@
-"""A window behind an agent whose calls take a second: what holding watermarks costs.
+"""The cost of holding watermarks: a window after an agent whose calls take a second.
 
 ``python -m benchmarks.hold``: offers 2,000 events a second with watermarks every 200 ms to an
 agent with ``EventTime.hold_watermarks``, and prints one JSON object: calls per second, the longest time from

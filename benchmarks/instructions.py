@@ -1,8 +1,8 @@
-"""Counts what a call costs the agent loop in Python: ``python -m benchmarks.instructions STORE [CALLS]``.
+"""Counts Python instructions of a call in the loop: ``python -m benchmarks.instructions STORE [CALLS]``.
 
-The numbers of instructions and of function calls do not depend on what else the machine does, so that they
-tell two versions apart where times cannot. They leave out what C code does: encoding, digests, memory,
-the collector of cycles. ``STORE`` is the name of a store, or ``none`` for the same calls without a record.
+The numbers of instructions and of function calls do not depend on the load of the machine, so they
+show differences that times cannot. They do not include C code: encoding, digests, memory,
+the garbage collector. ``STORE`` is the name of a store, or ``none`` for the same calls without a record.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""What a subtask and its store keep of keys that come once each: ``python -m benchmarks.keys KEYS``.
+"""The memory and storage of keys that come once each: ``python -m benchmarks.keys KEYS``.
 
 Each key has one run with one durable call: the header of the run with the call's record, then the end of
 its action. It is committed, found in checkpoints, and pruned, by the code that a job uses; there is no
 Flink. Two processes follow each other:
 
-``run``      sees all keys. ``memory_bytes_per_key`` is what the process grew by in the second half of
-             them, ``store_bytes_per_key`` what the store did.
-``restart``  is the next attempt behind a process that was killed. ``restart_seconds`` are from the
-             begin of its opening until the runs of 1,000 keys are recorded that never came before.
+``run``      sees all keys. ``memory_bytes_per_key`` is the growth of the process in the second half of
+             them, ``store_bytes_per_key`` that of the store.
+``restart``  is the next attempt after a process that was killed. ``restart_seconds`` are from its
+             start until the runs of 1,000 new keys are recorded.
 
 For a store in Kafka, that is what compaction leaves, not the size of files that wait for it (``retained``).
-With ``--store none`` nothing is stored: what is left is the cost of measuring.
+With ``--store none`` nothing is stored: the rest is the cost of measuring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the test kit is with many keys that sleep: ``python -m benchmarks.kit KEYS``.
+"""The speed of the test kit with many keys that sleep: ``python -m benchmarks.kit KEYS``.
 
 ``push_seconds`` are from the first input to the moment at which every key sleeps, ``wake_seconds`` until all
 of them have woken by one ``advance``.

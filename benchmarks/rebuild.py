@@ -1,9 +1,9 @@
-"""How long a store in Kafka takes to read what was recorded: ``python -m benchmarks.rebuild RECORDS``.
+"""The time that a store in Kafka takes to read its records: ``python -m benchmarks.rebuild RECORDS``.
 
 ``RECORDS`` records of 200 bytes are appended, ten to a run, by keys in turn; nine runs of ten are
-pruned. Then a process of its own reads everything without a marker (``all_seconds``), and one more
-reads behind the markers that the keys had when a hundredth was left to append (``tail_seconds``).
-``kept_mb`` is what the first of them grew by. The baseline reads the same topic with a bare
+pruned. Then a new process reads everything without a marker (``all_seconds``), and another one
+reads from the markers that the keys had when a hundredth was left to append (``tail_seconds``).
+``kept_mb`` is the growth of the first. The baseline reads the same topic with a bare
 consumer of kafka-python: ``python -m benchmarks.rebuild --bare RECORDS``.
 """
 

@@ -1,18 +1,18 @@
-"""Runs the jobs of a case in rounds, and makes one report of what they measured.
+"""Runs the jobs of a case in rounds, and makes one report of their figures.
 
 The report has the same shape for every case; each figure has its unit in its name:
 
 ``case``        its name
-``parameters``  what the jobs were given, and ``rounds``
+``parameters``  the parameters of the jobs, and ``rounds``
 ``ours``        each figure with ``min``, ``median`` and ``max`` over the rounds
 ``baselines``   the same by the name of the baseline
 ``ratio``       ours divided by the baselines of the same round, for each figure that both have; ``of_bare``
                 is ours divided by the events that the bare function takes per second
 ``difference``  ours less the baselines of the same round, for the same figures; ``added_in_bare_events``
-                is the processor time that a call takes longer, divided by that of a bare event
+                is the additional CPU time of a call, divided by that of a bare event
 ``targets``     a list: ``part`` of the report, ``figure``, ``statistic``, ``at_least`` or ``at_most``,
-                what was ``measured``, and whether that is ``met``
-``machine``     where it ran; ``load`` is the load average before the first round
+                the ``measured`` value, and ``met`` if it reaches the target
+``machine``     the machine; ``load`` is the load average before the first round
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it costs that a local job resumes: ``python -m benchmarks.resume JOB ...``.
+"""The cost of resuming local jobs: ``python -m benchmarks.resume JOB ...``.
 
 ``static EVENTS KEPT``   steady events per second of an agent with a counter in memory
 ``durable EVENTS KEPT``  steady durable calls per second, with the journal in SQLite

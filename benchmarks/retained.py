@@ -1,7 +1,7 @@
-"""What a store in Kafka retains, whatever the log cleaner has come to.
+"""The size of a store in Kafka after compaction.
 
-The size of the log files depends on when the cleaner last ran. What compaction leaves does not: the last
-message of each key, unless it is a tombstone.
+The size of the log files depends on when the cleaner last ran. The result of compaction does not: it is
+the last message of each key, unless it is a tombstone.
 """
 
 from __future__ import annotations

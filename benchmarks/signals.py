@@ -1,8 +1,8 @@
 """Timed job of runs that wait for signals: ``python -m benchmarks.signals EVENTS WAITING RATE``.
 
-``WAITING`` runs ask, each of a key of its own. When the last one has asked, ``EVENTS`` of them are answered,
-``RATE`` a second. A delay is the time from the moment at which the answer was made, before it is keyed, to
-the line of the action behind its wait.
+``WAITING`` runs wait, each of another key. When all of them wait, ``EVENTS`` of them are answered, ``RATE`` a
+second. A delay is the time from the creation of the answer, before it is keyed, to the line of the action
+after its wait.
 """
 
 from __future__ import annotations

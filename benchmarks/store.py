@@ -1,8 +1,8 @@
-"""How fast a store of action state appends, without Flink: ``python -m benchmarks.store``.
+"""Rate and latency of appends to a store of action state, without Flink: ``python -m benchmarks.store``.
 
 Many appends at a time show the rate; one after the other, with a pause between them, the latency
 that a call has at low load. Each append has one record of 200 bytes, of a key out of 5,000. With
-``--store none`` nothing is stored: what is left is the cost of measuring.
+``--store none`` nothing is stored: the rest is the cost of measuring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures the vector store ``sqlite`` beside bare numpy; prints one JSON object.
+"""Compares the vector store ``sqlite`` with bare numpy; prints one JSON object.
 
 ``python -m benchmarks.vectors [--documents 5000] [--dimension 256]``. All times are medians in milliseconds
 of 200 queries for the nearest five documents, by a store whose vectors were read before; ``first_query`` is

@@ -1,6 +1,6 @@
 """Timed jobs whose actions wait: ``python -m benchmarks.waiting JOB EVENTS KEYS SECONDS``.
 
-``sync``, ``async``   agents that tell when each record was made and when its output arrived
+``sync``, ``async``   agents that report when each record was created and when its output arrived
 ``bare``              a bare ``KeyedProcessFunction`` doing the same
 ``flood``             an agent with as many calls in flight as its slots allow
 ``calls``             the same calls from a plain asyncio program, without streams: the limit

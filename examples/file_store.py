@@ -1,4 +1,4 @@
-"""A store of journals in one file, as short as possible: it shows what a store has to do.
+"""A store of journals in one file, as short as possible: it shows the interface of a store.
 
 It rewrites the file with each append and blocks the event loop, which a store for real jobs must not do.
 ``docs/stores.md`` says how a package offers its store. ``tests/stores/test_stores_example.py`` checks it.

@@ -1,8 +1,8 @@
 """People approve refunds in the console. Run it with ``python examples/human_approval.py``.
 
 The example starts a Kafka broker, a job that pays refunds, and the console (``flink-agents ui``). Small
-refunds are paid at once. The run of a large one is suspended until somebody approves it in the console, with
-another amount if need be, or denies it. ``--terminal`` asks in the terminal instead.
+refunds are paid at once. The run of a large one is suspended until a person approves it in the console,
+possibly with another amount, or denies it. ``--terminal`` asks in the terminal instead.
 """
 
 from __future__ import annotations

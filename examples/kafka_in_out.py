@@ -1,7 +1,7 @@
 """Orders come from Kafka, prices go to Kafka. Run it with ``python examples/kafka_in_out.py [HOST:PORT]``.
 
-Without an address, the example starts a broker of its own and stops it at the end. One order does not have
-the type that the source declares: it goes to the topic of dead letters, as it was, and the job goes on.
+Without an address, the example starts a broker and stops it at the end. One order does not have the type
+that the source declares: it goes to the topic of dead letters unchanged, and the job continues.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An MCP server with the stock of a shop. ``mcp_tools.py`` starts it, and speaks with it over its input.
+"""An MCP server with the stock of a shop. ``mcp_tools.py`` starts it, and talks to it over stdin.
 
-It needs ``pip install mcp``, and nothing of this project: any program that speaks MCP can stand in its place.
+It needs ``pip install mcp`` and nothing from this project: any MCP server works.
 """
 
 from mcp.server.mcpserver import MCPServer

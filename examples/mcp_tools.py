@@ -1,9 +1,9 @@
 """Lets a model use the tools of an MCP server, offline. Run it with ``python examples/mcp_tools.py``.
 
-The server, ``mcp_server.py`` beside this file, is a process of its own, which each subtask starts when it
-first needs it. What the server answers is recorded: a job that restarts does not ask it again. A function, in
-``mcp_clerk.py``, stands where a chat model would; ``ChatModel("openai:gpt-5-mini", tools=["stock"])`` is all
-that a real one needs.
+The server, ``mcp_server.py`` in this directory, is a separate process, which each subtask starts on first
+use. Its answers are recorded: after a restart, the job does not send the requests again. A function in
+``mcp_clerk.py`` replaces the chat model; for a real one, declare ``ChatModel("openai:gpt-5-mini",
+tools=["stock"])``.
 """
 
 import sys

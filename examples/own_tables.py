@@ -1,4 +1,4 @@
-"""An agent between two tables of a table environment that the job brings along."""
+"""An agent between two tables of a table environment that the job creates itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Charges each order once, though the job fails on the way. Run it with ``python examples/payments.py``.
+"""Charges each order once, even though the job fails on the way. Run it with ``python examples/payments.py``.
 
-A durable call is recorded before the action goes on. When Flink restarts the job and the run is
+A durable call is recorded before the action continues. When Flink restarts the job and the run is
 repeated, the call is not made again: its receipt comes from the record.
 """
 

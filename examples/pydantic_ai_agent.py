@@ -1,8 +1,8 @@
-"""A whole agent of pydantic-ai on a stream, offline. Run it with ``python examples/pydantic_ai_agent.py``.
+"""A Pydantic AI agent on a stream, offline. Run it with ``python examples/pydantic_ai_agent.py``.
 
-The agent, in ``refund_agent.py``, knows nothing of Flink but its capability ``FlinkDurability``. It asks its
-model over HTTP, at a local server that stands for OpenAI. The job fails once on the way: Flink restarts it,
-and no request that was answered is sent again.
+The only part of the agent, in ``refund_agent.py``, that depends on Flink is its capability
+``FlinkDurability``. It sends requests to its model over HTTP, to a local server in place of OpenAI. The job
+fails once on the way: Flink restarts it, and no request that was answered is sent again.
 """
 
 import os

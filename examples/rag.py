@@ -1,10 +1,9 @@
 """Answers questions from articles, offline. Run it with ``python examples/rag.py [DIRECTORY]``.
 
-A first job puts articles into a vector store; a second one finds the article that a question is about, and
-remembers what each customer asked. Model and store need no network: the weights come with the wheel of
+A first job puts articles into a vector store; a second one finds the article for each question, and
+remembers the questions of each customer. Model and store need no network: the weights come with the wheel of
 ``wordllama``, and the store is a file in DIRECTORY. Each start is another submission of the job: a second one
-with the same directory finds what customers asked in the first. Code that composes the answer stands where a
-chat model would.
+with the same directory finds the questions from the first. Code composes the answer in place of a chat model.
 """
 
 import sys

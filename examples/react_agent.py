@@ -1,9 +1,9 @@
 """A ReAct agent that answers customers of a shop, offline. Run it with ``python examples/react_agent.py``.
 
-For each question the model calls tools until it has an answer, and each customer's conversation goes on. The
-model is asked over HTTP, at a local server that stands for OpenAI; ``ChatModel("openai:gpt-5-mini")`` without
-a base_url would ask the real one. The job fails once on the way: Flink restarts it, and neither is the model
-asked again what it has answered, nor is money sent twice.
+For each question the model calls tools until it has an answer, and each customer's conversation continues.
+The requests go over HTTP to a local server in place of OpenAI; ``ChatModel("openai:gpt-5-mini")`` without a
+base_url would use the real one. The job fails once on the way: Flink restarts it, no answered request is sent
+again, and no refund is paid twice.
 """
 
 import os

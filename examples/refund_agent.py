@@ -1,7 +1,7 @@
 """The agent of ``pydantic_ai_agent.py``, as it would be written for pydantic-ai alone.
 
-It stands in a module of its own, which workers import: a model has connections, and none is sent to them.
-``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` say where its model is.
+It is in a separate module, which workers import: a model has connections, and workers need their own.
+``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` configure its model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The two agents of ``review_analysis.py``.
 
 ``ReviewAnalysisAgent`` scores one snippet at a time, for each review by itself;
-``ProductSuggestionAgent`` turns all that a time window says about a product into a suggestion.
+``ProductSuggestionAgent`` turns all reviews of a product in a time window into a suggestion.
 The analyst is VADER, a word list with rules: no network, and the same answer each time.
 """
 

@@ -6,10 +6,10 @@
              -> ProductSuggestionAgent (per product) -> table and JSON lines
 
 Run it with ``python examples/review_analysis.py``. With ``--fail`` the job fails in its middle,
-goes back to its last checkpoint, and comes to the same result: the result of every run is
+restores its last checkpoint, and has the same result: the result of every run is
 compared with a calculation in plain Python. With ``--kill`` the script and its JVM are killed in the
 middle and started again: the second start resumes. ``--sample`` needs no network. With ``--model
-provider:name`` a language model judges the snippets; ``--base-url`` says where, if not at the provider's.
+provider:name`` a language model judges the snippets; ``--base-url`` names another server than the provider's.
 """
 
 from __future__ import annotations

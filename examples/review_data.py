@@ -1,8 +1,8 @@
 """The review snippets of the examples: 3,708 from Hutto & Gilbert (2014), or a made-up sample.
 
 The real data comes in the source distribution of ``vaderSentiment`` 3.3.2. pip fetches it once;
-it is verified and kept in a cache. ``examples/data/README.md`` says where the data is from, what
-its licence is and how to cite it.
+it is verified and kept in a cache. ``examples/data/README.md`` has its origin,
+its licence and how to cite it.
 """
 
 from __future__ import annotations

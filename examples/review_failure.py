@@ -1,6 +1,6 @@
-"""What ``review_analysis.py`` goes through: ``--fail`` raises an exception, ``--kill`` kills its processes.
+"""The failures of ``review_analysis.py``: ``--fail`` raises an exception, ``--kill`` kills its processes.
 
-A restarted job begins with new objects, so what has to outlive the failure is kept in files.
+A restarted job begins with new objects, so values that have to survive the failure are in files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The analyst of ``review_analysis.py --model``: a language model in the place of the word list.
+"""The analyst of ``review_analysis.py --model``: a language model instead of the word list.
 
-Each request is a durable call: a snippet that was judged is not sent again, whatever fails behind it.
+Each request is a durable call: a snippet that was judged is not sent again, whatever fails later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The result of ``review_analysis.py``: what it has to be, and how it is shown."""
+"""The result of ``review_analysis.py``: the expected values, and the output."""
 
 from __future__ import annotations
 

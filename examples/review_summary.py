@@ -1,4 +1,4 @@
-"""What a time window says about a product: the records between the agents, and plain functions on them."""
+"""Summaries of a product per time window: the records between the agents, and plain functions on them."""
 
 from __future__ import annotations
 

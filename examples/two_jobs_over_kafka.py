@@ -1,4 +1,4 @@
-"""Two jobs with a topic between them; the first one is killed, and goes on from its last checkpoint.
+"""Two jobs with a topic between them; the first one is killed, and resumes from its last checkpoint.
 
 ::
 
@@ -6,10 +6,10 @@
                (one call for      (values as JSON, lineage
                 each order)        in the headers)
 
-Each job is a process of its own. Job 1 is killed with SIGKILL in its middle, and started again from its last
-checkpoint, while job 2 begins: each order is priced and shipped once, and the way of each parcel can be
-followed back to its order. Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an
-address, the example starts a broker of its own and stops it at the end.
+Each job is a separate process. Job 1 is killed with SIGKILL in its middle, and started again from its last
+checkpoint, while job 2 starts: each order is priced and shipped once, and each parcel can be traced back to
+its order. Run it with ``python examples/two_jobs_over_kafka.py [HOST:PORT]``. Without an
+address, the example starts a broker and stops it at the end.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
                 ├─> Answers (per customer) ────────────┼─> rejected, with the reason
     verdicts ───┘    asks AnswerAgent and AnswerChecker └─> review: all that both did, for a person
 
-``AnswerAgent`` stands for a language model: it promises too much, and does better when an answer comes back
-with a reason. What the person says of an answer is an input of the same customer; ``AnswerChecker`` is told.
+``AnswerAgent`` simulates a language model: it promises too much, and improves when an answer is rejected with
+a reason. The verdict of the person is an input of the same customer, and reaches ``AnswerChecker``.
 Run it with ``python examples/validator.py``.
 """
 

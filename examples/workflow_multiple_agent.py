@@ -1,10 +1,10 @@
-"""Four agents in one job: a chain with a time window between two of them, and one that asks two others.
+"""Four agents in one job: a chain with a time window between two of them, and one that calls two others.
 
 ::
 
     ratings -> RatingAgent (per product, a slow call for each rating)
             -> windows of ten seconds (per product)
-            -> BuyerAgent (per product), which asks StockAgent and TrendAgent side by side
+            -> BuyerAgent (per product), which calls StockAgent and TrendAgent concurrently
 
 ``RatingAgent`` holds event time, so that a window gets all results of its time, however long their calls
 take. ``BuyerAgent`` waits for the answers of both agents for half a second, and decides without the one that

@@ -1,8 +1,8 @@
 """One workflow agent over a file: orders in, a line for each order out.
 
 A workflow agent is a set of actions that trigger each other by events. Here the first action
-reads an order, the second keeps the customer's account in memory, and only where the account
-grows large a third one runs. Run it with ``python examples/workflow_single_agent.py [FILE]``.
+reads an order, the second keeps the customer's account in memory, and only if the account
+grows large, a third one runs. Run it with ``python examples/workflow_single_agent.py [FILE]``.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@
 
 With ``--local`` the job runs in its script, which is killed and started again: see ``tests.local_chaos``.
 
-With the store kafka, a broker is started for the run. It stands still, is stopped or is killed for up to two
-seconds again and again, and some of the kills fall into the rebuild from the kill before.
+With the store kafka, a broker is started for the run. It is paused, stopped or killed for up to two seconds
+again and again, and some kills hit the recovery from the previous kill.
 
 Exit code 1 if anything was lost, duplicated, reordered, repeated after its record, or differs from
-the model, or if the job stopped moving. The directory of a failed run stays.
+the model, or if the job made no more progress. The directory of a failed run is kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--store-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the store"
     )
-    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="what the agent does")
+    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="the agent to run")
     parser.add_argument("--events", type=int, default=5000)
     parser.add_argument("--keys", type=int, default=50)
     parser.add_argument("--kills", type=int, default=3)
@@ -61,12 +61,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
     parser.add_argument("--unaligned", action="store_true", help="barriers overtake records")
     parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--taskmanagers", type=int, default=2, help="at 2, one lives on")
+    parser.add_argument("--taskmanagers", type=int, default=2, help="with 2, one survives each kill")
     parser.add_argument("--stuck-after", type=float, default=60, help="seconds without new output")
-    parser.add_argument("--directory", type=Path, help="where the run is kept; default: a temporary one")
-    parser.add_argument("--overlaps", type=int, default=0, help="attempts that go on beside their successors")
+    parser.add_argument("--directory", type=Path, help="directory of the run; default: a temporary one")
+    parser.add_argument(
+        "--overlaps", type=int, default=0, help="attempts that continue while their successors run"
+    )
     parser.add_argument("--rebuilds", type=int, help="kills in a rebuild; default: one in six, with a broker")
-    parser.add_argument("--outage", type=float, default=0, help="seconds for which the broker is away once")
+    parser.add_argument("--outage", type=float, default=0, help="seconds of one outage of the broker")
     parser.add_argument("--calm-broker", action="store_true", help="only the outage, and kills in a rebuild")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

@@ -1,13 +1,13 @@
-"""Kill either of two jobs with a topic between them, again and again; check each order's way to its parcel.
+"""Kill either of two jobs with a topic between them, again and again; trace each order to its parcel.
 
     python -m tests.chaos_two_jobs --orders 300 --kills 8 --json
 
-The jobs are those of ``examples/two_jobs_over_kafka.py``. Each one is killed with its JVM and begins again at
-its last checkpoint, while the other one goes on. Moments and the order of victims are random; each job is the
-victim of half of the kills. The script starts a broker of its own.
+The jobs are those of ``examples/two_jobs_over_kafka.py``. Each one is killed with its JVM and resumes from
+its last checkpoint, while the other one continues. The times and the order of the kills are random; each job
+gets half of them. The script starts a broker.
 
 Exit code 1 if an order was lost or came twice, an agent counted one twice or not at all, a call came with two
-idempotency keys, or a parcel cannot be followed back to its order.
+idempotency keys, or a parcel cannot be traced back to its order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kill TaskManagers of a real cluster while runs sleep and wait for answers; check that each goes on once.
+"""Kill TaskManagers of a real cluster while runs sleep and wait for answers; check that each resumes once.
 
     python -m tests.chaos_waits sleeps --inputs 200 --seconds 4 --json
     python -m tests.chaos_waits approvals --inputs 500 --json
@@ -6,12 +6,12 @@
     python -m tests.chaos_waits savepoint --inputs 10000 --json
 
 ``sleeps`` kills at a quarter to a half of the pauses, and once more when some have ended. ``approvals``
-answers in a random order: a third before a kill, a third during the restart, a third behind it; with
-``--keys``, several runs of a key wait, which its inputs overtake, and count by one path of its memory.
-``savepoint`` stops the job while all runs wait, and goes on at another parallelism.
+answers in a random order: a third before a kill, a third during the restart, a third after it; with
+``--keys``, inputs overtake the waiting runs of a key, and all of them count in one path of its memory.
+``savepoint`` stops the job while all runs wait, and resumes with another parallelism.
 
-Exit code 1 if a run was lost or repeated, slept for too short a time, or got another answer than its own, or
-if the job failed by anything but the death of a process.
+Exit code 1 if a run was lost or repeated, slept for too short a time, or got the answer of another run, or
+if the job failed for any reason but a killed process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("what", choices=("sleeps", "approvals", "savepoint"))
     parser.add_argument("--inputs", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=4.0, help="how long a run sleeps")
-    parser.add_argument("--keys", type=int, help="of approvals: how many keys, whose runs inputs overtake")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of a sleep")
+    parser.add_argument("--keys", type=int, help="for approvals: number of keys, whose runs inputs overtake")
     parser.add_argument("--backend", choices=("hashmap", "rocksdb"), default="hashmap")
     parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -2,9 +2,9 @@
 
     python -m tests.compose_on_host
 
-The broker is that of ``flink-agents kafka``; services of Flink are executed by ``docker/flink-service``,
-as in the image, with the environment and the commands of the file. Only names of hosts, ports and directories
-are replaced. Ends with an error unless the job comes to its result, and its calls are in the store.
+The broker is that of ``flink-agents kafka``; ``docker/flink-service`` runs the services of Flink as in the
+image, with the environment and the commands of the file. Only names of hosts, ports and directories are
+replaced. Fails unless the job has its result, and its calls are in the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The marker ``own_conditions``: tests whose harnesses say themselves what they replay, restart and crash.
+"""The marker ``own_conditions``: tests that set replay, restart and crash of their harnesses themselves.
 
-``FLINK_AGENTS_TEST_MODE`` changes nothing for them but timers, so that they are skipped if it forces
-anything else. The plain run holds them to it.
+``FLINK_AGENTS_TEST_MODE`` only changes the timers for them, so they are skipped if it forces anything else.
+The run without it checks the marker.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""``scripts/first-hour``: does what ``docs/tutorial.md`` tells a newcomer to do, and checks what it shows.
+"""``scripts/first-hour``: executes ``docs/tutorial.md``, and checks the output.
 
-The wheel is built and installed in an environment of its own, as the page's first block says. Each further
-block of a shell is executed as it stands, in the directory that the one before has gone to, and each block of
-Python with a file name is written there. A ``text`` block behind a block of a shell has lines that it must
-print, in that order; ``...`` stands for anything, and other lines may stand between. Ports are replaced by
-free ones.
+The wheel is built and installed in a new environment, like in the first block of the page. Each further shell
+block is executed unchanged, in the directory of the block before, and each block of Python with a file name
+is written there. A ``text`` block after a shell block has lines that it must print, in that order; ``...``
+matches anything, and there may be other lines between them. Ports are replaced by free ones.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def first_hour(shell: Shell, page: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, install, do the first hour, clean up."""
     parser = argparse.ArgumentParser(prog="scripts/first-hour", description=__doc__)
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page that is executed")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to execute")
     given = parser.parse_args(arguments)
     page = with_free_ports(given.page.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="first-hour-") as temporary:

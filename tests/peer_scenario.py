@@ -1,9 +1,9 @@
-"""Two chained actions with effects, and a job that fails every few seconds: no recorded effect comes again.
+"""Two chained actions with effects, and a job that fails every few seconds: no recorded effect is repeated.
 
     python -m tests.peer_scenario --events 10000 --fail-every 5 --store sqlite
 
-Flink runs inside of this process. Prints one JSON object; exit code 1 if an effect was repeated after its
-record, or lost, or an output is missing or there twice.
+Flink runs in this process. Prints one JSON object; exit code 1 if an effect was repeated after its
+record, or lost, or an output is missing or duplicated.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Random conversations of an agent, with crashes: ``python -m tests.random_chats --programs 200 --seed 1``.
 
-A program is a list of inputs of two keys, and for each the conversations that its action holds: by
-``ctx.chat`` and by a whole agent of pydantic-ai, one behind the other or side by side, with and without a
-history, for a text and for a type. What the model says, the program says: calls of tools of each kind, wrong
-ones too, wrong outputs, and requests that are refused so that another model stands in.
+A program is a list of inputs of two keys, and for each the conversations of its action: with ``ctx.chat`` and
+with a Pydantic AI agent, one after the other or concurrently, with and without a history, for a text and for
+a type. The program contains the replies of the model: calls of tools of each kind, invalid ones too, invalid
+outputs, and rejected requests for which another model takes over.
 
-It runs once without a crash, and then with a crash at some of its appends; all inputs come again. Then
-outputs, transcripts and memory are the same, nothing that was recorded is done again, and whatever is asked
-again is asked in the same words.
+It runs once without a crash, and then with a crash at some of its appends; all inputs are read again. Then
+outputs, transcripts and memory are the same, no recorded effect is repeated, and a request that is sent again
+has the same content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m benchmarks peers``: all peers in interleaved rounds, then one kill each; leaves JSON."""
+"""``python -m benchmarks peers``: all peers in interleaved rounds, then one kill each; writes JSON."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def _parser() -> argparse.ArgumentParser:
         "--peer", type=_names, default=list(PEERS), help=f"of {','.join(PEERS)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the inputs, for a quick look")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the inputs, for a quick run")
     parser.add_argument("--out", type=Path, help="write the JSON here")
     parser.add_argument(
         "--record", action="store_true", help=f"write {RESULTS.name} and docs/performance.md from it"
     )
-    parser.add_argument("--page", action="store_true", help="only write docs/performance.md anew")
+    parser.add_argument("--page", action="store_true", help="only rewrite docs/performance.md")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Environments of peers below ``build/peers``: virtual environments from locks, and binaries that npm has."""
+"""Environments of peers below ``build/peers``: virtual environments from locks, and binaries from npm."""
 
 from __future__ import annotations
 

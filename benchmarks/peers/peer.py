@@ -1,4 +1,4 @@
-"""The peers: what runs, with what settings, and what each one guarantees."""
+"""The peers: their programs, settings and guarantees."""
 
 from __future__ import annotations
 

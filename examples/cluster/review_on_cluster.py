@@ -5,7 +5,7 @@ r"""The job of ``review_analysis.py`` on a cluster, with the analyst behind dura
     flink run -Dflink-agents.action-state.store=kafka ... \
         -pyclientexec python -py examples/cluster/review_on_cluster.py --sample --directory /data/reviews
 
-Each sentiment is asked for once, whatever becomes of the TaskManagers. An analyst that is paid by the
+Each sentiment is requested once, even if TaskManagers fail. An analyst that is paid by the
 word would be paid once. ``docker-compose.yml`` has the cluster and the whole command; the
 directory ``examples`` is on the PYTHONPATH of client and workers.
 """

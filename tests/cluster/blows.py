@@ -1,4 +1,4 @@
-"""What a chaos run does to TaskManagers: kills, also while they rebuild, and attempts that overlap."""
+"""The faults of a chaos run: kills of TaskManagers, also during recovery, and overlapping attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent of the other chaos job: branches that make calls of their own, a race, and memory that expires.
+"""The agent of the other chaos job: branches with calls, a race, and memory that expires.
 
 It notes effects and records as :mod:`tests.cluster.durable_agent` says. What it finds in memory goes into
 its calls, so that a replay that finds something else does not go on. :mod:`tests.cluster.branching_check`

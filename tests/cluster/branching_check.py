@@ -1,4 +1,4 @@
-"""What a chaos run with the branching agent should have written.
+"""The expected output of a chaos run with the branching agent.
 
 Two subtasks of the source feed each key, so that the order of a key's inputs is not known before, and memory
 expires, so that a counter may begin anew at any run. The outputs of a key, in their order, say which

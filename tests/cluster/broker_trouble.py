@@ -1,4 +1,4 @@
-"""A broker that stands still, is stopped or is killed, again and again, while a job uses it."""
+"""Pauses, stops or kills a broker again and again while a job uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of the test of models on a cluster: numbers, each its own key, to an agent that asks a model."""
+"""The job of the test of models on a cluster: numbers, each its own key, for an agent with a chat model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the counting job should have written, and in what the committed output differs."""
+"""The expected output of the counting job, compared with the committed one."""
 
 from __future__ import annotations
 

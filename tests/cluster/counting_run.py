@@ -1,4 +1,4 @@
-"""A counting job on a cluster: submitted, hurt, and judged."""
+"""A counting job on a cluster: submitted, disturbed, and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chaos run should have written, and in what the files differ: outputs, windows, effects."""
+"""The expected files of a chaos run, compared with the written ones: outputs, windows, effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chaos run without any difference writes, for tests to change."""
+"""The files of a correct chaos run, for tests to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of the chaos runs: chained durable calls and a tumbling window behind them, or branching ones.
+"""The jobs of the chaos runs: chained durable calls and a tumbling window after them, or branching ones.
 
 Writes the agent's outputs and the windows' sums, each by a sink that commits with checkpoints.
 Runs under ``flink run``; ``python -m tests.cluster.durable_job --help`` names the arguments.
@@ -26,7 +26,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="directory of the agent's outputs")
     parser.add_argument("--windows", required=True, help="directory of the windows' outputs")
     parser.add_argument("--effects", required=True, help="file for the effects of calls")
-    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="what the agent does")
+    parser.add_argument("--job", choices=DURABLE_JOBS, default="chain", help="the agent to run")
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--per-second", type=float, required=True, help="speed of the source")

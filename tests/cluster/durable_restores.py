@@ -1,4 +1,4 @@
-"""Submissions of the durable job, each from the state that an earlier one left."""
+"""Submissions of the durable job, each from the state of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chaos run: the durable job on a cluster whose TaskManagers are killed, watched and judged."""
+"""A chaos run: the durable job on a cluster whose TaskManagers are killed, watched and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores of chaos runs: where each records, what it recorded twice, journals of keys that are stuck."""
+"""The stores of chaos runs: their places, duplicate records, and journals of keys that are stuck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flink's REST interface, as far as the cluster tests need it."""
+"""The parts of Flink's REST API that the cluster tests need."""
 
 from __future__ import annotations
 

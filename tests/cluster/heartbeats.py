@@ -1,4 +1,4 @@
-"""Agents that write a line whenever their code runs, and what those lines tell.
+"""Agents that write a line whenever their code runs, and checks of these lines.
 
 The lines stand outside of the process and name the attempt, so that a step of an attempt that
 should be dead is seen, whoever executes it.

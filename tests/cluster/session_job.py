@@ -1,4 +1,4 @@
-"""The job of the tests of session clusters: an agent from a module that comes with the job.
+"""The job of the tests of session clusters: an agent from a module that is shipped with the job.
 
 Each output is a line with what the agent says, the key, how many inputs of the key there were, and the
 process. Runs under ``flink run``, or is added to an environment by :func:`build`.
@@ -55,7 +55,7 @@ def build(env: AgentsExecutionEnvironment, agent: type[Agent], output: str, reco
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--module", required=True, help="where the class Teller is")
+    parser.add_argument("--module", required=True, help="the module of the class Teller")
     parser.add_argument("--output", required=True, help="file for the lines")
     parser.add_argument("--records", type=int, default=FOREVER)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How long and how wide the cluster tests run: CI's measure, or that of ``scripts/chaos``."""
+"""Duration and parallelism of the cluster tests: those of CI, or those of ``scripts/chaos``."""
 
 from __future__ import annotations
 

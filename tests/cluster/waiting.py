@@ -1,4 +1,4 @@
-"""Waits with a deadline; what is reported when it passes."""
+"""Waits with a deadline, and a report if it passes."""
 
 from __future__ import annotations
 

@@ -76,8 +76,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="directory of the sinks")
     parser.add_argument("--inputs", type=int, required=True)
     parser.add_argument("--answers", required=True, help="directory of the answers; it never ends")
-    parser.add_argument("--seconds", type=float, help="how long each run sleeps, instead of asking")
-    parser.add_argument("--keys", type=int, help="how many keys inputs have, whose runs they overtake")
+    parser.add_argument(
+        "--seconds", type=float, help="let each run sleep for that time, instead of requesting an approval"
+    )
+    parser.add_argument("--keys", type=int, help="number of keys, whose runs inputs overtake")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""A job whose runs sleep or wait for answers, on a cluster: submitted, hurt, and judged."""
+"""A job whose runs sleep or wait for answers, on a cluster: submitted, disturbed, and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job with something of everything to look at: waits, a stuck run, dead letters, requests about keys.
+"""A job with one of each thing to inspect: waits, a stuck run, dead letters, requests about keys.
 
 ``python watched_job.py`` is submitted to a cluster. Its signals are part of it: requests about two keys.
 """

@@ -1,4 +1,4 @@
-"""Partitions in memory that are compacted at chosen moments, which a broker decides for itself."""
+"""Partitions in memory that are compacted at moments that the test chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executes all orders in which several threads can come to the points where they meet.
+"""Executes all orders in which several threads can reach their synchronization points.
 
 One thread goes on at a time, from one point to its next one. Orders that lead to the same state go on as
 one: a thread's state follows from what it has observed, all else is told by a world's ``shared``.

@@ -1,4 +1,4 @@
-"""A process that stops itself at one point of an append to a store ``kafka``, and notes what came of it.
+"""A process that stops itself at one point of an append to a store ``kafka``, and logs the outcome.
 
 ``python kafka_stopping_process.py BROKERS TOPIC FILE POINT LEASE``: it opens the store, appends until its
 lease runs, then appends once more. At one of the :data:`POINTS` of that append it sends itself SIGSTOP. When

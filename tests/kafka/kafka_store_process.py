@@ -1,4 +1,4 @@
-"""A process that appends to a store ``kafka`` without end, and notes what came of each append.
+"""A process that appends to a store ``kafka`` without end, and logs the outcome of each append.
 
 ``python kafka_store_process.py BROKERS TOPIC FILE``: it opens the store, appends three records at a time
 to some journals, and writes a line for each append that has returned or was refused. It ends with the

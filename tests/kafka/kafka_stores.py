@@ -1,4 +1,4 @@
-"""What the tests of the store ``kafka`` share: stores of a topic of their own, and a look at its records."""
+"""Helpers for tests of the store ``kafka``: stores with a new topic, and a view of its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kill a local job at random moments and start it again, until it has finished; check all that came of it.
+"""Kill a local job at random moments and start it again, until it has finished; check all its results.
 
     python -m tests.chaos --local --kills 100 --seed 1 --json
 
@@ -264,7 +264,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kills", type=int, default=16, help="of all combinations together")
+    parser.add_argument("--kills", type=int, default=16, help="number of kills in all combinations together")
     parser.add_argument("--seed", type=int, default=None, help="default: another one each time")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of combinations, from 0")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,4 +1,4 @@
-"""Compares what came of a run with what has to come of it."""
+"""Compares the results of a run with the expected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is killed, and when."""
+"""The processes to kill, and the moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the orders of the job wait for: the job does it, and the judge counts with it."""
+"""The waits of the orders, for the job and for the judge."""
 
 from __future__ import annotations
 

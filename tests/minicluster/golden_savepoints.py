@@ -1,4 +1,4 @@
-"""Savepoints of Flink that commit 68fde23 left, with inputs that wait and runs in flight.
+"""Flink savepoints from commit 68fde23, with waiting inputs and runs in flight.
 
 ``savepoints_68fde23/NAME.gz`` is the only file of a savepoint, and ``NAME.sqlite.gz`` is the store of its
 job. They are never rewritten, since the savepoints of users are not either. ``python -m

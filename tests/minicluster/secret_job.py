@@ -1,4 +1,4 @@
-"""A job that shows a secret wherever it can, and fails at the end: the script of ``test_secrets_of_jobs``."""
+"""A job that shows a secret in every place, and then fails: the script of ``test_secrets_of_jobs``."""
 
 from __future__ import annotations
 

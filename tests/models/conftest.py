@@ -1,4 +1,4 @@
-"""Each test begins with nothing done outside."""
+"""Each test starts without effects outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai whose models are functions, and what their calls did outside."""
+"""Agents of pydantic-ai whose models are functions, and the effects of their calls."""
 
 from __future__ import annotations
 

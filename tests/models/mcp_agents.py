@@ -1,4 +1,4 @@
-"""MCP servers for tests, each a process of its own, and the agents that use them."""
+"""MCP servers for tests, each in its own process, and the agents that use them."""
 
 from __future__ import annotations
 

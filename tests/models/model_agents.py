@@ -1,4 +1,4 @@
-"""Agents that the tests of models share, and what they answer."""
+"""Agents for the tests of models, and their answers."""
 
 from __future__ import annotations
 

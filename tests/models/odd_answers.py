@@ -1,4 +1,4 @@
-"""Recorded good answers of services, and each of them with one value that is odd."""
+"""Recorded good answers of services, and copies with one odd value each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that pass input into a conversation, and what the model was sent."""
+"""Agents that pass input into a conversation, and the requests to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server in the process of a test, whose answers are what the test says."""
+"""An MCP server in the process of a test, which chooses its answers."""
 
 from __future__ import annotations
 

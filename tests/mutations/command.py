@@ -1,4 +1,4 @@
-"""``python -m tests.mutations``: each mutation in a process of its own, until a program fails."""
+"""``python -m tests.mutations``: each mutation in a new process, until a program fails."""
 
 from __future__ import annotations
 
@@ -90,17 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutations", description="Puts defects back, and sees that programs find them."
     )
-    parser.add_argument("names", nargs="*", help="which mutations; all by default")
-    parser.add_argument("--programs", type=int, default=300, help="at most so many for each mutation")
+    parser.add_argument("names", nargs="*", help="names of mutations; all by default")
+    parser.add_argument("--programs", type=int, default=300, help="the most programs for each mutation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
+    parser.add_argument("--without", default="", help="kinds of operations to omit, separated by commas")
     suite = parser.add_argument_group("the tests of the suite in place of programs")
     suite.add_argument("--suite", action="store_true", help="run the tests that reach a mutation")
     suite.add_argument("--check", action="store_true", help="run the tests that kills.json names first")
     suite.add_argument("--resume", action="store_true", help="skip mutations that were tried before")
     suite.add_argument("--enough", type=int, default=3, help="test functions after which a search ends")
-    suite.add_argument("--budget", type=float, default=120.0, help="seconds for a mutation")
+    suite.add_argument("--budget", type=float, default=120.0, help="the most seconds for a mutation")
     suite.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="only these tests")
     options = parser.parse_args(arguments)
     if options.suite:

@@ -1,4 +1,4 @@
-"""What a mutation is, and how it is applied."""
+"""A mutation, and its application."""
 
 from __future__ import annotations
 

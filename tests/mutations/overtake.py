@@ -1,4 +1,4 @@
-"""The mutations of runs that are set aside, which programs find whose inputs overtake them."""
+"""The mutations of interleaved runs. Programs whose inputs overtake runs find them."""
 
 from __future__ import annotations
 

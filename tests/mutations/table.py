@@ -1,6 +1,6 @@
-"""The mutations. To add one: name, target, and what takes its place.
+"""The mutations. To add one: a name, a target, and its replacement.
 
-Each is a defect that the runtime had, or the obvious way to write one of its parts wrongly.
+Each is a defect that the runtime had, or an obvious mistake in one of its parts.
 """
 
 from __future__ import annotations

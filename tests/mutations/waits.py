@@ -1,4 +1,4 @@
-"""The mutations of pauses, waits for signals and delayed events, which programs with these find."""
+"""The mutations of pauses, waits for signals and delayed events. Programs with these find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of plans share."""
+"""Helpers for the tests of plans."""
 
 from __future__ import annotations
 

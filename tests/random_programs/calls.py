@@ -1,4 +1,4 @@
-"""Functions of durable calls. What one answers follows from its arguments; when, from chance."""
+"""Functions of durable calls. The answer depends on the arguments; its time is random."""
 
 from __future__ import annotations
 

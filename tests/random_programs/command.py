@@ -86,13 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", "--workers", type=int, default=2 * (os.cpu_count() or 1))
-    parser.add_argument("--keep-going", action="store_true", help="go on behind a program that fails")
-    parser.add_argument("--without", default="", help="kinds of operations, with commas between them")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a program that fails")
+    parser.add_argument("--without", default="", help="kinds of operations to omit, separated by commas")
     parser.add_argument(
         "--waits", action="store_true", help="with pauses, signals, approvals and delayed events"
     )
-    parser.add_argument("--overtake", action="store_true", help="the same, and inputs overtake such runs")
-    parser.add_argument("--lag", action="store_true", help="Flink's thread lags behind the agent loop")
+    parser.add_argument(
+        "--overtake", action="store_true", help="the same, with inputs that overtake suspended runs"
+    )
+    parser.add_argument("--lag", action="store_true", help="with a slow task thread of Flink")
     options = parser.parse_args(arguments)
     left_out = frozenset(filter(None, options.without.split(",")))
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Executes the operations of a program that make tasks or timers: what asyncio has for them."""
+"""Executes the operations of a program that create tasks or timers, with the constructs of asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executes what a program says, and notes what it sees."""
+"""Executes a program, and logs its observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold of a program, however calls, timers and crashes took turns.
+"""Properties of every execution of a program, for any order of calls, timers and crashes.
 
 - What an attempt of an action saw before it made a call whose end is stored, the next attempt sees
   in the same order: the record may depend on all of it.

@@ -1,4 +1,4 @@
-"""Makes programs: inputs, and for each a tree of what its action does.
+"""Generates programs: inputs, and for each a tree of the operations of its action.
 
 An operation is a list of its kind and what belongs to it; a block is a list of operations, and the
 operations that make tasks have blocks as branches. A *calm* program comes to the same however

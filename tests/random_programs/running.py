@@ -1,4 +1,4 @@
-"""Runs a program without a crash and with some, and replays what it recorded."""
+"""Runs a program without a crash and with some, and replays its records."""
 
 from __future__ import annotations
 

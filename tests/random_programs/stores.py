@@ -1,4 +1,4 @@
-"""A store that fails where it should, and takes its time to acknowledge what it stored."""
+"""A store that fails at chosen appends, and acknowledges the others late."""
 
 from __future__ import annotations
 

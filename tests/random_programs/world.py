@@ -1,4 +1,4 @@
-"""What lies outside of the operator: effects, a service that knows idempotency keys, transcripts."""
+"""The world outside of the operator: effects, a service that knows idempotency keys, transcripts."""
 
 from __future__ import annotations
 

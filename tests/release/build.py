@@ -1,4 +1,4 @@
-"""Builds the two distributions, from the files that git knows and with the build tools of the lock."""
+"""Builds the two distributions, from the files in git and with the build tools of the lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a release must hold, and what only their owner can add."""
+"""Checks of the files of a release, and a list of the facts that only its owner can add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``scripts/release``: builds and checks a release, and tells what to upload."""
+"""``scripts/release``: builds and checks a release, and lists the files to upload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build, check, install; print what was found. The exit code is 1 where something forbids the upload."""
     parser = argparse.ArgumentParser(prog="scripts/release", description=__doc__)
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "dist", help="where the files go; default: dist"
+        "--output", type=Path, default=ROOT / "dist", help="directory for the files; default: dist"
     )
     parser.add_argument(
         "--offline", action="store_true", help="install the requirements from .venv instead of the index"

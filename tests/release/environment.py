@@ -1,4 +1,4 @@
-"""An environment of its own with the wheel in it, as a newcomer has one.
+"""A new environment with the wheel, like that of a new user.
 
 ``pip`` installs the wheel and writes its commands. Of the third parties' packages, the files are those of the
 environment that the tests run in: the declared requirements and what they require in turn, and no others. So

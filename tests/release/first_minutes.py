@@ -1,4 +1,4 @@
-"""The first minutes of a newcomer: what is done with the installed package, and what must come of it."""
+"""The first minutes of a new user: steps with the installed package, and their expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of what Flink does with checkpoints, and says about them by REST."""
+"""A model of Flink's checkpoints, and of its REST API about them."""
 
 from __future__ import annotations
 

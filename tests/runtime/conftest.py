@@ -1,4 +1,4 @@
-"""Fixtures that several modules use: what was reported while a test goes on, and a worker process."""
+"""Fixtures that several modules use: reports during a test, and a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes and values that the core's tests store, and how two values are compared exactly."""
+"""Classes and values that the core's tests store, and an exact comparison of two values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in flight as former versions left them, two files for each (:data:`GENERATIONS`).
+"""Runs in flight from earlier versions, two files for each (:data:`GENERATIONS`).
 
 Each entry is a crash: of a program, at one of its appends. The first file has the state as a
 savepoint has it, and what the program did outside; the second one is the store that all of them

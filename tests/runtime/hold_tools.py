@@ -1,4 +1,4 @@
-"""An agent whose calls return when a test says so, and what left the harness that holds event time."""
+"""An agent whose calls return when the test decides, and the outputs of a harness that holds event time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An observer of runs for tests, beside the metrics of the runtime, and the door by which it comes in."""
+"""An observer of runs for tests, next to the metrics of the runtime, and its registration."""
 
 from __future__ import annotations
 

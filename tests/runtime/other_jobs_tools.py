@@ -1,4 +1,4 @@
-"""Jobs that are driven by harnesses of their own and share a store, for tests of who owns which journals."""
+"""Jobs with separate harnesses and a shared store, for tests of the ownership of journals."""
 
 from __future__ import annotations
 

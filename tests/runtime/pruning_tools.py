@@ -1,4 +1,4 @@
-"""A pruner beside a model of Flink."""
+"""A pruner with a model of Flink."""
 
 from __future__ import annotations
 

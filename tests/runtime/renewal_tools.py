@@ -1,4 +1,4 @@
-"""A worker process to which jobs come with versions of their modules, one after the other or together."""
+"""A worker process that runs jobs with versions of their modules, one after the other or together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that is asked, one that asks, and what their calls did."""
+"""A sub-agent, an agent that calls it, and the effects of their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that pause and wait for signals, and what their calls did."""
+"""Agents that pause and wait for signals, and the effects of their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of what the agent loop reports while it goes on: harnesses, waiting, options."""
+"""Helpers for tests of the reports of a running agent loop: harnesses, waiting, options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores with one defect each, in pruning, owners, their life or their listings."""
+"""Stores with one defect each, in pruning, owners, life cycle or listings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores with one defect each: what the conformance suite has to find."""
+"""Stores with one defect each, which the conformance suite has to find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed assertions of the suite are explained as those of a test; where files of stores are."""
+"""Explains failed assertions of the suite like those of a test; has the paths of store files."""
 
 from __future__ import annotations
 

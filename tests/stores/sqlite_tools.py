@@ -1,4 +1,4 @@
-"""What tests of the store ``sqlite`` share."""
+"""Helpers for tests of the store ``sqlite``."""
 
 from __future__ import annotations
 

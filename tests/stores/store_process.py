@@ -1,4 +1,4 @@
-"""A process that uses a store ``sqlite``; the tests talk to it by lines.
+"""A process that uses a store ``sqlite``; the tests send it lines.
 
 ``python store_process.py FILE ACKS SUBTASK PARALLELISM COMMAND``: it opens the store and prints
 ``open``. ``once`` then appends at each line of its input, and prints what came of it. ``flood``

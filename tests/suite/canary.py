@@ -1,7 +1,7 @@
-"""A secret that is real enough to be used, and that nothing may show: for one test, and for a whole run.
+"""A usable secret that must not appear in any output: for one test, and for a whole run.
 
-``canary`` gives a test a secret of its own and looks for it wherever the test says. ``--canary`` gives the
-whole run one, as the key of all providers: no report and no file of a test may hold it then.
+``canary`` gives a test a new secret, and searches for it in the places that the test names. ``--canary``
+gives the whole run one, as the key of all providers: then no report and no file of a test may contain it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> Canary:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--canary", action="store_true", help="give all providers a key that nothing may show")
+    parser.addoption(
+        "--canary", action="store_true", help="give all providers a key that must not appear in any output"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

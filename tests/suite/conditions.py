@@ -1,8 +1,8 @@
 """The harness condition of each test: plain, replay and restart, timers, or crash.
 
-Running every test under every condition takes four times as long, and hardly finds more per day. So each test
-gets one condition, by a hash of its id and of the commit. If a test fails, the report says how to repeat it.
-``scripts/nightly`` runs all tests under all conditions.
+Running every test under every condition takes four times as long, and hardly finds more defects per day. So
+each test gets one condition, by a hash of its id and of the commit. If a test fails, the report has the
+command to repeat it. ``scripts/nightly`` runs all tests under all conditions.
 
 ``FLINK_AGENTS_TEST_MODE`` in the environment switches the rotation off:
 ``FLINK_AGENTS_TEST_MODE= scripts/test`` runs all tests plain,

@@ -1,4 +1,4 @@
-"""Behaviour under several factors: pairs of values every day, the full product by night.
+"""Behaviour under several factors: pairs of values every day, the full product every night.
 
     @factors(agent=[Plain, Overtaking], order=ORDERS, crash=[True, False])
     def test_every_input_ends_once(agent, order, crash): ...
@@ -9,7 +9,7 @@ row. With ``--product`` pytest runs all rows; those beyond the pairs have the ma
 
 If a defect needs three values at once, and pairs miss it, name the row with ``also``.
 
-If one factor is nothing but chance (seeds, orders of inputs), ``strength=1`` takes each value once.
+If a factor is only random (seeds, orders of inputs), ``strength=1`` takes each value once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many workers pytest-xdist has, and which tests run in the same one.
+"""Distributes the tests among the workers of pytest-xdist.
 
 All tests that use one expensive thing (the JVM of a minicluster, a cluster) run in one worker, so that there
-is one of it. The other tests of a file run in one worker, too: they share its fixtures. What takes longest
-starts first: by the last run here, or by ``seconds.json`` if there was none.
+is one of it. The other tests of a file run in one worker, too: they share its fixtures. The slowest group
+starts first, by the last run on this machine, or by ``seconds.json`` if there was none.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""``scripts/nightly``: everything that the daily suite leaves out, in parts.
+"""``scripts/nightly``: all tests that the daily suite omits, in parts.
 
-    scripts/nightly                # what has not passed with this code yet
+    scripts/nightly                # the parts that have not passed with this code yet
     scripts/nightly crash chats    # two parts
     scripts/nightly --list
-    scripts/nightly --again        # also what has passed with this code
+    scripts/nightly --again        # also the parts that have passed with this code
 
-The results are kept in ``build/nightly``. So you can interrupt the command and start it again: a part that
+The results are in ``build/nightly``. So you can interrupt the command and start it again: a part that
 has passed is not repeated unless the code changed. After each part, the table in
 ``docs/design/verification.md`` has the last result of every part.
 """
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None, night: Night | None = None) -> 
     names = [part.name for part in night.parts]
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: all of {', '.join(names)}")
     parser.add_argument("--list", action="store_true", help="show the parts and their commands")
-    parser.add_argument("--again", action="store_true", help="repeat what has passed with this code")
+    parser.add_argument("--again", action="store_true", help="repeat parts that have passed with this code")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.parts).difference(names)):
         parser.error(f"no such part: {', '.join(unknown)}")

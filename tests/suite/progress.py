@@ -1,7 +1,7 @@
-"""Progress of a long run with an estimate of the time that is left; ``scripts/test`` loads it.
+"""Shows the progress of a long run, and an estimate of the remaining time; ``scripts/test`` loads it.
 
-The estimate weighs each test by how long its file took in the last run here. ``scripts/test`` keeps these
-times in pytest's cache. Before the first run, ``seconds.json`` says it for the slow files.
+The estimate weighs each test by the time of its file in the last run. ``scripts/test`` keeps these times in
+pytest's cache. Before the first run, ``seconds.json`` has those of the slow files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which tests a run leaves out.
+"""Selects the tests of a run.
 
-The daily run leaves out the tests with the marker ``nightly``. They run if you name one by its id, select by
+The daily run omits the tests with the marker ``nightly``. They run if you name one by its id, select by
 a marker (``-m``), or pass ``--nightly``.
 """
 
@@ -12,7 +12,7 @@ NIGHTLY = "nightly"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--nightly", action="store_true", help="also run the tests that only run by night")
+    parser.addoption("--nightly", action="store_true", help="also run the tests with the marker nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """One Kafka broker for all workers of pytest-xdist.
 
 Most tests with a broker wait for it, or for leases to run out. If they share one broker, all workers can run
-them at the same time. Each test has topics of its own. Tests that pause or kill the broker are in
+them at the same time. Each test has its own topics. Tests that pause or kill the broker are in
 ``tests/kafka/faults``, which has another one.
 """
 

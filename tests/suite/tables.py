@@ -5,8 +5,8 @@
         assert json.dumps(value) == text
 
 It takes the arguments of ``pytest.mark.parametrize``, and can be stacked like it. All cases run, whatever
-fails, and the failure names every case that failed. Use it if cases are data. If a case needs fixtures of its
-own, or shows behaviour that you want to repeat alone, use ``parametrize``.
+fails, and the failure names every case that failed. Use it if cases are data. If a case needs its own
+fixtures, or shows behaviour that you want to repeat alone, use ``parametrize``.
 """
 
 from __future__ import annotations

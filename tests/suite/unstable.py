@@ -1,8 +1,8 @@
 """Runs the failed tests of the daily suite again, alone; ``scripts/test`` calls it.
 
-A test that starts processes (brokers, clusters, servers, a browser) shares two cores with the tests beside
-it. If it fails there and passes alone, the suite passes and lists the test as unstable: a defect of the test
-or of the product, but none of the change that you test. Tests without processes get no second chance.
+A test that starts processes (brokers, clusters, servers, a browser) shares two cores with concurrent tests.
+If it fails there and passes alone, the suite passes and lists the test as unstable: a defect of the test or
+of the product, but not of the change that you test. Tests without processes get no second chance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of pages that tests make: a test compares the page with what it found, or writes it.
+"""Tables of pages that tests generate: a test compares the table with its results, or writes it.
 
 WRITE_TABLES=1 scripts/test tests/runtime/journal/test_journal_upgrades.py
 """

@@ -1,4 +1,4 @@
-"""A REST interface of Flink that serves what a test gives it: logs of a TaskManager, and answers by path."""
+"""A fake of Flink's REST API that serves the data of a test: logs of a TaskManager, and answers by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector for OTLP over HTTP, which decodes what it gets with the messages of OpenTelemetry."""
+"""A collector for OTLP over HTTP, which decodes requests with opentelemetry-proto."""
 
 from __future__ import annotations
 

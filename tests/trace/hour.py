@@ -1,4 +1,4 @@
-"""An hour of trace at 2,000 runs per second, by a clock that is turned by hand: is it within its bounds?
+"""An hour of trace at 2,000 runs per second, with a manual clock: checks its bounds.
 
     python -m tests.trace.hour                      # 7.2 million runs, some minutes
     python -m tests.trace.hour --seconds 60 --json

@@ -1,4 +1,4 @@
-"""Jaeger as a collector: it takes OTLP over HTTP, and an API of its own reads the traces."""
+"""Jaeger as a collector: it receives OTLP over HTTP, and its API returns the traces."""
 
 from __future__ import annotations
 

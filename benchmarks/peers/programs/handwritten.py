@@ -1,4 +1,4 @@
-"""Hand-written asyncio with a journal in SQLite: what a team writes that needs no more than this."""
+"""Hand-written asyncio with a journal in SQLite: the code of a team that needs no more."""
 
 from __future__ import annotations
 

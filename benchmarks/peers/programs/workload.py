@@ -1,6 +1,6 @@
 """The workload that every peer runs: per input two durable steps and a counter of its key.
 
-Standard library only, since each peer has an environment of its own.
+Standard library only, since each peer has its own environment.
 
     python PROGRAM.py rate|latency|kill INPUTS FOLDER
 

@@ -1,4 +1,4 @@
-"""An MCP server that answers one method by a line of a given size: ``lines.py COUNTS METHOD BYTES``.
+"""An MCP server that answers one method with a line of a given size: ``lines.py COUNTS METHOD BYTES``.
 
 ``BYTES`` is ``endless`` for a line that never ends. The server appends to the file COUNTS what it is asked
 for, and whether too much of the long line was read.

@@ -1,4 +1,4 @@
-"""An MCP server for tests, in a process of its own: ``shop.py COUNTS [--http PORT | --sse PORT]``.
+"""An MCP server for tests, in a separate process: ``shop.py COUNTS [--http PORT | --sse PORT]``.
 
 Each thing that it does it writes into the file COUNTS, one line each, which the tests count.
 """

@@ -1,4 +1,4 @@
-"""A local server that speaks OpenAI's embeddings: the true HTTP path of a provider, and exact counts."""
+"""A local server that speaks OpenAI's embeddings: the real HTTP path of a provider, and exact counts."""
 
 from __future__ import annotations
 

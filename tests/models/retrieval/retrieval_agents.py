@@ -1,4 +1,4 @@
-"""Agents that the tests of retrieval drive."""
+"""Agents for the tests of retrieval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of its own on a vector store that others use: ``python vector_job.py FILE JOB INPUTS``.
+"""A separate job on a shared vector store: ``python vector_job.py FILE JOB INPUTS``.
 
 It dies at each point and goes on, while another one does the same beside it, and prints what it found.
 """

@@ -1,4 +1,4 @@
-"""Mechanical mutations of the rooms that recovery depends on, for the suite to find.
+"""Mutations of the rooms that recovery depends on. The suite has to find them.
 
     python -m tests.mutations --suite
 

@@ -1,4 +1,4 @@
-"""Mutations of what a job meets at its edges: other code, other classes, deployments, threads, clusters."""
+"""Mutations at the edges of a job: changed code and classes, deployments, threads, clusters."""
 
 from tests.mutations.patches.patch import Room
 

@@ -1,4 +1,4 @@
-"""Mutations of ``models``: what keeps the outside world from making it pay twice, leak or obey."""
+"""Mutations of ``models``: its protection against repeated payments, leaks and injected instructions."""
 
 from tests.mutations.patches.patch import Room
 

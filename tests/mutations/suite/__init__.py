@@ -1,7 +1,7 @@
-"""Which tests of the suite find which mutation: ``python -m tests.mutations --suite``.
+"""Finds the tests that find each mutation: ``python -m tests.mutations --suite``.
 
-1. ``reach`` records once which tests execute which lines. It is kept in ``build/mutations`` and resumes.
+1. ``reach`` records once which tests execute which lines. The result is kept in ``build/mutations``.
 2. For each mutation, only the tests that reach the changed lines run, each time in a process that is forked
-   when everything is imported.
-3. ``kills.json`` says which test functions find each mutation. ``--check`` runs the tests that it names.
+   after all imports.
+3. ``kills.json`` lists the test functions that find each mutation. ``--check`` runs these.
 """

@@ -1,4 +1,4 @@
-"""Runs tests in forked processes: everything is imported once, and no process sees what another one did."""
+"""Runs tests in forked processes, after all imports, so that no test affects another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kills.json``: which tests find which mutation."""
+"""``kills.json``: the tests that find each mutation."""
 
 from __future__ import annotations
 

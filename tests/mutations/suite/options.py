@@ -1,4 +1,4 @@
-"""The options of ``python -m tests.mutations --suite``, as its process of pytest gets them."""
+"""The options of ``python -m tests.mutations --suite``, for its pytest process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest that runs mutations in place of tests, when all tests are collected."""
+"""A pytest plugin that runs mutations in place of the collected tests."""
 
 from __future__ import annotations
 

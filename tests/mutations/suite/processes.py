@@ -1,4 +1,4 @@
-"""Shares work among forked processes."""
+"""Distributes work among forked processes."""
 
 from __future__ import annotations
 

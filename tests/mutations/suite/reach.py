@@ -1,6 +1,6 @@
-"""Which tests execute which lines, recorded once per file of tests and kept in ``build/mutations/reach``.
+"""The lines that each test executes, recorded once per test file in ``build/mutations/reach``.
 
-Lines are kept by function. If other functions of a module change, what was recorded still holds. If the
+Lines are kept by function. If other functions of a module change, the recorded lines are still valid. If the
 function itself changed, every test that reached any of its lines counts.
 """
 

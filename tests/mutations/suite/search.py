@@ -1,4 +1,4 @@
-"""Looks for the tests that find a mutation."""
+"""Searches for tests that find a mutation."""
 
 from __future__ import annotations
 

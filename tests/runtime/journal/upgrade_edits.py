@@ -1,4 +1,4 @@
-"""A job with a run in every phase, and edits of its code: what ``docs/upgrades.md`` tells about each.
+"""A job with a run in every phase, and edits of its code: the row of ``docs/upgrades.md`` for each.
 
 Each input names a phase. The former code brings its run there and no further; then a changed agent is
 restored.
