@@ -20,11 +20,14 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from flink_agents.api.agents.observers import Phase
+from flink_agents.api.agents.observers import Phase, RunObserver
 from flink_agents.api.settings.tracing import TraceLevel
+from flink_agents.runtime.execution.phases import RunState
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.sinks.jsonl import JsonlSink
 from flink_agents.trace.target import TraceLine
@@ -49,12 +52,44 @@ class Run:
     waits_for = ""
     since = 0.0
     phase = Phase.RUNNING
+    notes: Any = None
 
     def __init__(self, number: int) -> None:
         self.key = number % 100_000
         self.key_text = f"i{self.key}"
         self.sequence_number = number // 100_000 + 1
         self.open_waits: tuple[Any, ...] = ()
+
+
+@lru_cache(maxsize=4)
+def observers_of(recorder: TraceRecorder) -> Observers:
+    """Return what the runtime passes reports to."""
+
+    def failed() -> None:
+        raise
+
+    return Observers(RunObserver(), [recorder], failed)
+
+
+def turn(recorder: TraceRecorder, run: Any, phase: Phase, before: Phase | None) -> Phase:
+    """Enter a phase, as the runtime does."""
+    if before is None:
+        run.phase = phase
+        recorder.phase_changed(run, None)
+    else:
+        run.phase, run._observers = before, observers_of(recorder)
+        RunState.enter(run, phase)
+    return phase
+
+
+def ended(recorder: TraceRecorder, run: Any, action: str, sent: Any, inline: bool, seconds: float) -> None:
+    """Tell of an attempt of an action that ended well, as the runtime does."""
+    notes = run.notes
+    if notes is not None and notes.folds and (inline or not notes.lasts):
+        notes.steps.append((None, action, None if inline else recorder.now(), seconds, sent))
+    else:
+        recorder.events_sent(run, action, sent)
+        recorder.action_ended(run, action, seconds, inline)
 
 
 @dataclass(frozen=True)
@@ -144,37 +179,31 @@ class Result:
 
 def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
     """Tell of one run what the runtime would tell."""
-
-    def turn(phase: Phase, before: Phase | None) -> Phase:
-        run.phase = phase
-        recorder.phase_changed(run, before)
-        return phase
-
+    enter = partial(turn, recorder, run)
     if number % 10:
-        turn(Phase.RUNNING, None)
+        enter(Phase.RUNNING, None)
         for action, event in (("check", "Checked"), ("reply", "_output_event")):
-            recorder.events_sent(run, action, (event,))
-            recorder.action_ended(run, action, 1e-5, True)
-        turn(Phase.COMMITTED, Phase.RUNNING)
+            ended(recorder, run, action, (event,), True, 1e-5)
+        enter(Phase.COMMITTED, Phase.RUNNING)
         return
     if number % 100 == 0:
         run.open_waits = (Wait(),)
-        before = turn(Phase.RUNNING, turn(Phase.QUEUED, None))
-        turn(Phase.SUSPENDED, before)
-        turn(Phase.QUEUED, Phase.SUSPENDED)
+        before = enter(Phase.RUNNING, enter(Phase.QUEUED, None))
+        enter(Phase.SUSPENDED, before)
+        enter(Phase.QUEUED, Phase.SUSPENDED)
     else:
-        turn(Phase.QUEUED, None)
-    turn(Phase.RUNNING, Phase.QUEUED)
+        enter(Phase.QUEUED, None)
+    enter(Phase.RUNNING, Phase.QUEUED)
     recorder.call_begun(run, "pay", "charge", False)
-    turn(Phase.CALL, Phase.RUNNING)
+    enter(Phase.CALL, Phase.RUNNING)
     recorder.call_recorded(run, "pay", "charge")
-    turn(Phase.RUNNING, Phase.CALL)
+    enter(Phase.RUNNING, Phase.CALL)
     if number % 1000 == 0:
         recorder.action_failed(run, "pay", ValueError("the card was declined"))
         recorder.event_given_up(run, "_input_event", True)
     else:
-        recorder.action_ended(run, "pay", 1e-3, False)
-    turn(Phase.COMMITTED, turn(Phase.FINISHED, Phase.RUNNING))
+        ended(recorder, run, "pay", (), False, 1e-3)
+    enter(Phase.COMMITTED, enter(Phase.FINISHED, Phase.RUNNING))
 
 
 def an_hour(directory: Path, seconds: int = 3600, rate: int = 2000) -> Result:

@@ -23,8 +23,8 @@ from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
-from tests.trace.hour import Phase, Run
-from tests.trace.test_trace_lasting import Keeping, Traced, hooks, turn
+from tests.trace.hour import Phase, Run, turn
+from tests.trace.test_trace_lasting import Keeping, Traced, hooks
 from tests.trace.test_trace_sinks import record, wait_until
 
 pytestmark = pytest.mark.own_conditions

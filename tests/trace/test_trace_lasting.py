@@ -12,6 +12,7 @@ import pytest
 
 from flink_agents import Agent, InputEvent, OnError, OutputEvent, RetryPolicy, RunnerContext, redaction
 from flink_agents.api.settings.tracing import TraceLevel
+from flink_agents.runtime.execution import phases
 from flink_agents.testing import OperatorHarness
 from flink_agents.trace.folding import unfolded
 from flink_agents.trace.reading import by_run, read_files
@@ -24,7 +25,7 @@ from flink_agents.trace.sinks.kafka_topic import KafkaTopic
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
-from tests.trace.hour import Phase, Run, Wait
+from tests.trace.hour import Phase, Run, Wait, ended, observers_of, turn
 from tests.trace.test_trace_facts import asking
 from tests.trace.test_trace_folding import checking, reply, reply_async
 from tests.trace.test_trace_parents import buying
@@ -154,11 +155,6 @@ class Traced:
         return self.kept.records
 
 
-def turn(recorder: TraceRecorder, run: Run, phase: Phase, before: Phase | None) -> None:
-    run.phase = phase
-    recorder.phase_changed(run, before)
-
-
 def hooks(recorder: TraceRecorder, run: Run, on_loop: bool) -> list[Any]:
     """What the runtime tells of a run, one by one."""
     begun, running = (Phase.QUEUED, Phase.RUNNING) if on_loop else (Phase.RUNNING, Phase.RUNNING)
@@ -177,8 +173,7 @@ def hooks(recorder: TraceRecorder, run: Run, on_loop: bool) -> list[Any]:
                     lambda: turn(recorder, run, Phase.RUNNING, Phase.CALL),
                 ]
         found += [
-            lambda action=action: recorder.events_sent(run, action, ("Paid", "Paid")),
-            lambda action=action: recorder.action_ended(run, action, 0.001, not on_loop),
+            lambda action=action: ended(recorder, run, action, ("Paid", "Paid"), not on_loop, 0.001),
         ]
     if on_loop:
         found.append(lambda: turn(recorder, run, Phase.FINISHED, Phase.RUNNING))
@@ -225,6 +220,24 @@ def test_times_are_the_same_in_one_line_and_in_many(on_loop: bool) -> None:
                 hook()
         found.append({one.id: (round(one.time, 5), round(one.seconds or 0, 5)) for one in traced.close()})
     assert found[0] == found[1] and len(found[0]) == (13 if on_loop else 4)
+
+
+def test_each_moment_of_a_run_belongs_to_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two actions wait at a time: the newest wait counts, then the earlier one again."""
+    traced, at = Traced(), [100.0]
+    monkeypatch.setattr(phases, "clock", lambda: at[0])
+    run = phases.RunState("k", 1, observers_of(traced.recorder), Phase.QUEUED, at[0])
+    run.identity = "job"
+    run.begin(at[0] + 1)
+    call, slot = phases.WaitPhase(Phase.CALL, "charge"), phases.WaitPhase(Phase.SLOT, "a slot")
+    for seconds, change in ((2, run.begin_wait), (4, run.begin_wait), (8, run.end_wait), (16, run.end_wait)):
+        at[0] += seconds
+        change(slot if seconds in (4, 8) else call)
+    at[0] += 32
+    run.finish(at[0])
+    run.commit(at[0])
+    (record,) = traced.close()
+    assert record.attributes["phases"] == {"queued": 1.0, "call": 4.0 + 16.0, "slot": 8.0}
 
 
 def test_a_call_that_ends_after_its_action_keeps_its_parent() -> None:

@@ -14,8 +14,8 @@ from flink_agents.trace.recording import recorder as recorders, runs
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.writer import TraceWriter
-from tests.trace.hour import Phase, Run
-from tests.trace.test_trace_lasting import Keeping, facts, turn
+from tests.trace.hour import Phase, Run, ended, turn
+from tests.trace.test_trace_lasting import Keeping, facts
 
 pytestmark = pytest.mark.own_conditions
 
@@ -86,15 +86,8 @@ def tell(recorder: TraceRecorder, run: Run, step: Step) -> None:
         turn(recorder, run, Phase.CALL, Phase.RUNNING)
         turn(recorder, run, Phase.RUNNING, Phase.CALL)
     else:
-        ended(recorder, run, what, *more)
-
-
-def ended(recorder: TraceRecorder, run: Any, action: str, sent: Any, inline: Any) -> None:
-    if inline and recorder.reads_notes:
-        run.notes.append((None, action, None, 0.0005, sent))
-    else:
-        recorder.events_sent(run, action, sent)
-        recorder.action_ended(run, action, 0.0005, inline)
+        sent, inline = more
+        ended(recorder, run, what, sent, inline, 0.0005)
 
 
 def recorded(

@@ -9,6 +9,7 @@ wait. So there, ``advance`` stops at a step that has to wait. The event loop con
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from itertools import chain
@@ -26,6 +27,7 @@ from flink_agents.runtime.execution.failures import FAILURES, FailurePolicies
 from flink_agents.runtime.execution.limits import ControlFlow, MoveToLoop
 from flink_agents.runtime.execution.run import Run
 from flink_agents.runtime.execution.waits.changed_code import begin_event
+from flink_agents.runtime.metrics.observers import Observers
 from flink_agents.runtime.metrics.run_metrics import clock
 from flink_agents.runtime.serde.redacted import redacted
 from flink_agents.runtime.state.delayed import DelayedInput
@@ -74,8 +76,8 @@ class StepExecutor(FailurePolicies):
     def __init__(self, shared: RunEnvironment) -> None:
         super().__init__(shared)
         self._context_type = context_type(shared.code.agent.context_class)
-        self._notifies_sent = self.observers.events_sent_inline is not None
-        self._action_ended = self.observers.action_ended_inline
+        self._notifies_sent = self.observers.events_sent_unnoted is not None
+        self._action_ended = self.observers.action_ended_unnoted
         # In each process, an action may turn out to make durable calls only when it makes the first one.
         self._owned = {
             action.name
@@ -139,11 +141,11 @@ class StepExecutor(FailurePolicies):
             # The user's code caught the exception that should have left this thread.
             return self.leave_thread(step)
         if self._notifies_sent:
-            notify_sent(self.observers.events_sent_inline, step)
+            notify_sent(self.observers.events_sent_unnoted, step)
         state, name, seconds = step.run.state, step.action.name, clock() - began
         self._action_ended(state, name, seconds, True)
-        if (notes := state.notes) is not None:
-            notes.append((None, name, None, seconds, types_of(step.sent)))
+        if (notes := state.notes) is not None and notes.folds:
+            notes.steps.append((None, name, None, seconds, types_of(step.sent)))
         self.succeed(step)
         return None
 
@@ -313,6 +315,20 @@ class StepExecutor(FailurePolicies):
         for event in events:
             if event is not None:
                 step.emit(event)
+
+
+def notify_ended(observers: Observers, step: ActionRun, seconds: float) -> None:
+    """Note or notify observers that an attempt of an action has ended outside of Flink's task thread."""
+    state, name, notes = step.run.state, step.action.name, step.run.state.notes
+    if notes is None or not notes.folds or notes.lasts:
+        notify_sent(observers.events_sent, step)
+        observers.action_ended(state, name, seconds, False)
+        return
+    if observers.events_sent_unnoted is not None:
+        notify_sent(observers.events_sent_unnoted, step)
+    observers.action_ended_unnoted(state, name, seconds, False)
+    # If the writer of the trace takes the steps of the run meanwhile, the next report takes this one.
+    notes.steps.append((None, name, time.time(), seconds, types_of(step.sent)))
 
 
 def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:

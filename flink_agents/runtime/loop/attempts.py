@@ -25,7 +25,7 @@ from flink_agents.runtime.execution.environment import RunEnvironment
 from flink_agents.runtime.execution.failures import ENDS
 from flink_agents.runtime.execution.limits import RunSuspended, Slot, Slots
 from flink_agents.runtime.execution.retry import RetryState, resumed_attempt
-from flink_agents.runtime.execution.steps import StepExecutor, notify_sent
+from flink_agents.runtime.execution.steps import StepExecutor, notify_ended
 from flink_agents.runtime.execution.waits.run_waits import RunWaits
 from flink_agents.runtime.loop.action_loop import make_action_task
 from flink_agents.runtime.metrics.run_metrics import clock
@@ -168,8 +168,7 @@ class Attempts:
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
                 await (self._wait(step) if unbounded else self._in_time(step, started))
-            notify_sent(self._observers.events_sent, step)
-            self._observers.action_ended(state, step.action.name, clock() - started, False)
+            notify_ended(self._observers, step, clock() - started)
         finally:
             # In the reverse order of taking them.
             slot.end()

@@ -32,11 +32,14 @@ class Observers:
         agent: Name of the agent whose runs are observed.
         others: Third-party observers, whose errors are logged and counted.
         phase_changed: None if it has no observer, since phases change more often than anything else.
+        phase_changed_unnoted: Like ``phase_changed``, for a run with notes that has not ended. Omits those
+            that read the times of waits from them.
         call_content: None if it has no observer, so that the content is not built.
         events_sent: None if it has no observer, so that the types are not computed.
-        action_ended_inline: Like ``action_ended``, on Flink's task thread. Omits observers that read notes.
-        events_sent_inline: Like ``events_sent``, in the same way.
+        action_ended_unnoted: Like ``action_ended``, if the step is noted. Omits observers that read it there.
+        events_sent_unnoted: Like ``events_sent``, in the same way.
         memory_written: None if it has no observer.
+        memory_written_unnoted: Like ``memory_written``, if it is noted.
         recorded: None if it has no observer.
         agent_called: None if it has no observer.
         agent_answered: None if it has no observer.
@@ -66,9 +69,12 @@ class Observers:
         self.action_mismatched = dispatch("action_mismatched") or _ignore
         self.events_sent = dispatch("events_sent")
         self.event_given_up = dispatch("event_given_up") or _ignore
+        without_waits = [one for one in others if not getattr(one, "reads_waits", False)]
+        self.phase_changed_unnoted = dispatch("phase_changed", without_waits)
         without_notes = [one for one in others if not getattr(one, "reads_notes", False)]
-        self.action_ended_inline = dispatch("action_ended", without_notes) or _ignore
-        self.events_sent_inline = dispatch("events_sent", without_notes)
+        self.action_ended_unnoted = dispatch("action_ended", without_notes) or _ignore
+        self.events_sent_unnoted = dispatch("events_sent", without_notes)
+        self.memory_written_unnoted = dispatch("memory_written", without_notes)
         self.call_begun = dispatch("call_begun") or _ignore
         self.call_attempt_failed = dispatch("call_attempt_failed") or _ignore
         self.call_retried = dispatch("call_retried") or _ignore

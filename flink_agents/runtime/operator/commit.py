@@ -185,7 +185,12 @@ class RunCommitter:
         """
         if changes:
             write_nodes(self._state.memory, changes)
-            if (notify := self._shared.telemetry.observers.memory_written) is not None:
+            notes, observers = run.state.notes, self._shared.telemetry.observers
+            notify = observers.memory_written
+            if notes is not None and notes.folds:
+                notes.write({name: len(value or b"") for name, value in changes.items()})
+                notify = observers.memory_written_unnoted
+            if notify is not None:
                 notify(run.state, {name: len(value or b"") for name, value in changes.items()})
 
     def _input(self, number: int, actor: KeyActor) -> None:

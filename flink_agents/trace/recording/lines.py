@@ -142,7 +142,7 @@ class LineMaker:
         """Return the waits and the number of durable calls."""
         told = f',"calls":{segment.executed},"replayed":0' if segment.executed else ""
         if segment.waits:
-            waits = [f'"{what}":{int(seconds * 1e6)}e-6' for what, seconds in segment.waits.items()]
+            waits = [f'"{what}":{int(seconds * 1e6)}e-6' for what, seconds in segment.phases().items()]
             told += f',"phases":{{{",".join(waits)}}}'
         return told
 

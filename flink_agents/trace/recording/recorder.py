@@ -25,7 +25,7 @@ class TraceRecorder(RunRecorder):
         """Note the memory that a run wrote: names and sizes, no values."""
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is not None and self._level >= CALLS:
-            segment.written = values if segment.written is None else {**segment.written, **values}
+            segment.write(values)
 
     # -- actions ----------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ class TraceRecorder(RunRecorder):
         if not segment.lasts:
             if not self._every and not self._wants(action, CALLS):
                 return
-            self._fold(run, segment, (None, action, None if inline else self._now(), seconds, sent))
+            self._fold(run, segment, (None, action, None if inline else self.now(), seconds, sent))
             return
         self._lasts(run, segment)
         more = {"sent": counted(sent)} if sent else {}
@@ -109,7 +109,7 @@ class TraceRecorder(RunRecorder):
         if segment.lasts:
             self._lasts(run, segment)
             parent = place_of(segment, action)
-        opened = segment.begin_call((action, function), self._now(), parent)
+        opened = segment.begin_call((action, function), self.now(), parent)
         if again:
             opened.tell({"again": True})
         segment.executed += 1
@@ -164,7 +164,7 @@ class TraceRecorder(RunRecorder):
         calls = None if segment is None else segment.opened((action, function))
         if segment is None or not calls:
             return
-        opened, now = calls.popleft(), self._now()
+        opened, now = calls.popleft(), self.now()
         seconds = max(0.0, now - opened.begun)
         # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
         if opened.parent == segment.ended(action) and not segment.lasts:
@@ -179,7 +179,7 @@ class TraceRecorder(RunRecorder):
         calls = None if segment is None else segment.opened((action, function))
         if segment is not None and calls:
             opened = calls.popleft()
-            seconds = max(0.0, self._now() - opened.begun)
+            seconds = max(0.0, self.now() - opened.begun)
             self._call(run, segment, action, function, opened, "failed", told_of(error), seconds)
 
     def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:

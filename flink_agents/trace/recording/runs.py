@@ -49,12 +49,6 @@ _START_LESS = (Phase.RECORDS, Phase.INPUT)
 
 _RUNNING, _COMMITTED = Phase.RUNNING, Phase.COMMITTED
 
-_WAITED = {
-    phase: phase.name.lower()
-    for phase in (Phase.QUEUED, Phase.CALL, Phase.SLOT, Phase.LIMIT, Phase.RETRY, Phase.CLIENT, Phase.THREAD)
-}
-"""The names of the phases in which a run waits."""
-
 
 class RunRecorder(RunObserver):
     """Records runs.
@@ -66,13 +60,18 @@ class RunRecorder(RunObserver):
         actions: Levels of single actions.
         percent: Percentage of keys that are recorded.
         most_content: Maximum number of characters of a request or result.
-        now: Returns the time in seconds since the epoch.
+        now: See the attribute.
         clock: Returns the time in seconds by which the phases of runs are measured.
 
     Attributes:
-        reads_notes: True if the runtime appends actions that end on Flink's thread to ``notes`` of the run,
-            which costs less than a call of ``events_sent`` and ``action_ended``.
+        now: Returns the time in seconds since the epoch.
+        reads_waits: True: the runtime adds durations of phases to ``notes`` of the run, and only calls
+            ``phase_changed`` when the run begins or ends.
+        reads_notes: True if it also adds actions that have ended, and written memory, instead of calling
+            ``events_sent``, ``action_ended`` and ``memory_written``.
     """
+
+    reads_waits = True
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class RunRecorder(RunObserver):
         self._writer = writer
         self._share = percent
         self._most = most_content
-        self._now = now
+        self.now = now
         self._short: dict[ObservedRun, Segment] = {}
         self._lasting: dict[ObservedRun, Segment] = {}
         self._unfolding = threading.Lock()
@@ -130,7 +129,7 @@ class RunRecorder(RunObserver):
                     self._suspended.pop((run.key_text, run.sequence_number), None)
                 if job := run.identity or self._subtask.job:
                     what = job, run.key_text, run.sequence_number, run.parent, run.traceparent
-                    self._ended.append((*what, segment, self._now()))
+                    self._ended.append((*what, segment, self.now()))
                 if len(self._ended) >= AT_ONCE:
                     self.collect()
                 return
@@ -154,9 +153,8 @@ class RunRecorder(RunObserver):
     def _begin(self, run: ObservedRun) -> Segment | None:
         if self._share < 100 and not self._samples(run):
             return None
-        segment = self._short[run] = Segment(self._now())
-        if self.reads_notes:
-            run.notes = segment.steps  # pyright: ignore[reportAttributeAccessIssue]
+        segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
+        run.notes = segment  # pyright: ignore[reportAttributeAccessIssue]
         if not self._writer.started:
             # It finds the runs that last.
             self._writer.start()
@@ -164,16 +162,7 @@ class RunRecorder(RunObserver):
 
     def _enter(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
         """Note what a phase says of a run that has begun."""
-        if segment.waiting is not None:
-            what, since = segment.waiting
-            waits = segment.waits
-            if waits is None:
-                waits = segment.waits = {}
-            waits[what] = waits.get(what, 0.0) + max(0.0, self._now() - since)
-            segment.waiting = None
-        if (waited := _WAITED.get(phase)) is not None:
-            segment.waiting = waited, self._now()
-        elif phase is Phase.COMMITTED:
+        if phase is Phase.COMMITTED:
             self._end(run, "dead-lettered" if segment.dead else "completed")
         elif phase is Phase.SUSPENDED:
             waits = [wait_of(one) for one in run.open_waits]
@@ -203,7 +192,7 @@ class RunRecorder(RunObserver):
 
         Called by the writer's thread.
         """
-        now, clock = self._now(), self._clock()
+        now, clock = self.now(), self._clock()
         for run, segment in [*self._short.items(), *self._lasting.items()]:
             phase, since = run.phase, run.since
             if not run.identity or segment.told and not since:
@@ -289,11 +278,11 @@ class RunRecorder(RunObserver):
             since: Start of the phase, by the clock of phases.
             more: Further attributes.
         """
-        begun = round(self._now() - (self._clock() - since), 3) if since else None
+        begun = round(self.now() - (self._clock() - since), 3) if since else None
         attributes = {"for": redaction.hide(waits_for), "since": begun, **more}
         outcome = WAITING if waits_for else RUNNING
         made = partial(self._made, run, run.identity, "run", self._subtask.agent, outcome, (), None)
-        return partial(made, attributes, None, self._now(), False)
+        return partial(made, attributes, None, self.now(), False)
 
     def closed(self) -> None:
         """Write all records, also of runs that have not ended."""
@@ -325,9 +314,11 @@ class RunRecorder(RunObserver):
         assert segment is not None
         self._lasts(run, segment)
         del self._lasting[run]
+        # A suspended run gets new notes when it resumes.
+        run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
         attributes: dict[str, Any] = {}
         if segment.waits:
-            attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.waits.items()}
+            attributes["phases"] = {what: round(seconds, 6) for what, seconds in segment.phases().items()}
         if segment.executed or segment.replayed:
             attributes |= {"calls": segment.executed, "replayed": segment.replayed}
         if segment.error is not None and outcome != "completed":
@@ -336,7 +327,7 @@ class RunRecorder(RunObserver):
             attributes[WRITTEN] = segment.written
         if not (run.identity or self._subtask.job):
             return
-        now = self._now()
+        now = self.now()
         replayed = self._is_repeated(run, segment, outcome)
         what = run, run.identity, "run", self._subtask.agent, outcome, tuple(path), () if path else None
         seconds = max(0.0, now - segment.begun)
@@ -372,7 +363,7 @@ class RunRecorder(RunObserver):
         replayed: bool = False,
     ) -> None:
         what = run, run.identity, kind, name, outcome, path, parent or ()
-        now = self._now() if now is None else now
+        now = self.now() if now is None else now
         self._writer.put(partial(self._made, *what, attributes, seconds, now, replayed))
 
 

@@ -99,6 +99,8 @@ class Segment:
 
     Args:
         begun: Start, in seconds since the epoch.
+        folds: True if the runtime may add steps and memory itself. See ``RunRecorder.reads_notes``.
+        changed: Start of the present phase, by the clock of phases.
 
     Attributes:
         lasts: True if its steps get records of their own. Set once, by the thread of the run or the writer's.
@@ -110,8 +112,7 @@ class Segment:
         replayed: Number of replayed calls and actions.
         dead: True if an event became a dead letter.
         error: The last error.
-        waiting: The reason and the start of the current wait.
-        waits: Duration of its waits, by reason; None if there were none.
+        waits: Durations of its phases in which it waited. The runtime adds to them.
         seen: The last recorded phase, and its start.
         written: The memory that the run wrote.
         calls: Number of calls by action and function; None if there were none.
@@ -126,16 +127,25 @@ class Segment:
     replayed: int = 0
     dead: bool = False
     error: dict[str, Any] | None = None
-    waiting: tuple[str, float] | None = None
-    waits: dict[str, float] | None = None
     seen: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
     calls: dict[tuple[str, str], int] | None = None
     open: dict[tuple[str, str], deque[OpenCall]] | None = None
 
-    def __init__(self, begun: float) -> None:
+    def __init__(self, begun: float, folds: bool = False, changed: float = 0.0) -> None:
         self.begun = begun
+        self.folds = folds
+        self.changed = changed
         self.steps: list[Step] = []
+        self.waits: dict[Phase, float] = {}
+
+    def write(self, sizes: Mapping[str, int]) -> None:
+        """Note memory that the run wrote."""
+        self.written = sizes if self.written is None else {**self.written, **sizes}
+
+    def phases(self) -> dict[str, float]:
+        """Return the durations of waits by name."""
+        return {phase.name.lower(): seconds for phase, seconds in self.waits.items()}
 
     def ended(self, action: str) -> int:
         """Return the number of ended attempts of an action that have no record yet."""
