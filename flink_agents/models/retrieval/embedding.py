@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
+from flink_agents import redaction
 from flink_agents.api.common.policies import RetryPolicy
 from flink_agents.api.context import RunnerContext
 from flink_agents.api.durable import DurableCallable, RetryableError
@@ -292,7 +293,7 @@ def make_model(description: EmbeddingModelSpec, secrets: Secrets, connection: An
             fix="correct its name, or set base_url and api_key in the description",
         ) from None
     client: Any = getattr(getattr(model, "_provider", None), "client", None)
-    secrets.know(getattr(client, "api_key", None))
+    redaction.know(getattr(client, "api_key", None))
     if hasattr(client, "max_retries"):
         # A repeated request is an attempt of the recorded call, which honours retry-after.
         client.max_retries = 0

@@ -51,12 +51,8 @@ class Secrets:
                 fix="set it in the environment that starts the TaskManagers; for a job on this machine, or "
                 "a test, in the process that runs it",
             )
-        self.know(value)
-        return value
-
-    def know(self, value: object) -> None:
-        """Hide ``value`` in texts from now on."""
         redaction.know(value)
+        return value
 
     def text(self, value: str | Secret | Public, of: str = "") -> str:
         """Return a text of a description: the secret that it refers to, or the text itself.

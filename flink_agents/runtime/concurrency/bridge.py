@@ -35,15 +35,10 @@ WATCH_JOIN_SECONDS = 5.0
 T = TypeVar("T")
 
 
-def hand_to(
-    loop: asyncio.AbstractEventLoop,
-    function: Callable[..., object],
-    *args: Any,
-    context: Context | None = None,
-) -> bool:
+def hand_to(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:
     """Let ``loop`` call a function, from any thread; return False if the loop is closed."""
     try:
-        loop.call_soon_threadsafe(function, *args, context=context)
+        loop.call_soon_threadsafe(function, *args)
     except RuntimeError:
         return False
     return True
@@ -98,7 +93,7 @@ class Bridge:
     def hand(self, function: Callable[..., object], *args: Any, context: Context | None = None) -> bool:
         """Let the loop call a function; return False if the loop is closed."""
         try:
-            self.loop.call_soon_threadsafe(function, *args, context=context)
+            self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             return False
         return True

@@ -47,6 +47,19 @@ _EXPECTED = (
 )
 
 
+FIX_VERSION = "run the version of flink-agents-python that wrote it, or a newer one"
+
+
+def unknown_version(what: str, data: bytes, *versions: bytes) -> StateFormatError:
+    """Return the error of bytes that do not begin with one of ``versions``."""
+    return StateFormatError(
+        f"{what} has a format that this version cannot read",
+        expected=f"version {' or '.join(str(version[0]) for version in versions)}",
+        found=f"version {data[0]}" if data else "no bytes",
+        fix=FIX_VERSION,
+    )
+
+
 def unordered(code: int) -> bool:
     """Return True if the parts of a value of that kind have no order."""
     return code in (_SET, _FROZENSET)
@@ -96,12 +109,7 @@ class ValueCodec:
             UnknownTypeNameError: A class of the value no longer exists.
         """
         if data[:1] != VERSION:
-            raise StateFormatError(
-                "state has a format that this version cannot read",
-                expected=f"version {VERSION[0]}",
-                found=f"version {data[0]}" if data else "no bytes",
-                fix="run the version of flink-agents-python that wrote it, or a newer one",
-            )
+            raise unknown_version("state", data, VERSION)
         try:
             return msgpack.unpackb(
                 data[1:],

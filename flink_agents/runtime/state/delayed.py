@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.serde.codec import unknown_version
 from flink_agents.runtime.state.slots import MapSlot
 
 MOST_IN_PAGE = 128
@@ -215,12 +216,7 @@ def _fields(data: bytes) -> Any:
         StateFormatError: They are corrupt, or of an unknown version.
     """
     if data[:1] != _VERSION:
-        raise StateFormatError(
-            "the delayed events of a key are of a format that this version cannot read",
-            expected=f"version {_VERSION[0]}",
-            found=f"version {data[0]}" if data else "no bytes",
-            fix="run the version of flink-agents-python that wrote it, or a newer one",
-        )
+        raise unknown_version("the list of delayed events of a key", data, _VERSION)
     try:
         return msgpack.unpackb(data[1:])
     except (ValueError, msgpack.UnpackException) as error:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgpack
 
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.serde.codec import unknown_version
 from flink_agents.runtime.state.delayed import DelayedEvents
 from flink_agents.runtime.state.pending import PendingInputs
 from flink_agents.runtime.state.slots import MapSlot, ValueSlot
@@ -280,12 +281,7 @@ class Head:
             StateFormatError: They are corrupt, or of an unknown version.
         """
         if data[:1] != _HEAD_VERSION:
-            raise StateFormatError(
-                "the head of a key is of a format that this version cannot read",
-                expected=f"version {_HEAD_VERSION[0]}",
-                found=f"version {data[0]}" if data else "no bytes",
-                fix="run the version of flink-agents-python that wrote it, or a newer one",
-            )
+            raise unknown_version("the head of a key", data, _HEAD_VERSION)
         try:
             journal_id, next_seq, first_pending, next_pending, extra = msgpack.unpackb(data[1:])
             head = cls(journal_id, next_seq, first_pending, next_pending)

@@ -18,6 +18,7 @@ import msgpack
 
 from flink_agents.api.errors import StateFormatError
 from flink_agents.api.events.signals import Signal
+from flink_agents.runtime.serde.codec import unknown_version
 
 _VERSION = b"\x01"
 _MEANT_VERSION = b"\x02"
@@ -177,12 +178,7 @@ class Mailbox:
         if data is None:
             return cls()
         if data[:1] not in (_VERSION, _MEANT_VERSION):
-            raise StateFormatError(
-                "the signals of a key are of a format that this version cannot read",
-                expected=f"version {_VERSION[0]} or {_MEANT_VERSION[0]}",
-                found=f"version {data[0]}" if data else "no bytes",
-                fix="run the version of flink-agents-python that wrote it, or a newer one",
-            )
+            raise unknown_version("the list of signals of a key", data, _VERSION, _MEANT_VERSION)
         try:
             signals, seen, owed = msgpack.unpackb(data[1:])[:3]
             return cls(

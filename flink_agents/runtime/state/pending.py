@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 
 from flink_agents.api.errors import StateError, StateFormatError
-from flink_agents.runtime.serde.codec import VERSION, ValueCodec
+from flink_agents.runtime.serde.codec import FIX_VERSION, VERSION, ValueCodec
 from flink_agents.runtime.state.mailbox import Mailbox
 from flink_agents.runtime.state.slots import MapSlot
 from flink_agents.runtime.state.suspended import Suspension
@@ -66,7 +66,7 @@ def unpack_input(entry: bytes) -> bytes:
             "unsupported entry in keyed state: an input of a kind that this version does not know",
             expected=f"kind {PendingKind.INPUT.value} (an input)",
             found=f"kind {entry[1]}" if len(entry) > 1 else "no kind",
-            fix="run the version of flink-agents-python that wrote it, or a newer one",
+            fix=FIX_VERSION,
         )
     return entry[2:]
 
@@ -197,6 +197,6 @@ def _content(entry: bytes | None, kind: bytes) -> bytes | None:
             "unexpected entry in keyed state: an input of another kind",
             expected=f"version {_VERSION}, kind {kind[1]}",
             found=repr(entry[:2]),
-            fix="run the version of flink-agents-python that wrote it, or a newer one",
+            fix=FIX_VERSION,
         )
     return entry[2:]

@@ -71,8 +71,8 @@ class ReadWatch:
         skips: The number of executions of each action that are not checked before the next one that is.
     """
 
-    def __init__(self, strict: bool = False) -> None:
-        self.strict = strict
+    def __init__(self) -> None:
+        self.strict = False
         self.skips: dict[str, int] = {}
         self._checked: dict[str, int] = {}
 

@@ -15,6 +15,7 @@ import msgpack
 
 from flink_agents.api.action_state import Record, RecordKind
 from flink_agents.api.errors import StateFormatError
+from flink_agents.runtime.serde.codec import unknown_version
 
 _VERSION = b"\x01"
 _RELEASED_VERSION = b"\x02"
@@ -193,12 +194,7 @@ class Suspension:
             StateFormatError: They are corrupt, or of an unknown version.
         """
         if data[:1] not in (_VERSION, _RELEASED_VERSION):
-            raise StateFormatError(
-                "a suspended run is of a format that this version cannot read",
-                expected=f"version {_VERSION[0]} or {_RELEASED_VERSION[0]}",
-                found=f"version {data[0]}" if data else "no bytes",
-                fix="run the version of flink-agents-python that wrote it, or a newer one",
-            )
+            raise unknown_version("a suspended run", data, _VERSION, _RELEASED_VERSION)
         try:
             fields = msgpack.unpackb(data[1:], strict_map_key=False)
             number, seq, started_at, plan, records, unstored, bound, recorded, waits, left, failed = fields[

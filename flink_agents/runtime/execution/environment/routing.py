@@ -114,7 +114,7 @@ class OutputChecks:
             OutputTypeError: It does not have the declared type.
         """
         if is_awaitable(value):
-            raise not_awaited(action, "emits", value)
+            raise not_awaited(action, value)
         if value is None and tag is not None:
             # PyFlink adds a map after each side output, and Flink accepts no null from it.
             raise ContextMisuseError(
@@ -147,7 +147,7 @@ def too_many_events(limit: int) -> EventLimitError:
 def no_event(action: str, value: object) -> RunError:
     """Return the error of an action that emits ``value``, which is not an event."""
     if is_awaitable(value):
-        return not_awaited(action, "emits", value)
+        return not_awaited(action, value)
     return NotAnEventError(
         f"action {action!r} emits something that is no event",
         expected="an instance of an Event class, or None",
@@ -156,17 +156,16 @@ def no_event(action: str, value: object) -> RunError:
     )
 
 
-def not_awaited(action: str, does: str, value: object) -> MissingAwaitError:
+def not_awaited(action: str, value: object) -> MissingAwaitError:
     """Return the error of an action that emits something that it should have awaited.
 
     Args:
         action: Its name.
-        does: What it does with ``value``, as a verb.
         value: The awaitable. A coroutine is closed with its arguments, so that Python does not warn as well.
     """
     error = MissingAwaitError(
-        f"action {action!r} {does} something that was not awaited",
-        expected="what it returns",
+        f"action {action!r} emits something that was not awaited",
+        expected="its result",
         found=awaitable_text(value),
         fix=AWAIT_IT,
     )

@@ -62,12 +62,8 @@ class Lock(Protocol):
         ...
 
 
-class ReadCheckpoint(Protocol):
-    """Reads the metadata of a checkpoint."""
-
-    def __call__(self, directory: Path) -> CheckpointContent:
-        """Return the metadata of the checkpoint in ``directory``."""
-        ...
+ReadCheckpoint = Callable[[Path], CheckpointContent]
+"""Returns the metadata of the checkpoint in a directory."""
 
 
 @dataclass(frozen=True)
