@@ -202,7 +202,9 @@ def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
 
 def _running(rest: ClusterRest) -> list[dict[str, Any]]:
     ended = "FINISHED", "CANCELED", "FAILED"
-    return [job for job in rest.get("/jobs/overview").get("jobs", ()) if job["state"] not in ended]
+    from flink_agents.runtime.flink.following.rest import jobs_in
+
+    return [job for job in jobs_in(rest.get) if job["state"] not in ended]
 
 
 def _latest(rest: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:

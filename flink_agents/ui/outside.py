@@ -20,7 +20,7 @@ from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.answers import inputs_behind, inspected
 from flink_agents.ui.background import Background, Reading
@@ -291,7 +291,7 @@ def _text(value: bytes | None) -> str:
 
 
 def _jobs(cluster: ClusterRest) -> list[ConsoleJob]:
-    found = cluster.get("/jobs/overview")["jobs"]
+    found = jobs_in(cluster.get)
     found.sort(key=lambda one: (one["state"] != "RUNNING", -one["start-time"]))
     return [_job(cluster, one) for one in found[:50]]
 

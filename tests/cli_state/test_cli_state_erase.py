@@ -69,7 +69,7 @@ def erased(
     monkeypatch.setattr("flink_agents.connectors.kafka.topics.describe_topic", described)
     served: dict[str, Any] = {
         "/jobs/overview": {"jobs": [{"jid": "1", "name": "orders", "state": "RUNNING"}]},
-        "/jobs/1": {"vertices": [{"name": "Source -> agent Shop -> Sink"}]},
+        "/jobs/1": {"vertices": [{"id": "v", "name": "Source -> agent Shop -> Sink"}]},
     }
     if begun is not None:
         served["/jobs/1/checkpoints"] = {"latest": {"completed": {"id": 3, "trigger_timestamp": begun}}}

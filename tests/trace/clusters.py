@@ -19,7 +19,7 @@ def cluster(log: Callable[[], bytes], answers: Answers | None = None, port: int 
 
     Args:
         log: Gives the log of the TaskManager.
-        answers: Answers by path, beside those about the log.
+        answers: Answers by path, beside those about the log; bytes are sent as they are.
         port: Its port; 0 takes a free one.
     """
 
@@ -36,7 +36,7 @@ def cluster(log: Callable[[], bytes], answers: Answers | None = None, port: int 
             path = self.path.partition("?")[0]
             body = log() if path == "/taskmanagers/tm-1/logs/tm.log" else None
             if body is None and path in known:
-                body = json.dumps(known[path]).encode()
+                body = known[path] if isinstance(known[path], bytes) else json.dumps(known[path]).encode()
             self.send_response(200 if body is not None else 404)
             self.end_headers()
             self.wfile.write(body if body is not None else b'{"errors": ["no such thing"]}')

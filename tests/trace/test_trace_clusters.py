@@ -12,10 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from flink_agents.api.errors import ClusterUnavailableError
 from flink_agents.api.events.key_requests import REPLY_MARK, WATCH_MARK
 from flink_agents.cli.main import app
 from flink_agents.cli.runs import metrics as metrics_module
-from flink_agents.cli.runs.metrics import AgentMetrics
+from flink_agents.cli.runs.metrics import AgentMetrics, read_metrics
 from flink_agents.cli.runs.requests import NO_ANSWER, report
 from flink_agents.cli.runs.top import COLUMNS
 from flink_agents.runtime.flink.following.rest import ClusterRest
@@ -308,3 +309,59 @@ def test_a_source_that_is_away_keeps_no_other_from_an_answer(place: Path) -> Non
     assert told.exit_code == 2 and "dead-lettered" in told.stdout
     # Once each, with what to do.
     assert told.stderr.count("ClusterUnavailableError") == 1 and told.stderr.count("KafkaStreamError") == 1
+
+
+@each(
+    "answer",
+    [
+        *(b"", b"null", b"[]", b"7", b"<html>", b'{"jobs": [{"jid"', b"\xff", b"[" * 100_000),
+        *(b"{}", b'{"jobs": 7}', b'{"jobs": [7]}', b'{"jobs": [{}]}', b'{"jobs": {"a": 1}}'),
+        b'{"jobs": [{"jid": 1, "name": null, "state": "RUNNING"}]}',
+    ],
+)
+@each("command", [["top", "--once"], ["why", "k"], ["cancel", "orders"], ["doctor"]])
+def test_an_answer_that_is_not_of_flink_is_an_error(command: list[str], answer: bytes) -> None:
+    """It comes from a proxy, a login page, or a service of something else."""
+    with cluster(lambda: b"", {"/jobs/overview": answer}) as address:
+        told = asked(*command, "--cluster", address)
+    # doctor has found the cluster unable to run jobs before.
+    assert told.exit_code == (1 if command == ["doctor"] else 2)
+    assert command == ["doctor"] or "ClusterUnavailableError" in told.output
+
+
+@each(
+    "metrics, known",
+    [
+        (b'[{"id": "NAME", "sum": NaN, "max": "Infinity"}]', {}),
+        (b'[{"id": "NAME", "sum": 1' + 400 * b"0" + b', "max": -1e999}]', {}),
+        (b'[{"id": "NAME"}, {"id": "other", "sum": []}]', {"runtime.events": 0.0}),
+        (b'[{"id": "NAME", "sum": "7.5", "max": null}]', {"runtime.events": 7.5}),
+        (b"[{}]", None),
+        (b'[{"id": 7}]', None),
+        (b'{"id": 7}', None),
+    ],
+)
+def test_any_value_of_a_metric_is_a_number_or_unknown(metrics: bytes, known: dict[str, float] | None) -> None:
+    name = b"0.flink_agents.paying.runtime.events"
+    answers: dict[str, Any] = {
+        "/jobs/overview": {"jobs": [{"jid": "1", "name": "orders", "state": "RUNNING"}]},
+        "/jobs/1": {"vertices": [{"id": "v", "name": "agent paying"}]},
+        "/jobs/1/vertices/v/subtasks/metrics": metrics.replace(b"NAME", name),
+    }
+    with cluster(lambda: b"", answers) as address:
+        if known is None:
+            with pytest.raises(ClusterUnavailableError):
+                list(read_metrics(ClusterRest(address)))
+        else:
+            assert [agent.sums for agent in read_metrics(ClusterRest(address))] == [known]
+
+
+def test_a_job_that_ends_while_it_is_read_hides_no_other() -> None:
+    jobs = [{"jid": jid, "name": "orders", "state": "RUNNING"} for jid in ("gone", "1")]
+    answers: dict[str, Any] = {
+        "/jobs/overview": {"jobs": jobs},
+        "/jobs/1": {"vertices": [{"id": "v", "name": "agent paying"}]},
+        "/jobs/1/vertices/v/subtasks/metrics": [{"id": "0.flink_agents.paying.runtime.events", "sum": 1}],
+    }
+    with cluster(lambda: b"", answers) as address:
+        assert [one.job_id for one in read_metrics(ClusterRest(address))] == ["1"]

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from http.client import HTTPException
 from importlib import metadata
 from typing import Any
 from urllib.parse import quote
@@ -118,10 +119,13 @@ def _unknown(where: str, why: str) -> CheckResult:
 
 
 def _ask(address: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{address}{path}", timeout=SECONDS) as answer:
-        if path.endswith("/log"):
-            return answer.read(LOG_BYTES).decode("utf-8", "replace")
-        return json.loads(answer.read())
+    try:
+        with urllib.request.urlopen(f"{address}{path}", timeout=SECONDS) as answer:
+            if path.endswith("/log"):
+                return answer.read(LOG_BYTES).decode("utf-8", "replace")
+            return json.loads(answer.read())
+    except (RecursionError, HTTPException) as error:
+        raise ValueError(f"the answer cannot be read: {error!r}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -11,12 +11,11 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from flink_agents.runtime.flink.following.rest import ClusterRest
-
+from flink_agents.api.errors import ClusterError, ClusterUnavailableError
+from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, metrics_at, vertices_of
 
 _OWN = re.compile(r"(?:^|\.)flink_agents\.(?P<rest>.+)$")
 _AT_ONCE = 40
@@ -70,18 +69,25 @@ def read_metrics(rest: ClusterRest) -> Iterator[AgentMetrics]:
 
     Raises:
         ClusterUnavailableError: The cluster does not answer.
-        ClusterError: A job has ended meanwhile.
     """
-    for job in rest.get("/jobs/overview").get("jobs", ()):
+    for job in jobs_in(rest.get):
         if job["state"] in ("FINISHED", "CANCELED", "FAILED"):
             continue
-        for vertex in rest.get(f"/jobs/{job['jid']}").get("vertices", ()):
-            yield from _agents(rest, job, str(vertex["id"]))
+        found: list[AgentMetrics] = []
+        try:
+            for vertex in vertices_of(rest.get, job["jid"]):
+                found += _agents(rest, job, vertex["id"])
+        except ClusterUnavailableError:
+            raise
+        except ClusterError:
+            # The job has ended meanwhile; others have not.
+            continue
+        yield from found
 
 
 def _agents(rest: ClusterRest, job: dict[str, Any], vertex: str) -> Iterator[AgentMetrics]:
     place = f"/jobs/{job['jid']}/vertices/{vertex}/subtasks/metrics"
-    names = [one["id"] for one in rest.get(place) if _OWN.search(one["id"])]
+    names = [one["id"] for one in metrics_at(rest.get, place) if _OWN.search(one["id"])]
     found: dict[str, AgentMetrics] = {}
     for start in range(0, len(names), _AT_ONCE):
         for value in _values(rest, place, names[start : start + _AT_ONCE]):
@@ -103,14 +109,14 @@ def _number(value: Any) -> float | None:
     """Return a value as a number; None for one of a gauge that knows none."""
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 
 
 def _values(rest: ClusterRest, place: str, names: Sequence[str]) -> list[dict[str, Any]]:
     wanted = ",".join(quote(name, safe="") for name in names)
-    return rest.get(f"{place}?get={wanted}&agg=sum,max")
+    return metrics_at(rest.get, f"{place}?get={wanted}&agg=sum,max")
 
 
 FETCH_SECONDS = 10.0

@@ -255,11 +255,12 @@ def _trouble(rest: ClusterRest, runs: Collection[RunTrace]) -> Said:
         rest: The cluster.
         runs: The runs of the key. Jobs without one of their agents are left out; if it is empty, none is.
     """
+    from flink_agents.runtime.flink.following.rest import jobs_in
     from flink_agents.trace.records import UNFINISHED
 
     agents = {run.last.agent for run in runs}
     at_rest = all(run.status not in UNFINISHED for run in runs) if runs else None
-    jobs = rest.get("/jobs/overview").get("jobs", ())
+    jobs = jobs_in(rest.get)
     return False, [
         line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job, agents, at_rest)
     ]
@@ -285,8 +286,9 @@ def _job(
 
 def operators_of(rest: ClusterRest, job_id: str) -> set[str]:
     """Return the names of a job's operators; that of an agent is ``agent NAME``."""
-    vertices = rest.get(f"/jobs/{job_id}").get("vertices", ())
-    return {name for vertex in vertices for name in str(vertex["name"]).split(" -> ")}
+    from flink_agents.runtime.flink.following.rest import vertices_of
+
+    return {name for vertex in vertices_of(rest.get, job_id) for name in vertex["name"].split(" -> ")}
 
 
 def _last_failed(latest: dict[str, Any]) -> bool:

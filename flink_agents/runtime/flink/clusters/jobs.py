@@ -19,7 +19,7 @@ from flink_agents.api.errors import (
     UnknownJobError,
 )
 from flink_agents.runtime.flink.following.follower import ENDED, FAILED, JobFollower
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
 from flink_agents.runtime.flink.job_errors import in_one_line
 
 SAVEPOINT_SECONDS = 600.0
@@ -53,7 +53,7 @@ def jobs_of(rest: ClusterRest) -> list[ClusterJob]:
     Raises:
         ClusterError: The cluster does not answer, or rejects the request.
     """
-    found = sorted(rest.get("/jobs/overview")["jobs"], key=lambda job: -job["start-time"])
+    found = sorted(jobs_in(rest.get), key=lambda job: -job["start-time"])
     return [ClusterJob(job["jid"], job["name"], job["state"]) for job in found]
 
 

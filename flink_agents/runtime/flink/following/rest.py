@@ -6,14 +6,15 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from flink_agents.api.errors import ClusterError, ClusterUnavailableError
 
 REQUEST_SECONDS = 20.0
 
+_FOREIGN = "the answer to GET {} is not one of Flink"
 _QUOTED_CHARACTERS = 2_000
 _START = "start one with `flink-agents cluster start`, or pass the address: --cluster http://HOST:8081"
 
@@ -34,13 +35,16 @@ class ClusterRest:
         return urlsplit(self.address).netloc
 
     def get(self, path: str) -> Any:
-        """Return the answer to a GET request.
+        """Return the answer to a GET request: an object, or the list of metrics.
 
         Raises:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
             ClusterError: Flink rejected the request.
         """
-        return self._request("GET", path)
+        found = self._request("GET", path)
+        if not isinstance(found, list if path.partition("?")[0].endswith("/metrics") else dict):
+            raise self._unavailable(ValueError(_FOREIGN.format(path)))
+        return found
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send a POST request, and return the answer.
@@ -75,13 +79,14 @@ class ClusterRest:
         Raises:
             ClusterUnavailableError: There was no answer, or not one of Flink's.
         """
-        for manager in self.get("/taskmanagers").get("taskmanagers", ()):
-            place = f"/taskmanagers/{quote(str(manager['id']), safe='')}/logs"
+        known = self.get("/taskmanagers").get("taskmanagers", [])
+        for manager in _rows("/taskmanagers", known, "id"):
+            place = f"/taskmanagers/{quote(manager['id'], safe='')}/logs"
             try:
-                files = self.get(place).get("logs", ())
+                files = _rows(place, self.get(place).get("logs", []), "name")
                 for one in sorted(files, key=lambda one: one.get("mtime") or 0):
                     if one.get("size"):
-                        yield self.text(f"{place}/{quote(str(one['name']), safe='')}")
+                        yield self.text(f"{place}/{quote(one['name'], safe='')}")
             except ClusterError:
                 # The TaskManager or the file is gone.
                 continue
@@ -90,7 +95,7 @@ class ClusterRest:
         text = self._answer(method, path, None if body is None else json.dumps(body).encode())
         try:
             return json.loads(text or b"null")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._unavailable(error) from None
 
     def _answer(self, method: str, path: str, data: bytes | None = None) -> bytes:
@@ -116,7 +121,7 @@ class ClusterRest:
         text = body.decode("utf-8", "replace")
         try:
             reasons = [_without_frames(str(reason)) for reason in json.loads(text)["errors"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             reasons = [text]
         return ClusterError(
             f"Flink at {self.address} rejected {method} {path}",
@@ -128,3 +133,43 @@ def _without_frames(reason: str) -> str:
     """Return Flink's message without the frames of Java."""
     lines = [line for line in reason.splitlines() if not line.startswith(("\tat ", "\t... "))]
     return "\n".join(lines) or reason
+
+
+Get = Callable[[str], Any]
+"""Returns the answer to a GET request. See :meth:`ClusterRest.get`."""
+
+
+def jobs_in(get: Get) -> list[dict[str, Any]]:
+    """Return the jobs that a cluster knows. Each has ``jid``, ``name``, ``state`` and ``start-time``.
+
+    Raises:
+        ClusterUnavailableError: There was no answer, or not one of Flink's.
+        ClusterError: Flink rejected the request.
+    """
+    path = "/jobs/overview"
+    found = _rows(path, get(path).get("jobs"), "jid", "name", "state")
+    return [one | {"start-time": _number(one.get("start-time"))} for one in found]
+
+
+def vertices_of(get: Get, job_id: str) -> list[dict[str, Any]]:
+    """Return the vertices of a job. Each has ``id`` and ``name``. See :func:`jobs_in`."""
+    path = f"/jobs/{job_id}"
+    return _rows(path, get(path).get("vertices", []), "id", "name")
+
+
+def metrics_at(get: Get, path: str) -> list[dict[str, Any]]:
+    """Return metrics. Each has ``id``. See :func:`jobs_in`."""
+    return _rows(path, get(path), "id")
+
+
+def _rows(path: str, found: Any, *texts: str) -> list[dict[str, Any]]:
+    """Return a list of objects that have some texts."""
+    rows: list[Any] = cast("list[Any]", found) if isinstance(found, list) else [None]
+    for row in rows:
+        if not (isinstance(row, dict) and all(isinstance(row.get(one), str) for one in texts)):
+            raise ClusterUnavailableError(_FOREIGN.format(path), found=repr(row)[:200], fix=_START)
+    return rows
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0
