@@ -336,13 +336,8 @@ class AgentLoop:
         notified, task = False, asyncio.current_task()
         assert task is not None
         try:
-            recovery = runs.recovery
-            if recovery is not None and recovery.order is None:
-                # Not in another coroutine: each of its resumptions would be one more call for each new key.
-                runs.state = self._reading(runs, recovery)
-                await self.replays.read(runs, recovery)
-                runs.state = None
-                self._read += 1
+            if runs.recovery is not None and runs.recovery.order is None:
+                await self._read_records(runs, runs.recovery)
             while self.failure is None and (runs.queue or (runs.recovery is not None and self._pull(runs))):
                 waiting = runs.queue.popleft()
                 # Before the run starts: the watchdog names it.
@@ -384,6 +379,14 @@ class AgentLoop:
             if not notified or runs.recovery is not None or self.failure is not None:
                 # Flink's task thread was not notified, or it was before `running` was cleared.
                 self._notify(runs)
+
+    async def _read_records(self, runs: KeyRuns, recovery: KeyRecovery) -> None:
+        """Read the records of the key. The watchdog sees that as a phase of the next run."""
+        observers, seq = self._shared.telemetry.observers, recovery.actor.next_seq
+        runs.state = RunState(runs.key_text, seq, observers, Phase.RECORDS, clock())
+        await self.replays.read(runs, recovery)
+        runs.state = None
+        self._read += 1
 
     async def _execute(self, runs: KeyRuns, run: Run, waiting: QueuedInput) -> None:
         """Execute a run to its end. A run that the present code cannot continue ends as ``on_error`` says.
@@ -433,11 +436,6 @@ class AgentLoop:
         else:
             self.expected = took
         self.ended += 1
-
-    def _reading(self, runs: KeyRuns, recovery: KeyRecovery) -> RunState:
-        """Return the state of the next run while the records of its key are read."""
-        seq = recovery.actor.next_seq
-        return RunState(runs.key_text, seq, self._shared.telemetry.observers, Phase.RECORDS, clock())
 
     def _pull(self, runs: KeyRuns) -> bool:
         """Choose one more input that is in memory; returns True if there is one."""
