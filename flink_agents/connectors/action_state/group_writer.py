@@ -299,11 +299,10 @@ class GroupWriter(ABC, Generic[P]):
         )
 
     def _tell(self, writes: Sequence[P], outcomes: Sequence[Outcome]) -> None:
-        awaited = [
-            (write.future, outcome)
-            for write, outcome in zip(writes, outcomes, strict=True)
-            if write.future is not None
-        ]
+        awaited: list[tuple[asyncio.Future[None], Outcome]] = []
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if write.future is not None:
+                awaited.append((write.future, outcome))
         try:
             self._loop.call_soon_threadsafe(_resolve, awaited, self.waiting)
         except RuntimeError:  # the loop is closed
