@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -92,6 +93,10 @@ def top(
     ] = None,
 ) -> None:
     """Durable AI agents on Apache Flink."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Not each terminal has the characters of each key, nor those of a tree.
+            stream.reconfigure(errors="backslashreplace")
     group = context.command
     command = context.invoked_subcommand
     if not isinstance(group, JobGroup) or not takes_options(group, command):

@@ -70,10 +70,13 @@ class RunTrace:
         """Return the time that it has spent, until now if it has not ended."""
         return spent(self.times, time.time() if now is None else now)
 
-    def children(self, span: str) -> list[TraceRecord]:
-        """Return the records of a span's children, in the order of their start."""
-        found = [one for one in self.records if one.parent_id == span and one.is_end]
-        return sorted(found, key=lambda one: one.time - (one.seconds or 0.0))
+    def children(self) -> dict[str, list[TraceRecord]]:
+        """Return the records of each span's children by the id of the span, in the order of their start."""
+        found: dict[str, list[TraceRecord]] = {}
+        for one in sorted(self.records, key=lambda one: one.time - (one.seconds or 0.0)):
+            if one.is_end and one.parent_id is not None:
+                found.setdefault(one.parent_id, []).append(one)
+        return found
 
     def roots(self) -> list[TraceRecord]:
         """Return records whose parent has no record, without the records of starts."""

@@ -15,6 +15,9 @@ from flink_agents.trace.operations import operation_of
 from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import RUNNING, STARTED, UNFINISHED, WAITING, TraceRecord
 
+MOST_INDENT = 300
+"""Maximum indentation of a tree."""
+
 
 def when(seconds: float) -> str:
     """Format a time in UTC, or as a number if no calendar has it."""
@@ -114,20 +117,28 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
         f"{run.status}  {when(run.begun)}  {spent['took']}{more}"
         + (f"  from {last.attributes['parent']}" if "parent" in last.attributes else "")
     )
-    roots = run.roots()
-    tops = [one for one in roots if not (one.kind == "run" and one.parent_id is None)]
-    tops += [child for one in roots if one not in tops for child in run.children(one.span_id)]
+    children = run.children()
+    tops: list[TraceRecord] = []
+    for one in run.roots():
+        tops += children.get(one.span_id, ()) if one.kind == "run" and one.parent_id is None else (one,)
     tops.sort(key=lambda one: one.time - (one.seconds or 0.0))
-    yield from _branches(run, tops, "")
+    yield from _branches(children, tops)
     if run.status in UNFINISHED:
         yield from map(safe, list(_unfinished(run))[1:])
 
 
-def _branches(run: RunTrace, records: Sequence[TraceRecord], indent: str) -> Iterator[str]:
-    for place, record in enumerate(records, 1):
-        end = place == len(records)
-        yield safe(f"{indent}{'└─' if end else '├─'} {line_of(record)}")
-        yield from _branches(run, run.children(record.span_id), f"{indent}{'   ' if end else '│  '}")
+def _branches(children: dict[str, list[TraceRecord]], tops: Sequence[TraceRecord]) -> Iterator[str]:
+    # Not recursive, and each span once: a trace may come from anywhere.
+    left = [(tops, 0, "")]
+    while left:
+        records, place, indent = left.pop()
+        if place == len(records):
+            continue
+        record, is_last = records[place], place + 1 == len(records)
+        left.append((records, place + 1, indent))
+        yield safe(f"{indent}{'└─' if is_last else '├─'} {line_of(record)}")
+        below = children.pop(record.span_id, ())
+        left.append((below, 0, (indent + ("   " if is_last else "│  "))[:MOST_INDENT]))
 
 
 def line_of(record: TraceRecord) -> str:
@@ -287,17 +298,16 @@ def page(runs: Sequence[RunTrace], shown: Callable[[str], str] = str) -> str:
         f"<style>{_STYLE}</style></head><body><h1>Trace</h1>"
     ]
     for run in runs:
-        first, *_ = tree(run, shown)
-        parts.append(f"<h2>{html.escape(first)}</h2>")
+        parts.append(f"<h2>{html.escape(next(tree(run, shown)))}</h2>")
+        begun, whole = run.begun, max(run.seconds, 1e-9)
         ends = [one for one in run.records if one.is_end]
         for record in sorted(ends, key=lambda one: one.time - (one.seconds or 0.0)):
-            parts.append(_bar(run, record))
+            parts.append(_bar(record, begun, whole))
     return "".join([*parts, "</body></html>\n"])
 
 
-def _bar(run: RunTrace, record: TraceRecord) -> str:
-    whole = max(run.seconds, 1e-9)
-    left = 100 * (record.time - (record.seconds or 0.0) - run.begun) / whole
+def _bar(record: TraceRecord, begun: float, whole: float) -> str:
+    left = 100 * (record.time - (record.seconds or 0.0) - begun) / whole
     width = 100 * (record.seconds or 0.0) / whole
     bad = " bad" if record.outcome in ("failed", "dead-lettered") else ""
     return (

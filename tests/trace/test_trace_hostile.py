@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from typer.testing import CliRunner
 
 from flink_agents import redaction
 from flink_agents.cli.main import app
+from flink_agents.trace import rendering
 from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.trace.recording import lines, runs
+from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
@@ -253,3 +256,68 @@ def test_a_file_that_cannot_be_read_costs_no_other(tmp_path: Path, monkeypatch: 
     told = CliRunner().invoke(app, ["runs", "--json", "--path", str(tmp_path)])
     assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [1]
     assert "a.trace.jsonl" in told.stderr and "PermissionError" in told.stderr
+
+
+def spans(shape: str) -> tuple[list[TraceRecord], int]:
+    """Return the records of a run, and the number of the lines of its tree, without the first."""
+    run = record(1)
+    most = 3000
+    parents = {
+        "deep": [run.span_id, *(f"{number:016x}" for number in range(most - 1))],
+        "wide": [run.span_id] * most,
+        # Of a circle that no root leads to, nothing is shown.
+        "circle": ["2".zfill(16), "0".zfill(16), "1".zfill(16)],
+        "own": [f"{number:016x}" for number in range(3)],
+        "repeated": [run.span_id] * 3,
+    }[shape]
+    names = [0] * 3 if shape == "repeated" else range(len(parents))
+    steps = [
+        replace(run, kind="call", name=str(place), outcome="ok", span_id=f"{name:016x}", parent_id=parent)
+        for place, (name, parent) in enumerate(zip(names, parents, strict=True))
+    ]
+    return [run, *steps], {"deep": most, "wide": most, "circle": 0, "own": 0, "repeated": 1}[shape]
+
+
+@each("shape", ["deep", "wide", "circle", "own", "repeated"])
+def test_a_tree_of_any_shape_shows_each_span_once(shape: str) -> None:
+    records, shown = spans(shape)
+    (run,) = by_run(records).values()
+    assert len(list(rendering.tree(run))) == 1 + shown
+    assert "</html>" in rendering.page([run])
+
+
+def test_the_work_for_a_tree_grows_with_its_spans_only() -> None:
+    """The last record is looked for once, and not for each span."""
+    records, _ = spans("wide")
+    (run,) = by_run(records).values()
+    looked = 0
+
+    class Counted(list[TraceRecord]):
+        def __iter__(self) -> Iterator[TraceRecord]:
+            nonlocal looked
+            looked += 1
+            return super().__iter__()
+
+    run.records = Counted(run.records)
+    list(rendering.tree(run))
+    rendering.page([run])
+    assert looked < 100
+
+
+@each("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_any_encoding_shows_a_tree(encoding: str, tmp_path: Path) -> None:
+    odd = record(1)
+    odd.key = "s\u20ac\ud800"
+    write = replace(odd, kind="call", span_id="0" * 16, parent_id=odd.span_id, outcome="ok")
+    (tmp_path / "a.trace.jsonl").write_bytes(odd.to_bytes() + b"\n" + write.to_bytes() + b"\n")
+    for command in (["trace", odd.run_id], ["runs"], ["runs", "--json"]):
+        told = CliRunner(charset=encoding).invoke(app, [*command, "--path", str(tmp_path)])
+        assert told.exit_code == 0, told.exception
+
+
+@each("place", ["none/a.html", "."])
+def test_a_page_that_cannot_be_written_is_an_error(place: str, tmp_path: Path) -> None:
+    (tmp_path / "a.trace.jsonl").write_bytes(FULL + b"\n")
+    page = ["--html", str(tmp_path / place), "--path", str(tmp_path)]
+    told = CliRunner().invoke(app, ["trace", record(8).run_id, *page])
+    assert told.exit_code == 2 and "--html" in told.output and "cannot be written" in told.output

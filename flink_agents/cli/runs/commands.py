@@ -123,7 +123,11 @@ def trace(
     if not found:
         raise _not_found(run or f"key {key}")
     if html is not None:
-        html.write_text(rendering.page(found, shown_key), encoding="utf-8")
+        try:
+            # A key may be no Unicode.
+            html.write_text(rendering.page(found, shown_key), encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise typer.BadParameter(f"{html} cannot be written: {error}", param_hint="--html") from None
         typer.echo(f"wrote {html}")
     if otlp is not None:
         from flink_agents.trace.sinks.otel import OtelSink
