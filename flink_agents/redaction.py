@@ -168,7 +168,7 @@ def _base64_of(data: bytes) -> set[str]:
     if len(data) >= SHORTEST + 2:
         for before in range(3):
             coded = base64.b64encode(b"\0" * before + data).decode()
-            # The first characters depend on what comes before, and the last ones on what follows.
+            # The first characters depend on the text before them, and the last ones on the text after them.
             start = (0, 2, 3)[before]
             end = len(coded) if (before + len(data)) % 3 == 0 else len(coded.rstrip("=")) - 1
             found |= {coded[start:end], coded[start:end].replace("+", "-").replace("/", "_")}
@@ -353,7 +353,7 @@ def arm() -> None:
         known.armed = True
         known.look_at_variables()
         logging.setLogRecordFactory(_records(logging.getLogRecordFactory()))
-        # A logger sets what is given as ``extra`` after the factory.
+        # A logger sets the values of ``extra`` after the factory.
         setattr(logging.Logger, "makeRecord", _with_extras(logging.Logger.makeRecord))  # noqa: B010
 
 

@@ -1,7 +1,7 @@
 """Opens SQLite files that several processes share, creates new ones, and rejects files of other programs.
 
 It belongs to no layer and imports nothing of the package: the store of durable calls and the vector store
-each have such a file, with a schema and errors of their own.
+each have such a file, with their own schema and errors.
 
 A file is in WAL mode with ``synchronous=FULL``: a commit is on the disk when it returns. Only the owner can
 access a new file; SQLite gives the files next to it the same mode.
@@ -37,7 +37,7 @@ class FileKind(Generic[E]):
 
     Attributes:
         name: The name of such a file in messages, after "the".
-        other_name: What a corrupt file may be instead, for messages: "no" and a noun.
+        other_name: Another content of a corrupt file, for messages: "no" and a noun.
         application_id: The application id in SQLite's header.
         version: Version of the schema, SQLite's ``user_version``.
         schema: Statements that create the tables, ``meta`` among them.
@@ -47,7 +47,7 @@ class FileKind(Generic[E]):
         format_error: Makes an error from a message, ``expected``, ``found`` and ``fix``: the file is not of
             this kind.
         unavailable_error: Makes an error in the same way: the file cannot be used.
-        fix_corrupt: What to do about a corrupt file.
+        fix_corrupt: The fix for a corrupt file, for messages.
     """
 
     name: str

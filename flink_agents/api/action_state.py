@@ -350,7 +350,7 @@ class ActionStateStore(ABC):
     async def remember_plan(self, fingerprint: str, data: bytes) -> None:
         """Store ``data`` under a fingerprint, for all jobs; existing data stays as it is.
 
-        By default it gets a journal of its own; a store may have a cheaper place.
+        By default it gets a separate journal; a store may have a cheaper place.
 
         Raises:
             FencedOwnerError: Another owner took over.

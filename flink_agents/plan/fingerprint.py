@@ -4,7 +4,7 @@ It covers: format version, agent name and class, configuration, context class, s
 policies; of each action its name, triggers, function, conditions, policy and configuration; the classes of
 the events that trigger actions; of each resource its name, type, function and descriptor.
 
-It leaves out everything that you can change freely: the position and the body of code, source texts, ``def``
+It omits everything that you can change freely: the position and the body of code, source texts, ``def``
 or ``async def``, ``on_suspend``, retries, timeouts and limits, emitted events, the
 wording of prompts, descriptions and schemas of tools, and any order (of actions, triggers, resources and
 mapping keys).

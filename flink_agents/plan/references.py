@@ -36,7 +36,7 @@ class FunctionRef(Frozen):
 
     @classmethod
     def of(cls, target: Any) -> FunctionRef:
-        """Return the reference to ``target``; without a name of its own, it gets one in brackets."""
+        """Return the reference to ``target``; an object without a name gets one in brackets."""
         if isinstance(target, functools.partial):
             inner = cls.of(target.func)
             return cls(module=inner.module, qualname=f"<partial>.{inner.qualname}")

@@ -32,7 +32,7 @@ Pair = tuple[bytes, bytes]
 class AnswerTopic(RunObserver):
     """Sends each answer to a topic, keyed by its request.
 
-    A thread of its own sends them, so brokers that do not answer neither block nor fail the job.
+    A separate thread sends them, so brokers that do not answer neither block nor fail the job.
 
     Args:
         topic: The topic.

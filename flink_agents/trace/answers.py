@@ -9,11 +9,11 @@ from typing import Any
 from flink_agents.trace.rendering import took, wait_text, when
 
 _LONG = ("memory", "signals", "released", "delayed", "waits")
-"""Parts of an answer that are left out if it is too long, in this order."""
+"""Parts of an answer that are omitted if it is too long, in this order."""
 
 
 def answer_line(answer: Mapping[str, Any], most: int) -> str:
-    """Return an answer as a line of JSON. Parts are left out if it has more than ``most`` characters."""
+    """Return an answer as a line of JSON. Parts are omitted if it has more than ``most`` characters."""
     line = json.dumps(answer, separators=(",", ":"), default=str)
     for name in _LONG:
         if len(line) <= most:

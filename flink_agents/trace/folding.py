@@ -1,4 +1,4 @@
-"""Unfolds the records of runs: a run that ended soon and well is one line, which holds its steps, too.
+"""Unfolds the records of runs: a short, successful run is one line, which contains its steps.
 
 Readers of the trace get a record for each action and durable call, with the id, parent and times of a record
 of its own. ``recording/lines.py`` writes such lines.

@@ -1,4 +1,4 @@
-"""Checks the forms of fields and attributes of records: a line of a trace can have any origin."""
+"""Checks the types of fields and attributes of records: a line of a trace can have any origin."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class TraceRecord:
                     fix="upgrade the package that reads the trace",
                 )
             if "span_id" not in values and values["kind"] == "run":
-                # The line of a run that ended soon and well leaves out what follows from the id of the run.
+                # The line of a short, successful run omits the values that follow from the id of the run.
                 values = {**values, "span_id": span_id(values["run_id"]), "parent_id": None}
             check_fields(values)
             known: dict[str, Any] = {name: values[name] for name in _NAMES if name in values}

@@ -103,7 +103,7 @@ def short(text: str) -> str:
 
 
 def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
-    """Yield the lines of a run's tree, and what an unfinished run waits for.
+    """Yield the lines of a run's tree, and the waits of an unfinished run.
 
     Args:
         run: The run.

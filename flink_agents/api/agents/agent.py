@@ -77,7 +77,7 @@ class Agent:
         )
         self.__dict__["__actions__"] = {}
         self.__dict__["__resources__"] = {}
-        # Places of declarations without code of their own, for error texts.
+        # Places of declarations that have no code, for error texts.
         self.__dict__["__places__"] = {"agent": caller_place(0)} if cls is Agent else {}
         return self
 

@@ -313,7 +313,7 @@ class AgentCallEvent(Event):
 
 
 class NamedEvent(Event):
-    """An event without a class of its own: a type string and attributes.
+    """An event without an event class: a type string and attributes.
 
     For agents whose events are named in YAML or arrive by name. Prefer a class where the
     payload is known.

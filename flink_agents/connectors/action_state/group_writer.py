@@ -1,7 +1,7 @@
 """The writer thread of a store: it combines all pending writes into one batch.
 
 One flush of a disk, or one round trip, serves many appends: while one batch is in flight, the next
-one gathers. A subclass defines what a batch is and where it goes.
+one gathers. A subclass defines a batch and its destination.
 """
 
 from __future__ import annotations

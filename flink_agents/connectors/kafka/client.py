@@ -114,7 +114,7 @@ def check_topic(topic: str, client: Mapping[str, Any], expected: str) -> None:
     Args:
         topic: Its name.
         client: Options of kafka-python; options that an admin client does not have are ignored.
-        expected: What the topic is for, for the error.
+        expected: The purpose of the topic, for the error.
 
     Raises:
         KafkaStreamError: It does not exist, or the brokers cannot be reached.

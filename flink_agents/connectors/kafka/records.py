@@ -66,7 +66,7 @@ class KafkaDeadLetter:
     Attributes:
         record: The record; key and value are bytes, or None.
         error_type: Class of the error.
-        error: What is wrong.
+        error: The defect.
     """
 
     record: KafkaRecord[bytes | None]

@@ -53,7 +53,7 @@ def kafka_sink(
     """Return a sink for ``DataStream.sink_to`` that writes values to a topic.
 
     Strings and bytes are written as they are, None as a record without a value (a deletion), all else as
-    JSON. The values may be :class:`KafkaRecord`, with key, headers and timestamp of their own; outputs of an
+    JSON. The values may be :class:`KafkaRecord`, with their own key, headers and timestamp; outputs of an
     agent with ``lineage=True``, whose origin goes into headers; and dead letters of a source or of an agent:
     the record, or the input of the run, as it came, with headers that describe the error. A record has the
     timestamp of its value in the stream, else the time at which it is written.
@@ -62,7 +62,7 @@ def kafka_sink(
         topic: The topic.
         key: Returns the key of a value: a string, bytes, None, or anything that becomes JSON. Default: the
             key of a ``KafkaRecord``, else none.
-        delivery: ``"at-least-once"`` loses nothing, and may repeat what was written after the last
+        delivery: ``"at-least-once"`` loses nothing, and may repeat records that were written after the last
             checkpoint; with ``"exactly-once"``, consumers that read committed records only see each once, as
             soon as its checkpoint is complete.
         transactional_id: For exactly-once: the prefix of the transactions' names. Two jobs on the same

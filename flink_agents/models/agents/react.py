@@ -211,7 +211,7 @@ class ReActAgent(Agent):
             "tools": self._tools,
             "fallback": self._fallback,
         }
-        # The plan has entries of its own for policy and type, except for a type that only answers have.
+        # The plan has separate entries for policy and type, except for a type that only answers have.
         left_out = ["on_error", "output_type"]
         if self._puts_out_its_own() and inspect.isclass(self._given_type):
             named["output_type"] = f"{self._given_type.__module__}:{self._given_type.__qualname__}"

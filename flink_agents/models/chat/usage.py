@@ -13,8 +13,8 @@ class UsageCounter:
     """Counts the requests, tokens and tool calls of a conversation, and ends it at its limits.
 
     Args:
-        limits: What the conversation may use.
-        used: What was used for it before.
+        limits: The usage limits of the conversation.
+        used: Its usage so far.
     """
 
     def __init__(self, limits: UsageLimits, used: ChatUsage = _NOTHING) -> None:

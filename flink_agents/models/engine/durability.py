@@ -80,7 +80,7 @@ from flink_agents.models.engine.tool_calls import (
 from flink_agents.models.setup.limiter import nested
 from flink_agents.models.setup.secrets import know_models
 
-# Their operations wait for durable steps, which are not tasks of the action, or for tasks of their own.
+# Their operations wait for durable steps, which are not tasks of the action, or for other tasks.
 OWN_LOCKS.update(("pydantic_ai", "pydantic_graph"))
 
 TOOL_CONFIG = "flink"
@@ -251,7 +251,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Hold what came with data to what the user may say."""
+        """Limit content that came with data to the kinds that the user may send."""
         if self.in_durable_context:
             request_context.messages = own_messages(request_context.messages, self._allow_urls)
         return await super().before_model_request(ctx, request_context)
@@ -282,7 +282,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
         raise error
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
-        """Record tool calls, each tool under a name of its own."""
+        """Record tool calls, each tool under its own name."""
         recorded = super().get_wrapper_toolset(toolset) or toolset
         if self.agent is None or not self.in_durable_context:
             return recorded

@@ -144,7 +144,7 @@ def _named(tool: ToolsetTool[Any], name: str) -> ToolsetTool[Any]:
 
 
 def _free_name(name: str, tool: ToolsetTool[Any], policy: str, taken: set[str]) -> str | None:
-    """Return the name under which the model gets a server's tool; None if the tool is left out."""
+    """Return the name under which the model gets a server's tool; None if the tool is omitted."""
     if name not in taken and not _gives_output(name):
         return name
     if policy == "fail":
@@ -153,7 +153,7 @@ def _free_name(name: str, tool: ToolsetTool[Any], policy: str, taken: set[str]) 
     if policy == "prefix" and server and (other := f"{server}_{name}") not in taken:
         _log.warning("an agent has a tool %r already: the tool of an MCP server is %r", name, other)
         return other
-    _log.warning("an agent has a tool %r already: the tool of an MCP server is left out", name)
+    _log.warning("an agent has a tool %r already: the tool of an MCP server is omitted", name)
     return None
 
 

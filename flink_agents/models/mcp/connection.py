@@ -191,7 +191,7 @@ class Connection:
                 if not self.opened.done():
                     self.opened.set_result(Opened(toolset))
                 await self._end.wait()
-                # The process ended by itself, so there is nothing to kill.
+                # The process has ended already, so there is nothing to kill.
                 self._expire(GRACE_SECONDS)
         except AgentsError as error:
             self._failed(Opened(error=error), error)

@@ -107,7 +107,7 @@ class HTTPAnswers:
         Args:
             sent: The body of the request. One without a body listens only, and is not kept.
             status: The status of HTTP.
-            retry_after: What the server asked for, or None.
+            retry_after: The pause that the server requested, or None.
         """
         if status >= 400 and sent:
             if len(self._errors) >= _MOST_ERRORS:

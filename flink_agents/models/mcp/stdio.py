@@ -86,7 +86,7 @@ class BoundedStdio(ClientTransport):
             env=self._env,
             cwd=self._cwd,
             limit=_CHUNK,
-            # A process group of its own, which ends as a whole.
+            # A new process group, which can be killed as a whole.
             start_new_session=True,
         )
         read_into, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)

@@ -53,7 +53,7 @@ class StoredMemory(LongTermMemory):
 
     Raises:
         OptionError: There is neither a namespace nor a job identifier.
-        DocumentError: A subject is of a type that has no text of its own.
+        DocumentError: A subject is of a type without a canonical text.
     """
 
     def __init__(

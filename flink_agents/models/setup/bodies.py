@@ -1,4 +1,4 @@
-"""Bounds how much of an answer is read over HTTP: what is decompressed counts, and nothing is read behind it.
+"""Bounds the size of answers over HTTP, after decompression. The rest of a larger answer is not read.
 
 Objects of JSON count, too: libraries take microseconds for each, during which no other key gets a turn.
 

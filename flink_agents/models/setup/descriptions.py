@@ -105,14 +105,14 @@ def changes(
     """Yield the fields that options of a job set for the resource ``name``, with their values.
 
     Environment variables have upper-case names without dots: ``WORDS_MODEL`` is ``words.model``. For other
-    resources, whose names may begin in the same way, they are left out.
+    resources, whose names may begin in the same way, they are omitted.
 
     Args:
         option: The option that has entries for resources of this kind.
         name: Name of the resource.
         fields: The fields of such a description.
         config: The options of the job.
-        nested: Fields that have fields of their own: ``limits.requests``.
+        nested: Fields with nested fields: ``limits.requests``.
     """
     start = re.sub(r"\W", "_", name).lower() + "_"
     for entry, value in config.below(option.key).items():

@@ -189,7 +189,7 @@ async def _within(seconds: float | None, awaitable: Any) -> Any:
         async with deadline:
             return await awaitable
     except TimeoutError:
-        # The tool may have raised one of its own.
+        # The tool itself may have raised one.
         if not deadline.expired():
             raise
         raise OutcomeUnknown(f"it took longer than {seconds:g} seconds") from None

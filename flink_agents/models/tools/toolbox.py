@@ -115,7 +115,7 @@ class Toolbox:
             Exception: One of them raised it.
         """
         if len(calls) == 1:
-            # Without a task of its own: most responses call one tool.
+            # Without a new task: most responses call one tool.
             return [await self._call(calls[0])]
         return await self._ctx.gather(*map(self._call, calls))
 
@@ -206,7 +206,7 @@ def _is_served(tool: ModelTool) -> bool:
 
 
 def _named(tool: Any, taken: set[str]) -> ModelTool | None:
-    """Return a server's tool under a free name; None if it is left out."""
+    """Return a server's tool under a free name; None if it is omitted."""
     if tool.name not in taken:
         return tool
     if tool.on_name_taken == "fail":
@@ -214,7 +214,7 @@ def _named(tool: Any, taken: set[str]) -> ModelTool | None:
     if tool.on_name_taken == "prefix" and (other := tool.prefixed).name not in taken:
         _log.warning("a model has a tool %r already: the tool of an MCP server is %r", tool.name, other.name)
         return other
-    _log.warning("a model has a tool %r already: the tool of an MCP server is left out", tool.name)
+    _log.warning("a model has a tool %r already: the tool of an MCP server is omitted", tool.name)
     return None
 
 

@@ -193,7 +193,7 @@ class _EmissionReader(Reader):
         return super()._try_attributes() or len(self._resolved) > before
 
     def _walk(self, value: Any, mention: Mention) -> None:
-        """Read what a mention leads to, as far as it can be followed without running code."""
+        """Read the object of a mention, as far as it can be found without running code."""
         for number, name in enumerate(mention.attributes):
             if value is _UNKNOWN or value is None:
                 self._names.update(dict.fromkeys(mention.attributes[number:]))

@@ -1,7 +1,7 @@
 """Finds the names in a function's source that it passes on, apart from names that it only inspects.
 
 A class in ``isinstance``, a comparison, a pattern, an annotation or a ``cast`` is only inspected. Arguments
-of an event's constructor, of memory and of side outputs are content, and not events of their own.
+of an event's constructor, of memory and of side outputs are content, not separate events.
 """
 
 from __future__ import annotations

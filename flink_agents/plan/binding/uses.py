@@ -95,7 +95,7 @@ def mark_durable_actions(agent: BoundAgent) -> None:
 
 def _may_make_calls(action: Callable[..., Any], agent: BoundAgent) -> bool:
     """Return True if any user code that an action leads to names a durable step."""
-    # Sub-agents have resources of their own.
+    # Sub-agents have their own resources.
     durable = _DURABLE.union(*_OF_RESOURCES.values()) if _asks(action) else _durable_names(agent)
 
     def names_call(function: FunctionType) -> bool:

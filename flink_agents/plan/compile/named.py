@@ -24,7 +24,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 def named_objects(plan: AgentPlan) -> dict[str, Any]:
     """Return the user's objects that descriptions of resources name, by their names.
 
-    Objects that cannot be imported here are left out: they may be on the workers, which look for them.
+    Objects that cannot be imported here are omitted: the workers, which look for them again, may have them.
     """
     found: dict[str, Any] = {}
     for resource in plan.resources:

@@ -1,4 +1,4 @@
-"""Checks that an agent is valid; each error names the place, what was found and how to fix it.
+"""Checks that an agent is valid; each error names the place, the defect and a fix.
 
 Mistakes that declarations and code show are found when the plan is compiled, before a job
 is submitted.

@@ -57,7 +57,7 @@ def flow_of(plan: AgentPlan) -> Flow:
         target = f"action:{action.name}"
         present = [EventPlan(type=one.partition(":")[2]) for one in emitted]
         taken = [one.type for one in present if accepts(action, known.get(one.type, one))]
-        # A trigger that no action is seen to emit gets a node of its own.
+        # A trigger that no action is known to emit gets a separate node.
         taken += [one for one in action.triggers if not any(_matches(one, kind, known) for kind in taken)]
         for kind in taken:
             nodes.setdefault(f"event:{kind}", _event_node(kind))

@@ -286,7 +286,7 @@ class KafkaBroker:
             replace(state, pid=child.pid).write(self._state_file)
             self._wait(start)
         except BaseException:
-            # The caller does not know of it yet, and would leave it running.
+            # The caller does not have it yet, and would leave it running.
             child.kill()
             child.wait()
             state.write(self._state_file)

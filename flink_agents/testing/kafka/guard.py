@@ -17,7 +17,7 @@ class ProcessGuard:
     """Watches this process until ``release``.
 
     Args:
-        command: What to run if this process ends before.
+        command: The command to run if this process ends earlier.
     """
 
     def __init__(self, command: Sequence[str]) -> None:

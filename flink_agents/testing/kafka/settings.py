@@ -30,7 +30,7 @@ FREE_PORTS = range(12_000, 30_000)
 broker's port would connect to itself, and the broker could not start again."""
 
 LOG4J = """\
-# Or what the broker does at its end would not be in the log.
+# Otherwise, the log would lack the end of the broker.
 shutdownHook=disable
 rootLogger.level=info
 rootLogger.appenderRef.out.ref=out

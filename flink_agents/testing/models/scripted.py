@@ -22,7 +22,7 @@ class ScriptEndedError(HarnessUseError, AssertionError):
 class ScriptedModel(FunctionModel):
     """A model that answers each request with the next line of its script, whatever the request is.
 
-    A script is used once: each test needs a model of its own.
+    A script is used once: each test needs a new model.
 
     Args:
         lines: The lines, in order. Use a ``Reply`` for several tool calls at once.

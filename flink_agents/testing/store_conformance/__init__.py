@@ -13,7 +13,7 @@
 Each call of the fixture's function makes a store that is not open; all stores of a test share their
 records, as attempts of a job do. If a store has leases, make them short here, about a second. If
 it does not remember pruned journals for ever, set :attr:`~ActionStateStoreSuite.removals`. Cases are skipped
-if the suite does not override what they need: the method ``kill``, for killed processes, and the fixture
+if the suite does not override their requirements: the method ``kill``, for killed processes, and the fixture
 ``store_files``, for losses of power.
 
 The suite requires these errors of :mod:`flink_agents.api.errors`:

@@ -1,4 +1,4 @@
-"""Cases about what a loss of power leaves of a store in files: acknowledged appends, torn writes.
+"""Cases of power loss for stores in files: acknowledged appends, torn writes.
 
 A suite takes part if its fixture ``store_files`` returns the directory of the files. The cases copy the files
 while the store is open, as a loss of power would leave them, and open the copy. So they find bytes that are

@@ -1,4 +1,4 @@
-"""Cases about removals: pruning, what is remembered of it, and deleting all journals of a job."""
+"""Cases about removals: pruning, the record of it, and deleting all journals of a job."""
 
 # ruff: noqa: D102 - the names of cases say what they are about.
 

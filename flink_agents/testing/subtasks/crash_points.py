@@ -1,4 +1,4 @@
-"""The points at which a harness can crash, and what it did up to one."""
+"""The points at which a harness can crash, and its outputs before each."""
 
 from __future__ import annotations
 

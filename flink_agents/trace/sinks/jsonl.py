@@ -131,5 +131,5 @@ class JsonlSink:
             try:
                 file.close()
             except OSError:
-                # What is still in its buffer was counted as dropped.
+                # The rest of its buffer was counted as dropped.
                 pass

@@ -33,7 +33,7 @@ _TRACES, _METRICS = "/v1/traces", "/v1/metrics"
 class GenAiHistograms:
     """Counts requests of one subtask, and exports the histograms every minute from a thread of the SDK.
 
-    Values are cumulative, so a failed export loses nothing. Each task attempt is a series of its own, by
+    Values are cumulative, so a failed export loses nothing. Each task attempt is a separate series, by
     ``service.instance.id``.
 
     Args:

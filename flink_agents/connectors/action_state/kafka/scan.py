@@ -148,7 +148,7 @@ class Scanner:
             self.begins.update(self.log_starts(lower))
         ends = self.log_ends(list(wanted))
         self._claims.refresh()
-        # What is missing of each partition: before the records read so far, and after them.
+        # The missing parts of each partition: before the records read so far, and after them.
         older_ranges = {
             p: (start, self.starts[p]) for p, start in wanted.items() if start < self.starts.get(p, 0)
         }

@@ -233,7 +233,7 @@ class KafkaWriter(GroupWriter[KafkaWrite]):
                     self._topic, key=pack_key(key), value=None, partition=partition
                 )
             except Exception as error:
-                # An append's caller gets the error. In this order: a removal comes after what it removed.
+                # An append's caller gets the error. In this order: a removal comes after the removed records.
                 self._garbage.put_back(dead[number:])
                 _log.warning(
                     "batches that are no longer needed could not be removed from %s: %s", self._topic, error

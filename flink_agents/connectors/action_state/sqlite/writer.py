@@ -1,8 +1,8 @@
 """The thread that writes to a store ``sqlite``, and the owners that may append.
 
 A batch is one transaction, so that one disk flush serves many appends. The file has a row for the owner of
-each subtask of a group. Each transaction checks the row of its owner, so no takeover can come in between. A
-lease only decides which job has to wait for which. It uses this machine's clock; if the clock is set back,
+each subtask of a group. Each transaction checks the row of its owner, so no takeover can happen between them.
+A lease only decides which job has to wait for which. It uses this machine's clock; if the clock is set back,
 the waiting job watches whether the lease is still renewed.
 """
 
@@ -178,7 +178,7 @@ class SQLiteWriter(GroupWriter[SqliteWrite]):
         on_end: OnEnd,
     ) -> None:
         super().__init__(str(path), LIMITS, lease_seconds, loop, metrics, on_end)
-        # Transactions wait for locks in a loop of their own, and the usual one needs no statement for that.
+        # A loop below waits for the locks of transactions, and the usual one needs no statement for that.
         connection.execute("PRAGMA busy_timeout=0")
         self._connection = connection
         self._path = path

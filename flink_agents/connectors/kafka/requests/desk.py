@@ -1,7 +1,7 @@
 """``KafkaApprovals``: lists and answers the approval requests of agents; for operators and web backends.
 
 Requests are in a compacted topic, by their ids: a request as JSON, and a record without a value once it has
-ended. Signals are in a topic of their own, from which a job reads them. The
+ended. Signals are in a separate topic, from which a job reads them. The
 answers to a request are among them. Neither needs Flink.
 """
 

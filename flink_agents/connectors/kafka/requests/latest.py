@@ -35,7 +35,7 @@ class UnexpectedRecord:
         topic: The topic.
         partition: Number of the partition.
         offset: Its place in the partition.
-        problem: What is wrong with it.
+        problem: Its defect.
     """
 
     topic: str
@@ -57,7 +57,7 @@ def reader_of(
     Args:
         topic: The topic.
         client: Options of kafka-python for the connection.
-        purpose: What the topic is for, for the message if there is none.
+        purpose: The purpose of the topic, for the message if it is missing.
 
     Raises:
         KafkaStreamError: There is no such topic, or the brokers cannot be reached.

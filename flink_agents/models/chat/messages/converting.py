@@ -73,7 +73,7 @@ def messages_of(given: ChatInput, now: datetime) -> list[ModelMessage]:
 
 
 def _groups(several: Sequence[Any]) -> Iterator[list[Any]]:
-    """Group adjacent strings and contents; any other value is a group of its own."""
+    """Group adjacent strings and contents; any other value is a separate group."""
     group: list[Any] = []
     for one in several:
         if isinstance(one, _BY_USER):

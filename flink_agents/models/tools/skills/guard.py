@@ -2,7 +2,7 @@
 
 ``python guard.py FOLDER COMMAND...`` is a separate process, so that this happens even if the worker is
 killed: the worker holds the other end of the standard input, which closes with it. On Linux this process
-adopts processes that the command leaves running, even in sessions of their own. It imports only the standard
+adopts processes that the command leaves running, even in new sessions. It imports only the standard
 library, since it is executed by its path.
 """
 

@@ -82,7 +82,7 @@ class SignalService(KeyService):
             return emission
         if self.asleep:
             operator.hooks.activate(self)
-        # At the end of the input, signals that no run took leave as unmatched.
+        # At the end of the input, signals that no run took are emitted as unmatched.
         operator.schedule.see_the_end(timers)
         # The actor may be older than the first signal of an agent that never waits.
         if actor is not None and actor.runs.mailbox is not None:
