@@ -13,17 +13,18 @@ from typing import Any, cast
 
 from flink_agents.trace.forms import is_number, well_formed
 from flink_agents.trace.operations import operation_of
-from flink_agents.trace.records import TraceRecord, span_id
+from flink_agents.trace.records import SpanPath, TraceRecord, call_path, span_id
 
 FOLDED = "steps"
 """The attribute of a run's record that contains its actions and calls, in the order of their ends.
 
 Each is an object with ``name`` of an action, or ``call`` and ``action`` of a call; with ``seconds``; and with
 ``at``, its end in seconds after the start of the run. Without ``at``, it is an action on Flink's thread that
-followed the one before. All else are its attributes.
+followed the one before. A call has ``nth``, its number, if it does not follow the one before it, and ``task``
+if a task of the action made it. All else are its attributes.
 """
 
-_OWN = ("name", "call", "seconds", "at")
+_OWN = ("name", "call", "seconds", "at", "nth", "task")
 
 
 def counted(event_types: Sequence[str]) -> dict[str, int]:
@@ -53,7 +54,7 @@ def unfolded(records: Iterable[TraceRecord]) -> Iterator[TraceRecord]:
 
 
 def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
-    actions, calls = Counter[str](), Counter[tuple[str, str]]()
+    actions, nth = Counter[str](), 0
     at = begun = run.time - (run.seconds or 0.0)
     for one in steps:
         # The line may come from anywhere.
@@ -69,22 +70,29 @@ def _steps(run: TraceRecord, steps: list[Any]) -> Iterator[TraceRecord]:
         more = {name: value for name, value in step.items() if name not in _OWN}
         if function is None:
             more["inline"] = end is None
-            path: tuple[Any, ...] = "action", action, actions[action]
+            path: SpanPath = "action", action, actions[action]
             actions[action] += 1
+            nth = 0
             yield _step(run, "action", action, path, run.span_id, at, seconds, more)
         elif isinstance(function, str):
             parent = span_id(run.run_id, "action", action, actions[action])
-            path = "call", action, function, calls[action, function]
-            calls[action, function] += 1
-            attributes = attributes_of_call(action, function, more)
-            yield _step(run, "call", function, path, parent, at, seconds, attributes)
+            task, nth = str(step.get("task", "")), whole(step.get("nth"), nth)
+            path = call_path(action, actions[action], function, task, nth)
+            nth += 1
+            told = attributes_of_call(action, function, more)
+            yield _step(run, "call", function, path, parent, at, seconds, told)
+
+
+def whole(value: Any, default: int) -> int:
+    """Return a whole number of a line, which may come from anywhere."""
+    return value if isinstance(value, int) else default
 
 
 def _step(
     run: TraceRecord,
     kind: str,
     name: str,
-    path: tuple[Any, ...],
+    path: SpanPath,
     parent: str,
     at: float,
     seconds: float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flink_agents.api.errors.trace import TraceError, TraceFormatError, TraceNotFoundError
@@ -21,10 +21,12 @@ class RunTrace:
     Attributes:
         run_id: Id of the run.
         records: Records of the run.
+        repeats: Records about ends of the run or its segments that other ones took the place of.
     """
 
     run_id: str
     records: list[TraceRecord] = field(default_factory=list[TraceRecord])
+    repeats: list[TraceRecord] = field(default_factory=list[TraceRecord])
 
     @property
     def last(self) -> TraceRecord:
@@ -32,7 +34,11 @@ class RunTrace:
         about = [one for one in self.records if one.kind == "run"]
         # What ends a run is the last word, whatever a clock of another machine says.
         ends = [one for one in about if one.outcome in FINAL]
-        return (ends or about or self.records)[-1]
+        last = (ends or about or self.records)[-1]
+        if not last.is_end and self.repeats and self.repeats[-1].time >= last.time:
+            # A replay came to the same suspension.
+            return self.repeats[-1]
+        return last
 
     @property
     def status(self) -> str:
@@ -58,8 +64,9 @@ class RunTrace:
     def times(self) -> RunTimes:
         """The times of its phases."""
         times = RunTimes()
-        for record in self.records:
-            take_times(times, record)
+        for record in sorted([*self.records, *self.repeats], key=_place) if self.repeats else self.records:
+            if record not in self.repeats:
+                take_times(times, record)
             if record.kind == "run":
                 times.status, times.decided = status_of(record), record.time
         times.status, times.decided = self.status, self.last.time
@@ -156,15 +163,44 @@ def _read(file: Path, skipped: Callable[[TraceError], None] | None) -> Iterator[
 
 
 def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
-    """Group records by run, without duplicates. Runs are in the order of their start."""
-    found: dict[str, RunTrace] = {}
-    seen: set[str | tuple[str, float]] = set()
+    """Group records by run, without duplicates, whatever their order. Runs are in the order of their start.
+
+    A span that a replay repeats has the end that was recorded when it was executed. If it was executed again,
+    it has the last one.
+    """
+    found: dict[str, dict[object, TraceRecord]] = {}
+    repeats: dict[str, list[TraceRecord]] = {}
+    parents: dict[str, str | None] = {}
     for record in records:
-        # Each segment of a run has a start, with the same id.
-        name = (record.id, record.time) if record.outcome == STARTED else record.id
-        if name not in seen:
-            seen.add(name)
-            found.setdefault(record.run_id, RunTrace(record.run_id)).records.append(record)
-    for run in found.values():
-        run.records.sort(key=lambda one: one.time)
-    return dict(sorted(found.items(), key=lambda item: item[1].begun))
+        known = found.setdefault(record.run_id, {})
+        # Each segment of a run has a start, with the same id. A span has one end.
+        name = record.span_id if record.is_end else record.id
+        name = (name, record.time) if record.outcome == STARTED else name
+        other = known.get(name)
+        if other is not None:
+            repeat, record = sorted((record, other), key=_rank)
+            if record.kind == "run" and record.is_end:
+                repeats.setdefault(record.run_id, []).append(repeat)
+            parents[record.span_id] = repeat.parent_id
+        known[name] = record
+    for known in found.values():
+        spans = {one.span_id for one in known.values() if one.is_end}
+        for name, one in known.items():
+            if one.parent_id not in spans and one.span_id in parents:
+                # The record of the agent that made the call was lost, and the journal does not name it.
+                known[name] = replace(one, parent_id=parents[one.span_id])
+    runs = [
+        RunTrace(run, sorted(known.values(), key=_place), sorted(repeats.get(run, ()), key=_place))
+        for run, known in found.items()
+    ]
+    return {run.run_id: run for run in sorted(runs, key=lambda one: (one.begun, one.run_id))}
+
+
+def _rank(record: TraceRecord) -> tuple[bool, bool, float, int, str]:
+    executed = not record.replayed
+    return record.outcome in FINAL, executed, record.time, record.attempt, record.to_json()
+
+
+def _place(record: TraceRecord) -> tuple[float, bool, bool, str]:
+    # Its own record is the last one of a run, but for that of its start.
+    return record.time, record.kind == "run", record.outcome != STARTED, record.id

@@ -234,6 +234,22 @@ def span_of_context(context: str) -> str:
     return context.split("-")[2]
 
 
+SpanPath = tuple[Any, ...]
+
+
+def call_path(action: str, execution: int, function: str, task: str, nth: int) -> SpanPath:
+    """Return the path of the span of a durable call. It follows from what the journal has of the call.
+
+    Args:
+        action: Name of its action.
+        execution: Number of earlier executions of that action in the run.
+        function: Its function.
+        task: Path of the task of the action that made the call.
+        nth: Number of earlier calls of that task.
+    """
+    return "call", action, execution, function, task, nth
+
+
 def span_id(run_id: str, *path: object) -> str:
     """Return the id of a span of a run. An empty path is the run itself."""
     return _digest("span", run_id, *path, size=8)

@@ -37,19 +37,19 @@ class Listener(RunObserver):
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
         self.told.append(("retried", run.key, action, attempt))
 
-    def action_replayed(self, run: ObservedRun, action: str) -> None:
+    def action_replayed(self, run: ObservedRun, action: str, calls: Any, letter: Any) -> None:
         self.told.append(("action replayed", run.key, action))
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
         self.told.append(("given up", run.key, event_type, dead_letter))
 
-    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+    def call_begun(self, run: ObservedRun, action: str, function: str, number: Any, again: bool) -> None:
         self.told.append(("begun", run.key, action, function.rpartition(":")[2], again))
 
-    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_recorded(self, run: ObservedRun, action: str, function: str, number: Any) -> None:
         self.told.append(("recorded", run.key, action, function.rpartition(":")[2]))
 
-    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_replayed(self, run: ObservedRun, action: str, function: str, number: Any, outcome: Any) -> None:
         self.told.append(("replayed", run.key, action, function.rpartition(":")[2]))
 
     def recorded(self, run: ObservedRun, action: str, records: int) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flink_agents.api.agents.observers import Phase, RunObserver
 from flink_agents.api.settings.tracing import TraceLevel
@@ -90,6 +90,21 @@ def ended(recorder: TraceRecorder, run: Any, action: str, sent: Any, inline: boo
     else:
         recorder.events_sent(run, action, sent)
         recorder.action_ended(run, action, seconds, inline)
+
+
+class Nth(NamedTuple):
+    """The number of a durable call in its action."""
+
+    nth: int = 0
+    task: str = ""
+
+
+class Outcome(NamedTuple):
+    """The recorded outcome of a durable call."""
+
+    attempts: int = 1
+    ended_at: int = 1_000_000
+    error: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,9 +209,9 @@ def tell(recorder: TraceRecorder, run: Run, number: int) -> None:
     else:
         enter(Phase.QUEUED, None)
     enter(Phase.RUNNING, Phase.QUEUED)
-    recorder.call_begun(run, "pay", "charge", False)
+    recorder.call_begun(run, "pay", "charge", Nth(), False)
     enter(Phase.CALL, Phase.RUNNING)
-    recorder.call_recorded(run, "pay", "charge")
+    recorder.call_recorded(run, "pay", "charge", Nth())
     enter(Phase.RUNNING, Phase.CALL)
     if number % 1000 == 0:
         recorder.action_failed(run, "pay", ValueError("the card was declined"))

@@ -19,6 +19,7 @@ from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.rendering import tree, why
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
+from tests.trace.hour import Nth
 from tests.trace.test_trace_records import PLAIN, records_in
 
 pytestmark = pytest.mark.own_conditions
@@ -140,8 +141,8 @@ def test_runs_that_do_not_end_are_recorded_once(
     run: Any = Seen(Phase.QUEUED, 100.0, "")
     recorder.phase_changed(run, None)
     if phase is Phase.CALL:
-        recorder.call_begun(run, "pay", "charge", False)
-        recorder.call_retried(run, "pay", "charge", 3)
+        recorder.call_begun(run, "pay", "charge", Nth(), False)
+        recorder.call_retried(run, "pay", "charge", Nth(), 3)
     run.phase, run.waits_for = phase, waits_for
     recorder.phase_changed(run, Phase.QUEUED)
     clock[0] += age
@@ -183,7 +184,7 @@ def test_an_attempt_of_a_call_that_failed_says_why(tmp_path: Path) -> None:
     (call,) = [one for one in found if one.kind == "call"]
     attempts = [one for one in found if one.kind == "attempt"]
     assert [(one.attributes["attempt"], one.outcome) for one in attempts] == [(1, "failed"), (2, "failed")]
-    assert {one.parent_id for one in attempts} == {call.span_id} and call.attributes["attempt"] == 3
+    assert {one.parent_id for one in attempts} == {call.parent_id} and call.attributes["attempt"] == 3
     assert "number 2" in attempts[-1].attributes["message"] and len({one.id for one in attempts}) == 2
     # Before the call has ended, it is the answer to why the key does not continue.
     unfinished = by_run([one for one in found if one.kind in ("attempt",) or one.outcome == "started"])

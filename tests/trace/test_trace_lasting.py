@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from flink_agents.trace.sinks.kafka_topic import KafkaTopic
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
 from tests.suite.tables import each
-from tests.trace.hour import Phase, Run, Wait, ended, observers_of, turn
+from tests.trace.hour import Nth, Outcome, Phase, Run, Wait, ended, observers_of, turn
 from tests.trace.test_trace_facts import asking
 from tests.trace.test_trace_folding import checking, reply, reply_async
 from tests.trace.test_trace_parents import buying
@@ -90,7 +91,9 @@ def facts(records: list[TraceRecord]) -> list[Any]:
         rest |= {"phases": sorted(one.attributes.get("phases", {}))}
         rest |= {name: bool(rest[name]) for name in ("request", "result") if name in rest}
         rest |= {"waits": [wait["id"] for wait in rest.get("waits", ())]}
-        shown.append((one.kind, one.name, one.outcome, one.id, one.parent_id, one.trace, one.replayed, rest))
+        # The id of an attempt that failed has its time.
+        name = "" if one.kind in ("action", "attempt", "call") and one.outcome == "failed" else one.id
+        shown.append((one.kind, one.name, one.outcome, name, one.parent_id, one.trace, one.replayed, rest))
     return sorted((one for one in shown if one[2] != "started"), key=str)
 
 
@@ -163,13 +166,11 @@ def hooks(recorder: TraceRecorder, run: Run, on_loop: bool) -> list[Any]:
         found.append(lambda: turn(recorder, run, running, Phase.QUEUED))
     for action in ("read", "pay", "pay"):
         if on_loop:
-            for function in ("charge", "charge", "mail"):
+            for nth, function in enumerate(("charge", "charge", "mail")):
                 found += [
-                    lambda action=action, function=function: recorder.call_begun(
-                        run, action, function, False
-                    ),
+                    partial(recorder.call_begun, run, action, function, Nth(nth), False),
                     lambda: turn(recorder, run, Phase.CALL, Phase.RUNNING),
-                    lambda action=action, function=function: recorder.call_recorded(run, action, function),
+                    partial(recorder.call_recorded, run, action, function, Nth(nth)),
                     lambda: turn(recorder, run, Phase.RUNNING, Phase.CALL),
                 ]
         found += [
@@ -244,9 +245,9 @@ def test_a_call_that_ends_after_its_action_keeps_its_parent() -> None:
     traced, run = Traced(), Run(1)
     for phase, before in ((Phase.QUEUED, None), (Phase.RUNNING, Phase.QUEUED)):
         turn(traced.recorder, run, phase, before)
-    traced.recorder.call_begun(run, "pay", "charge", False)
+    traced.recorder.call_begun(run, "pay", "charge", Nth(), False)
     traced.recorder.action_ended(run, "pay", 0.001, False)
-    traced.recorder.call_recorded(run, "pay", "charge")
+    traced.recorder.call_recorded(run, "pay", "charge", Nth())
     traced.recorder.action_ended(run, "pay", 0.001, False)
     turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
     found = traced.close()
@@ -378,9 +379,9 @@ def test_a_suspended_run_goes_on_as_a_further_segment() -> None:
     turn(traced.recorder, run, Phase.SUSPENDED, Phase.RUNNING)
     turn(traced.recorder, run, Phase.QUEUED, Phase.SUSPENDED)
     turn(traced.recorder, run, Phase.RUNNING, Phase.QUEUED)
-    traced.recorder.call_replayed(run, "read", "charge")
-    traced.recorder.call_begun(run, "read", "charge", False)
-    traced.recorder.call_recorded(run, "read", "charge")
+    traced.recorder.call_replayed(run, "read", "charge", Nth(), Outcome())
+    traced.recorder.call_begun(run, "read", "charge", Nth(1), False)
+    traced.recorder.call_recorded(run, "read", "charge", Nth(1))
     traced.recorder.action_ended(run, "read", 0.1, False)
     turn(traced.recorder, run, Phase.COMMITTED, Phase.RUNNING)
     found = traced.close()

@@ -14,7 +14,7 @@ from flink_agents.trace.recording import recorder as recorders, runs
 from flink_agents.trace.recording.recorder import TracedSubtask, TraceRecorder
 from flink_agents.trace.records import TraceRecord
 from flink_agents.trace.writer import TraceWriter
-from tests.trace.hour import Phase, Run, ended, turn
+from tests.trace.hour import Nth, Outcome, Phase, Run, ended, turn
 from tests.trace.test_trace_lasting import Keeping, facts
 
 pytestmark = pytest.mark.own_conditions
@@ -36,7 +36,8 @@ Step = tuple[Any, ...]
 def program(rng: random.Random, on_loop: bool) -> list[Step]:
     """What a run does. Calls of several actions are open at a time."""
     steps: list[Step] = []
-    opened: list[tuple[str, str]] = []
+    opened: list[tuple[str, str, Nth]] = []
+    made = Counter[str]()
     # Else, hardly a run stays one line.
     smooth = rng.random() < 0.5
     for number in range(rng.randint(1, rng.choice([6, 20, 80]))):
@@ -48,6 +49,8 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
         )[0]
         if not on_loop or kind == "action":
             steps.append(("action", action, sent, not on_loop or rng.random() < 0.3))
+            if all(one[0] != action for one in opened):
+                del made[action]
         elif kind in ("recorded", "failed", "retried"):
             if opened:
                 what = opened[0] if kind == "retried" else opened.pop(rng.randrange(len(opened)))
@@ -56,30 +59,33 @@ def program(rng: random.Random, on_loop: bool) -> list[Step]:
             names = rng.sample(["x", 'y"', "\ud800"], rng.randint(1, 3))
             steps.append((kind, {name: rng.randint(0, 9) for name in names}))
         else:
-            steps.append((kind, action, function))
+            steps.append((kind, action, function, Nth(made[action], rng.choice(["", "", "1.0"]))))
+            if kind in ("begun", "replayed"):
+                made[action] += 1
             if kind == "begun":
-                opened.append((action, function))
+                opened.append(steps[-1][1:])
     return steps
 
 
 def tell(recorder: TraceRecorder, run: Run, step: Step) -> None:
     kind, what, *more = step
-    function: str = more[0] if more else ""
+    told: Any = recorder
+    call: Any = run, what, *more[:2]
     if kind == "begun":
-        recorder.call_begun(run, what, function, False)
+        told.call_begun(*call, False)
     elif kind == "recorded":
-        value: Any = ANSWER if function == "chat:m" else [1]
-        recorder.call_content(run, what, function, "result", value)
-        recorder.call_recorded(run, what, function)
+        value: Any = ANSWER if more[0] == "chat:m" else [1]
+        told.call_content(*call, "result", value)
+        told.call_recorded(*call)
     elif kind == "failed":
-        recorder.call_failed(run, what, function, ERROR)
+        told.call_failed(*call, ERROR, more[2])
     elif kind == "retried":
-        recorder.call_attempt_failed(run, what, function, more[1], ERROR)
-        recorder.call_retried(run, what, function, more[1] + 1)
+        told.call_attempt_failed(*call, more[2], ERROR)
+        told.call_retried(*call, more[2] + 1)
     elif kind == "raised":
         recorder.action_failed(run, what, ERROR)
     elif kind == "replayed":
-        recorder.call_replayed(run, what, function)
+        told.call_replayed(*call, Outcome())
     elif kind == "memory":
         recorder.memory_written(run, what)
     elif kind == "wait":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.api.errors import ObserverError
 
 
@@ -148,6 +149,43 @@ class ObservedRun(Protocol):
         ...
 
 
+class CallNumber(Protocol):
+    """The place of a durable step in the execution of its action. A replay gives the same one."""
+
+    @property
+    def task(self) -> str:
+        """Path of the task that makes the call; empty for the action itself."""
+        ...
+
+    @property
+    def nth(self) -> int:
+        """Number of earlier calls of that task."""
+        ...
+
+
+class CallOutcome(Protocol):
+    """The recorded outcome of a durable step."""
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts."""
+        ...
+
+    @property
+    def ended_at(self) -> int:
+        """Time of its end, in milliseconds since the epoch."""
+        ...
+
+    @property
+    def error(self) -> Mapping[str, Any] | None:
+        """``type`` and ``message`` of its error; None if it returned."""
+        ...
+
+
+ReplayedCall = tuple[str, CallNumber, CallOutcome]
+"""The function, the number and the outcome of a durable step in the record of its action."""
+
+
 class RunObserver:
     """Observes runs. A subclass overrides the methods that it needs.
 
@@ -174,8 +212,13 @@ class RunObserver:
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
         """Called before the ``attempt``-th execution of an action."""
 
-    def action_replayed(self, run: ObservedRun, action: str) -> None:
-        """Called when a whole action was replayed from its record."""
+    def action_replayed(
+        self, run: ObservedRun, action: str, calls: Sequence[ReplayedCall], letter: DeadLetter | None
+    ) -> None:
+        """Called when a whole action was replayed from its record, in which it made ``calls``.
+
+        ``letter`` is the dead letter that it became, or None.
+        """
 
     def action_mismatched(self, run: ObservedRun, action: str) -> None:
         """Called when a replay of an action did not make the recorded calls."""
@@ -183,27 +226,49 @@ class RunObserver:
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
         """Called when a run continues without an event."""
 
-    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+    def call_begun(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, again: bool
+    ) -> None:
         """Called when a durable step starts; ``again`` if a replay found no record of it."""
 
     def call_attempt_failed(
-        self, run: ObservedRun, action: str, function: str, attempt: int, error: BaseException
+        self,
+        run: ObservedRun,
+        action: str,
+        function: str,
+        number: CallNumber,
+        attempt: int,
+        error: BaseException,
     ) -> None:
         """Note that the ``attempt``-th attempt of a durable call raised, and that another one follows."""
 
-    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+    def call_retried(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
+    ) -> None:
         """Called before the ``attempt``-th attempt of a durable step."""
 
-    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
         """Called when the result of a durable step was recorded."""
 
-    def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
+    def call_content(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, what: str, value: Any
+    ) -> None:
         """Called with a ``value`` of a durable step: ``what`` is ``"request"`` or ``"result"``."""
 
-    def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
-        """Called when a durable step failed for good."""
+    def call_failed(
+        self,
+        run: ObservedRun,
+        action: str,
+        function: str,
+        number: CallNumber,
+        error: BaseException,
+        ended_at: int,
+    ) -> None:
+        """Called when a durable step failed for good; ``ended_at`` is the time in its record."""
 
-    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_replayed(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, outcome: CallOutcome
+    ) -> None:
         """Called when a durable step returned its recorded outcome."""
 
     def agent_called(self, run: ObservedRun, action: str, agent: str) -> None:

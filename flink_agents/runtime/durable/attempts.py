@@ -254,8 +254,9 @@ class CallAttempts(WaitPhase):
         if following is not None:
             state, action = self.step.run.state, self.step.action.name
             name = self._callable.identity
-            self._observers.call_attempt_failed(state, action, name, self.number, error)
-            self._observers.call_retried(state, action, name, self.number + 1)
+            number = self._call.number
+            self._observers.call_attempt_failed(state, action, name, number, self.number, error)
+            self._observers.call_retried(state, action, name, number, self.number + 1)
             _log.info(
                 "%s: attempt %d of durable call %s, key %r, failed; next in %.3g s: %s: %s",
                 self.step.action.where,

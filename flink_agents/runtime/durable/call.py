@@ -123,14 +123,14 @@ class DurableCall:
         step, call, on_call = self._step, self._call, self._recording.on_call
         if on_call is not None:
             on_call(step, call)
-        state, action, function = step.run.state, step.action.name, call.identity.function
+        what = step.run.state, step.action.name, call.identity.function, call.number
         if call.recorded is not None:
-            self._observers.call_replayed(state, action, function)
+            self._observers.call_replayed(*what, call.recorded)
         else:
             assert step.run.journal is not None
-            self._observers.call_begun(state, action, function, step.run.journal.replayed)
+            self._observers.call_begun(*what, step.run.journal.replayed)
             if (tell := self._observers.call_content) is not None:
-                tell(state, action, function, "request", call.identity.request)
+                tell(*what, "request", call.identity.request)
 
     async def _beside_others(self) -> Any:
         """Wait for the outcome, which is delivered in order with those of other calls and waits."""
@@ -227,11 +227,9 @@ class DurableCall:
         raised, delivery = raised_by(error), self._delivery
         if pending is not None and delivery.closed:
             return None
-        self._observers.call_failed(
-            self._step.run.state, self._step.action.name, self._call.identity.function, raised
-        )
         place = attempts, delivery.calls.end(), delivery.elapsed()
         outcome = self._record(None, self._described(raised), place)
+        self._notify_failed(raised, outcome)
         if pending is None:
             # Not recorded yet: it is stored with the action's next call or its end.
             delivery.calls.seen(self._call.number, outcome)
@@ -264,6 +262,7 @@ class DurableCall:
             value: The result.
             place: Number of attempts, place in the order of outcomes, and microseconds since the start.
         """
+        unusable: BaseException | None = None
         try:
             try:
                 data = encoded(self._codec, self._what, value)
@@ -273,8 +272,8 @@ class DurableCall:
                 stored = await self._store(record)
             except (DurableResultError, RecordTooLargeError) as refused:
                 # The call took effect and must not be repeated. So this error is its outcome.
-                error = result_error(self._step, self._call, refused)
-                record = self._record(None, self._described(error), place)
+                unusable = result_error(self._step, self._call, refused)
+                record = self._record(None, self._described(unusable), place)
                 stored = await self._store(record)
         except Exception as error:
             # The outcome has no record and will never be delivered. So the attempt must end.
@@ -283,11 +282,20 @@ class DurableCall:
         state, action = self._step.run.state, self._step.action.name
         if (tell := self._observers.recorded) is not None:
             tell(state, action, stored)
-        if record.error is None:
-            if (tell := self._observers.call_content) is not None:
-                tell(state, action, self._call.identity.function, "result", value)
-            self._observers.call_recorded(state, action, self._call.identity.function)
+        if unusable is not None:
+            self._notify_failed(unusable, record)
+            return record
+        what = state, action, self._call.identity.function, self._call.number
+        if (tell := self._observers.call_content) is not None:
+            tell(*what, "result", value)
+        self._observers.call_recorded(*what)
         return record
+
+    def _notify_failed(self, error: BaseException, record: CallRecord) -> None:
+        step, call = self._step, self._call
+        self._observers.call_failed(
+            step.run.state, step.action.name, call.identity.function, call.number, error, record.ended_at
+        )
 
     @property
     def _values(self) -> SharedValues:

@@ -349,7 +349,9 @@ class DurableCalls:
 
     def replay(self, step: ActionRun, record: ActionRecord, steps: StepExecutor) -> None:
         """Apply the recorded effects of an execution."""
-        self._observers.action_replayed(step.run.state, step.action.name)
+        letter = next((value for tag, value in record.side if tag == DEAD_LETTER_TAG), None)
+        calls = journal_of(step).step(step.path).calls_made()
+        self._observers.action_replayed(step.run.state, step.action.name, calls, letter)
         waits = step.run.waits
         if waits is not None and waits.parts is not None:
             waits.parts.replay(step.path)

@@ -87,6 +87,10 @@ class StepRecords:
         delivered = [item for item in self.outcomes.items() if not is_cancelled(item[1])]
         return sorted(delivered, key=lambda item: item[1].order)
 
+    def calls_made(self) -> list[tuple[str, Number, CallRecord]]:
+        """Return function, number and outcome of the calls that were not cancelled, in order."""
+        return [(one.call.function, nr, one) for nr, one in self.in_order() if isinstance(one, CallRecord)]
+
 
 def is_cancelled(outcome: Outcome) -> bool:
     """Return True if an outcome is never delivered, because the action cancelled the call."""

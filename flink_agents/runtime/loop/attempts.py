@@ -168,7 +168,7 @@ class Attempts:
             if step.awaited is not None:
                 unbounded = step.action.settings.timeout is None
                 await (self._wait(step) if unbounded else self._in_time(step, started))
-            notify_ended(self._observers, step, clock() - started)
+            seconds = clock() - started
         finally:
             # In the reverse order of taking them.
             slot.end()
@@ -181,6 +181,9 @@ class Attempts:
                 await going_on
             if step.calls is not None and step.suspended is None:
                 await durable.end(step)
+        if step.suspended is None:
+            # An end that is not in the journal is none: after a crash, the action ends again.
+            notify_ended(self._observers, step, seconds)
 
     async def failed(self, step: ActionRun, error: BaseException) -> ActionRun | None:
         """End an attempt that raised; returns the next one, or None if the run continues without one."""

@@ -117,7 +117,7 @@ class RunMetrics(RunObserver):
         """Count a further attempt."""
         self.count("action_retries", action)
 
-    def action_replayed(self, run: ObservedRun, action: str) -> None:
+    def action_replayed(self, run: ObservedRun, action: str, calls: Any, letter: Any) -> None:
         """Count an action that was replayed from its record."""
         self.count("action_replays", action)
 
@@ -137,20 +137,20 @@ class RunMetrics(RunObserver):
             reason = OTHER_REASONS
         letters.get_counter(reason).inc()
 
-    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+    def call_begun(self, run: ObservedRun, action: str, function: str, number: Any, again: bool) -> None:
         """Count a call that a replay makes again."""
         if again:
             self.count("action_calls_reexecuted", action)
 
-    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+    def call_retried(self, run: ObservedRun, action: str, function: str, number: Any, attempt: int) -> None:
         """Count a further attempt of a call."""
         self.count("action_call_retries", action)
 
-    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_recorded(self, run: ObservedRun, action: str, function: str, number: Any) -> None:
         """Count a recorded result."""
         self.count("action_calls_recorded", action)
 
-    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_replayed(self, run: ObservedRun, action: str, function: str, number: Any, outcome: Any) -> None:
         """Count a call that got its recorded outcome."""
         self.count("action_calls_replayed", action)
 

@@ -14,7 +14,9 @@ WRITTEN = "memory"
 """The attribute of a run's record that shows which memory it wrote."""
 
 _PACKAGE = str(Path(__file__).parents[2])
-_MOST_ERROR = 500
+MOST_ERROR = 500
+"""Maximum number of characters of the message of an error."""
+
 _MOST_NAMES = 50
 
 
@@ -39,9 +41,15 @@ def wait_of(wait: Any) -> dict[str, Any]:
     }
 
 
+def told_of_record(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded error of a durable call as attributes."""
+    name = str(error.get("type")).rpartition(":")[2].rpartition(".")[2]
+    return {"error": name, "message": bounded(redaction.hide(str(error.get("message"))), MOST_ERROR)}
+
+
 def told_of(error: BaseException) -> dict[str, Any]:
     """Return an error as attributes: its class, its message, and the line of your code."""
-    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), _MOST_ERROR)}
+    told = {"error": type(error).__name__, "message": bounded(redaction.hide(str(error)), MOST_ERROR)}
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         one for one in frames if not one.filename.startswith(_PACKAGE) and "site-packages" not in one.filename

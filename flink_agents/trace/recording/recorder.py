@@ -6,14 +6,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flink_agents import redaction
-from flink_agents.api.agents.observers import ObservedRun, RunObserver
+from flink_agents.api.agents.observers import (
+    CallNumber,
+    CallOutcome,
+    ObservedRun,
+    ReplayedCall,
+    RunObserver,
+)
 from flink_agents.api.common.logs import bounded
+from flink_agents.api.common.policies import DeadLetter
 from flink_agents.trace.folding import attributes_of_call, counted
-from flink_agents.trace.recording.attributes import told_of
+from flink_agents.trace.recording.attributes import MOST_ERROR, told_of, told_of_record
 from flink_agents.trace.recording.facts import facts_of
 from flink_agents.trace.recording.making import TracedSubtask
-from flink_agents.trace.recording.runs import CALLS, CONTENT, MOST_STEPS, RunRecorder, place_of
-from flink_agents.trace.recording.segments import CalledAgent, OpenCall, Segment, Step, called_agents
+from flink_agents.trace.recording.runs import CALLS, CONTENT, MOST_STEPS, RunRecorder
+from flink_agents.trace.recording.segments import (
+    CalledAgent,
+    FailedAction,
+    OpenCall,
+    Segment,
+    Step,
+    called_agent,
+    called_agents,
+)
+from flink_agents.trace.records import SpanPath
 
 __all__ = ["LeanRecorder", "TraceRecorder", "TracedSubtask"]
 
@@ -36,7 +52,7 @@ class TraceRecorder(RunRecorder):
             segment.sent = tuple(event_types)
 
     def action_ended(self, run: ObservedRun, action: str, seconds: float, inline: bool) -> None:
-        """Record an attempt of an action that succeeded."""
+        """Record an execution of an action that succeeded."""
         segment = self._short.get(run) or self._lasting.get(run)
         if segment is None:
             return
@@ -49,106 +65,123 @@ class TraceRecorder(RunRecorder):
             self._fold(run, segment, (None, action, None if inline else self.now(), seconds, sent))
             return
         self._lasts(run, segment)
+        self._settle(run, segment)
         more = {"sent": counted(sent)} if sent else {}
-        self._action(run, segment, action, "ok", seconds, {"inline": inline, **more})
+        self._end_action(run, segment, action, "ok", {"inline": inline, **more}, seconds=seconds)
 
     def action_failed(self, run: ObservedRun, action: str, error: BaseException) -> None:
-        """Record an attempt of an action that raised."""
+        """Note an attempt of an action that raised. What follows decides which record it has."""
         segment = self._segment(run)
         if segment is not None:
             self._lasts(run, segment)
+            self._settle(run, segment)
             segment.sent = ()
             segment.error = {"action": action, **told_of(error)}
-            self._action(run, segment, action, "failed", None, segment.error)
+            asked = called_agents.get()
+            segment.failed = FailedAction(action, segment.error, asked[-1].path if asked else (), self.now())
+            if asked:
+                self._settle(run, segment)
 
     def action_retried(self, run: ObservedRun, action: str, attempt: int) -> None:
         """Count a retry of an action."""
         segment = self._segment(run)
         if segment is not None:
+            self._settle(run, segment)
             segment.retries[action] += 1
 
-    def action_replayed(self, run: ObservedRun, action: str) -> None:
-        """Note an action that is replayed. It has a record already."""
-        segment = self._segment(run)
-        if segment is not None:
-            self._lasts(run, segment)
-            segment.actions[action] += 1
-            segment.replayed += 1
-
-    def _action(
-        self,
-        run: ObservedRun,
-        segment: Segment,
-        action: str,
-        outcome: str,
-        seconds: float | None,
-        attributes: dict[str, Any],
+    def action_replayed(
+        self, run: ObservedRun, action: str, calls: Sequence[ReplayedCall], letter: DeadLetter | None
     ) -> None:
-        number = segment.actions[action]
-        segment.actions[action] += 1
-        if self._wants(action, CALLS):
-            retries = segment.retries[action]
-            more = attributes | ({"attempt": retries + 1} if retries else {})
-            asked = called_agents.get()
-            # Of a called agent, only failures are told.
-            path, parent = ("action", action, number), ()
-            if asked:
-                path, parent = (*asked[-1].path, *path), asked[-1].path
-            self._put(run, "action", action, outcome, path, parent, more, seconds)
+        """Record an action that is replayed, and its calls: their records may have been lost."""
+        segment = self._segment(run)
+        if segment is None:
+            return
+        self._lasts(run, segment, again=True)
+        self._settle(run, segment)
+        segment.replayed += 1
+        for function, number, outcome in calls:
+            self._replayed(run, segment, action, function, number, outcome)
+        now = max((one.ended_at / 1000 for _, _, one in calls), default=None)
+        if letter is None:
+            self._end_action(run, segment, action, "ok", {}, now, again=True)
+            return
+        segment.dead = True
+        segment.error = {
+            "action": action,
+            "error": letter.error_type,
+            "message": bounded(redaction.hide(letter.error_message), MOST_ERROR),
+        }
+        self._end_action(run, segment, action, "failed", segment.error, now, again=True)
+        self._event(run, segment, letter.event_type, "dead-lettered", again=True)
 
     # -- calls ------------------------------------------------------------------------
 
-    def call_begun(self, run: ObservedRun, action: str, function: str, again: bool) -> None:
+    def call_begun(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, again: bool
+    ) -> None:
         """Note the start of a durable call."""
         segment = self._segment(run)
         if segment is None:
             return
         if again:
             self._lasts(run, segment)
-        parent: Any = segment.ended(action)
+        # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
+        execution, agent = segment.ended(action), None
         if segment.lasts:
             self._lasts(run, segment)
-            parent = place_of(segment, action)
-        opened = segment.begin_call((action, function), self.now(), parent)
+            self._settle(run, segment)
+            execution, agent = segment.actions[action], called_agent()
+        opened = OpenCall(function, execution, self.now(), agent)
         if again:
             opened.tell({"again": True})
+        segment.begin_call(action, number, opened)
+        segment.calling = action, execution
         segment.executed += 1
 
     def call_attempt_failed(
-        self, run: ObservedRun, action: str, function: str, attempt: int, error: BaseException
+        self,
+        run: ObservedRun,
+        action: str,
+        function: str,
+        number: CallNumber,
+        attempt: int,
+        error: BaseException,
     ) -> None:
         """Record a failed attempt of a durable call that is retried."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.opened((action, function))
-        if segment is None or not calls:
+        opened = None if segment is None else segment.opened(action, number)
+        if segment is None or opened is None:
             return
-        opened = calls[0]
         self._lasts(run, segment)
         if self._wants(action, CALLS):
             if not segment.told and run.identity:
                 # It may pause for long before the next attempt.
                 self._start(run, segment)
-            call = "call", action, function, opened.number
-            told = {"action": action, "attempt": attempt, **told_of(error)}
-            self._put(run, "attempt", function, "failed", (*call, "attempt", attempt), call, told)
+            now, told = self.now(), {"action": action, "attempt": attempt, **told_of(error)}
+            # The next attempt of the job may repeat it: its time tells the two apart.
+            path = *opened.path(action, number), "attempt", int(now * 1e6)
+            self._put(run, "attempt", function, "failed", path, opened.parent(action), told, None, now)
 
-    def call_retried(self, run: ObservedRun, action: str, function: str, attempt: int) -> None:
+    def call_retried(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, attempt: int
+    ) -> None:
         """Note a further attempt of a durable call."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.opened((action, function))
-        if calls:
-            calls[0].tell({"attempt": attempt})
+        opened = None if segment is None else segment.opened(action, number)
+        if opened is not None:
+            opened.tell({"attempt": attempt})
 
-    def call_content(self, run: ObservedRun, action: str, function: str, what: str, value: Any) -> None:
+    def call_content(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, what: str, value: Any
+    ) -> None:
         """Note the request or the result of a durable call."""
         shows = self._wants(action, CONTENT)
         if not shows and what == "request":
             return
         segment = self._segment(run)
-        calls = None if segment is None else segment.opened((action, function))
-        if segment is None or not calls or not self._wants(action, CALLS):
+        opened = None if segment is None else segment.opened(action, number)
+        if segment is None or opened is None or not self._wants(action, CALLS):
             return
-        opened = calls[-1 if what == "request" else 0]
         if what == "result" and (facts := facts_of(value, function)):
             opened.tell(facts)
         if shows:
@@ -158,37 +191,81 @@ class TraceRecorder(RunRecorder):
             shown = redaction.hidden(value, longest=self._most)
             opened.tell({what: bounded(redaction.hide(shown), self._most)})
 
-    def call_recorded(self, run: ObservedRun, action: str, function: str) -> None:
+    def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
         """Record a durable call that returned."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.opened((action, function))
-        if segment is None or not calls:
+        opened = None if segment is None else segment.end_call(action, number)
+        if segment is None or opened is None:
             return
-        opened, now = calls.popleft(), self.now()
+        now = self.now()
         seconds = max(0.0, now - opened.begun)
-        # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
-        if opened.parent == segment.ended(action) and not segment.lasts:
+        # Counted before it is asked, as above.
+        if opened.execution == segment.ended(action) and not segment.lasts:
             if self._every or self._wants(action, CALLS):
+                steps = segment.steps
+                follows = segment.nth if steps and steps[-1][0] is not None else 0
+                if number.nth != follows or number.task:
+                    opened.tell({"nth": number.nth, **({"task": number.task} if number.task else {})})
+                segment.nth = number.nth + 1
                 self._fold(run, segment, (function, action, now, seconds, opened.more))
         else:
-            self._call(run, segment, action, function, opened, "ok", {}, seconds)
+            path = opened.path(action, number)
+            self._call(run, segment, action, function, "ok", path, opened, {}, seconds, now)
 
-    def call_failed(self, run: ObservedRun, action: str, function: str, error: BaseException) -> None:
+    def call_failed(
+        self,
+        run: ObservedRun,
+        action: str,
+        function: str,
+        number: CallNumber,
+        error: BaseException,
+        ended_at: int,
+    ) -> None:
         """Record a durable call that failed after its last attempt."""
         segment = self._segment(run)
-        calls = None if segment is None else segment.opened((action, function))
-        if segment is not None and calls:
-            opened = calls.popleft()
-            seconds = max(0.0, self.now() - opened.begun)
-            self._call(run, segment, action, function, opened, "failed", told_of(error), seconds)
+        opened = None if segment is None else segment.end_call(action, number)
+        if segment is not None and opened is not None:
+            now = self.now()
+            seconds = max(0.0, now - opened.begun)
+            path = *opened.path(action, number), "failed", ended_at
+            self._call(run, segment, action, function, "failed", path, opened, told_of(error), seconds, now)
 
-    def call_replayed(self, run: ObservedRun, action: str, function: str) -> None:
-        """Note a call that is replayed. It has a record already."""
+    def call_replayed(
+        self, run: ObservedRun, action: str, function: str, number: CallNumber, outcome: CallOutcome
+    ) -> None:
+        """Record a call that is replayed: its record may have been lost."""
         segment = self._segment(run)
         if segment is not None:
-            self._lasts(run, segment)
-            segment.next_call((action, function))
+            self._lasts(run, segment, again=True)
+            self._settle(run, segment)
             segment.replayed += 1
+            segment.partial, segment.calling = True, (action, segment.actions[action])
+            self._replayed(run, segment, action, function, number, outcome)
+
+    def _replayed(
+        self,
+        run: ObservedRun,
+        segment: Segment,
+        action: str,
+        function: str,
+        number: CallNumber,
+        outcome: CallOutcome,
+    ) -> None:
+        """Record a call by its journal, unless this attempt of the task has recorded it."""
+        now, error = outcome.ended_at / 1000, outcome.error
+        opened = OpenCall(function, segment.actions[action], now, called_agent())
+        path = opened.path(action, number)
+        if segment.before is not None or path in segment.called:
+            return
+        if outcome.attempts > 1:
+            opened.tell({"attempt": outcome.attempts})
+        if error is None:
+            self._call(run, segment, action, function, "ok", path, opened, {}, None, now, again=True)
+        else:
+            path, told = (*path, "failed", outcome.ended_at), told_of_record(error)
+            if path in segment.called:
+                return
+            self._call(run, segment, action, function, "failed", path, opened, told, None, now, again=True)
 
     def _call(
         self,
@@ -196,16 +273,20 @@ class TraceRecorder(RunRecorder):
         segment: Segment,
         action: str,
         function: str,
-        opened: OpenCall,
         outcome: str,
+        path: SpanPath,
+        opened: OpenCall,
         attributes: dict[str, Any],
-        seconds: float,
+        seconds: float | None,
+        now: float,
+        again: bool = False,
     ) -> None:
         self._lasts(run, segment)
         if self._wants(action, CALLS):
-            path, parent = ("call", action, function, opened.number), opened.parent_path(action)
             told = attributes_of_call(action, function, {**(opened.more or {}), **attributes})
-            self._put(run, "call", function, outcome, path, parent, told, seconds)
+            parent = opened.parent(action)
+            segment.called.add(path)
+            self._put(run, "call", function, outcome, path, parent, told, seconds, now, again)
 
     def _fold(self, run: ObservedRun, segment: Segment, step: Step) -> None:
         """Add a step to the line of its run."""
@@ -222,7 +303,7 @@ class TraceRecorder(RunRecorder):
         if segment is None:
             return
         self._lasts(run, segment)
-        parent = place_of(segment, action)
+        parent = called_agent() or ("action", action, segment.actions[action])
         number = segment.agents[action, agent]
         segment.agents[action, agent] += 1
         before = segment.executed, segment.replayed
@@ -250,9 +331,6 @@ class TraceRecorder(RunRecorder):
         self._put(
             run, "agent", agent, outcome, one.path, one.parent, attributes | more, seconds, replayed=again
         )
-
-    def _wants(self, action: str, rank: int) -> bool:
-        return self._levels.get(action, self._level) >= rank
 
 
 class LeanRecorder(TraceRecorder):

@@ -23,8 +23,8 @@ from flink_agents.trace.folding import attributes_of_call, counted
 from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
 from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
-from flink_agents.trace.recording.segments import Segment, SpanPath, Step, called_agents
-from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING
+from flink_agents.trace.recording.segments import Segment, Step, Suspended
+from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING, SpanPath, call_path
 from flink_agents.trace.writer import Pending, TraceWriter
 
 CALLS, CONTENT = TraceLevel.CALLS.rank, TraceLevel.CONTENT.rank
@@ -87,7 +87,7 @@ class RunRecorder(RunObserver):
         self._subtask = subtask
         self._clock = clock
         self._level = level.rank
-        self._suspended: dict[tuple[str, int], bool] = {}
+        self._suspended: dict[tuple[str, int], Suspended] = {}
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
         # With levels of actions, the recorder is asked about each.
         self.reads_notes = self._every = level.rank >= CALLS and not actions
@@ -155,6 +155,11 @@ class RunRecorder(RunObserver):
             return None
         segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
         run.notes = segment  # pyright: ignore[reportAttributeAccessIssue]
+        if self._suspended:
+            name = run.key_text, run.sequence_number
+            if (suspended := self._suspended.get(name)) is not None:
+                segment.before = suspended.actions
+                self._lasts(run, segment)
         if not self._writer.started:
             # It finds the runs that last.
             self._writer.start()
@@ -168,7 +173,8 @@ class RunRecorder(RunObserver):
             waits = [wait_of(one) for one in run.open_waits]
             self._end(run, "suspended", {"waits": waits}, [one["id"] for one in waits])
         elif phase is Phase.FAILED:
-            self._end(run, "failed")
+            # The run starts again, and has one span for its end: this one is a part.
+            self._end(run, "failed", path=("failed", int(self.now() * 1e6)))
 
     def event_given_up(self, run: ObservedRun, event_type: str, dead_letter: bool) -> None:
         """Record that a run continues without an event."""
@@ -179,11 +185,73 @@ class RunRecorder(RunObserver):
             ended_by = getattr(run, "ended_by", None)
             if ended_by is not None:
                 segment.error = told_of(ended_by)
-            number = segment.actions[f"event {event_type}"]
-            segment.actions[f"event {event_type}"] += 1
             outcome = "dead-lettered" if dead_letter else "ignored"
-            path = "event", event_type, number
-            self._put(run, "event", event_type, outcome, path, None, segment.error or {})
+            if (failed := segment.failed) is not None and failed.event is None:
+                # The end of its action is recorded now. If that fails, all of it is repeated.
+                segment.failed = failed._replace(event=(event_type, outcome))
+                return
+            self._settle(run, segment)
+            if (calling := segment.calling) is not None and segment.actions[calling[0]] == calling[1]:
+                # Nothing else ends it: its calls have it as their parent.
+                self._end_action(run, segment, calling[0], "failed", segment.error or {})
+            self._event(run, segment, event_type, outcome)
+
+    def _event(
+        self, run: ObservedRun, segment: Segment, event_type: str, outcome: str, again: bool = False
+    ) -> None:
+        """Record an event that a run gives up."""
+        number = segment.actions[f"event {event_type}"]
+        segment.actions[f"event {event_type}"] += 1
+        path, again = ("event", event_type, number), again or segment.repeats
+        self._put(run, "event", event_type, outcome, path, None, segment.error or {}, replayed=again)
+
+    # -- actions ----------------------------------------------------------------------
+
+    def _end_action(
+        self,
+        run: ObservedRun,
+        segment: Segment,
+        action: str,
+        outcome: str,
+        attributes: dict[str, Any],
+        now: float | None = None,
+        seconds: float | None = None,
+        again: bool = False,
+    ) -> None:
+        """Record the end of an execution of an action: its last attempt, or its replay."""
+        number = segment.actions[action]
+        segment.actions[action] += 1
+        retries = segment.retries.pop(action, 0)
+        if self._wants(action, CALLS):
+            more = attributes | ({"attempt": retries + 1} if retries else {})
+            again = again or segment.repeats or number < (segment.before or {}).get(action, 0)
+            what = run, "action", action, outcome, ("action", action, number), None
+            self._put(*what, more, seconds, now, again)
+
+    def _settle(self, run: ObservedRun, segment: Segment, restarts: bool = False) -> None:
+        """Record an action that failed, since it is known what follows.
+
+        Args:
+            run: The run.
+            segment: What is noted about it.
+            restarts: True if the run fails as well, and is repeated.
+        """
+        if (failed := segment.failed) is None:
+            return
+        segment.failed = None
+        action, attributes, parent, now, event = failed
+        if event is not None and not restarts:
+            self._end_action(run, segment, action, "failed", attributes, now)
+            self._event(run, segment, *event)
+        elif self._wants(action, CALLS):
+            retries = segment.retries.get(action, 0)
+            more = attributes | ({"attempt": retries + 1} if retries else {})
+            # The next attempt of the job may repeat it: its time tells the two apart.
+            path = *parent, "action", action, "failed", int(now * 1e6)
+            self._put(run, "action", action, "failed", path, parent or None, more, None, now)
+
+    def _wants(self, action: str, rank: int) -> bool:
+        return self._levels.get(action, self._level) >= rank
 
     # -- runs that last ---------------------------------------------------------------
 
@@ -216,24 +284,30 @@ class RunRecorder(RunObserver):
             self._unfold(run, segment)
             return True
 
-    def _lasts(self, run: ObservedRun, segment: Segment) -> None:
-        """Let a run last. For the threads that execute the run: when it returns, all steps have records."""
+    def _lasts(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
+        """Let a run last. For the threads that execute the run: when it returns, all steps have records.
+
+        Args:
+            run: The run.
+            segment: What is noted about it.
+            again: True if it is being replayed, so that its steps so far are repeated.
+        """
         with self._unfolding:
             if not segment.lasts:
                 self._lasting[run] = segment
                 self._short.pop(run, None)
-            self._unfold(run, segment)
+            self._unfold(run, segment, again and not segment.executed)
 
-    def _unfold(self, run: ObservedRun, segment: Segment) -> None:
+    def _unfold(self, run: ObservedRun, segment: Segment, again: bool = False) -> None:
         """Create records of the steps that have none. Call it with the lock."""
         # Before the steps are read: a thread that adds one later sees it, and comes here, too.
         segment.lasts = True
         while steps := segment.steps[:]:
             # At once: a run can have many. Its thread only adds steps, at the end.
             del segment.steps[: len(steps)]
-            self._put_steps(run, segment, steps)
+            self._put_steps(run, segment, steps, again)
 
-    def _put_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step]) -> None:
+    def _put_steps(self, run: ObservedRun, segment: Segment, steps: Iterable[Step], again: bool) -> None:
         for function, action, end, seconds, more in steps:
             inline = end is None
             end = segment.at = (segment.at or segment.begun) + seconds if end is None else end
@@ -241,13 +315,15 @@ class RunRecorder(RunObserver):
             path: SpanPath = "action", action, number
             if function is None:
                 segment.actions[action] += 1
-                sent = {"sent": counted(more)} if more else {}
-                self._put(run, "action", action, "ok", path, (), {"inline": inline, **sent}, seconds, end)
+                segment.unfolded = 0
+                told = {"inline": inline, **({"sent": counted(more)} if more else {})}
+                self._put(run, "action", action, "ok", path, None, told, seconds, end, again)
             else:
-                nth = segment.unfolded[action, function]
-                segment.unfolded[action, function] += 1
-                call = "call", action, function, nth
                 told = attributes_of_call(action, function, more)
+                task, nth = told.pop("task", ""), told.pop("nth", segment.unfolded)
+                segment.unfolded = nth + 1
+                call = call_path(action, number, function, task, nth)
+                segment.called.add(call)
                 self._put(run, "call", function, "ok", call, path, told, seconds, end)
 
     def _start(self, run: ObservedRun, segment: Segment) -> None:
@@ -257,11 +333,9 @@ class RunRecorder(RunObserver):
         self._writer.put(partial(made, {}, 0.0, segment.begun, False))
 
     def _tell_phase(self, run: ObservedRun, segment: Segment, phase: Phase, since: float) -> None:
-        calls = {
-            what[1]: (one[0].more or {}).get("attempt", 1)
-            for what, queued in segment.all_opened()
-            if (one := list(queued))
-        }
+        # Of several calls of one function, the first one.
+        opened = reversed(segment.all_opened())
+        calls = {one.function: (one.more or {}).get("attempt", 1) for one in opened}
         waits_for = run.waits_for
         if phase is Phase.QUEUED:
             waits_for = QUEUED_FOR
@@ -287,6 +361,7 @@ class RunRecorder(RunObserver):
     def closed(self) -> None:
         """Write all records, also of runs that have not ended."""
         for run, segment in [*self._short.items(), *self._lasting.items()]:
+            self._settle(run, segment, restarts=True)
             if run.identity and not segment.told and self._is_found(run, segment):
                 self._start(run, segment)
         self.collect()
@@ -313,6 +388,7 @@ class RunRecorder(RunObserver):
         segment = self._segment(run)
         assert segment is not None
         self._lasts(run, segment)
+        self._settle(run, segment, restarts=outcome == "failed")
         del self._lasting[run]
         # A suspended run gets new notes when it resumes.
         run.notes = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -337,14 +413,18 @@ class RunRecorder(RunObserver):
         """Return True if all work of a segment came from the journal, so that an earlier attempt recorded it.
 
         A run that resumes replays its earlier calls, too. If its suspension was new, so is what follows.
+        An action whose end was not in the journal ends for the first time, and so does its run.
         """
-        repeated = segment.replayed > 0 and not segment.executed
-        if not self._suspended and outcome != "suspended":
-            return repeated
+        repeated = outcome != "failed" and segment.replayed > 0 and not segment.executed
+        if outcome != "suspended":
+            repeated = repeated and not segment.partial
+            if not self._suspended:
+                return repeated
         name = run.key_text, run.sequence_number
-        repeated = not self._suspended.pop(name, False) and repeated
-        if outcome == "suspended" and not repeated:
-            self._suspended[name] = True
+        suspended = self._suspended.pop(name, None)
+        repeated = repeated and not (suspended is not None and suspended.is_new)
+        if outcome == "suspended":
+            self._suspended[name] = Suspended(not repeated, dict(segment.actions))
             if len(self._suspended) > MOST_SUSPENDED:
                 del self._suspended[next(iter(self._suspended))]
         return repeated
@@ -365,9 +445,3 @@ class RunRecorder(RunObserver):
         what = run, run.identity, kind, name, outcome, path, parent or ()
         now = self.now() if now is None else now
         self._writer.put(partial(self._made, *what, attributes, seconds, now, replayed))
-
-
-def place_of(segment: Segment, action: str) -> SpanPath:
-    """Return the path of the agent, or else of the action's attempt, whose code runs in this context."""
-    asked = called_agents.get()
-    return asked[-1].path if asked else ("action", action, segment.actions[action])

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from flink_agents.api.agents.observers import ObservedRun, Phase
+from flink_agents.api.agents.observers import CallNumber, ObservedRun, Phase
+from flink_agents.trace.records import SpanPath, call_path
 
 _counts: Callable[[], defaultdict[Any, int]] = partial(defaultdict, int)
 """Creates a counter, five times as fast as ``Counter``."""
-
-SpanPath = tuple[Any, ...]
 
 Step = tuple[str | None, str, float | None, float, Any]
 """A step that ended well, and has no record yet.
@@ -26,6 +25,12 @@ end, its duration, and its attributes or None.
 
 called_agents: ContextVar[tuple[CalledAgent, ...]] = ContextVar("called_agents", default=())
 """The agents whose code runs in this context, the outermost one first."""
+
+
+def called_agent() -> SpanPath | None:
+    """Return the path of the agent whose code runs in this context; None for the run's own agent."""
+    asked = called_agents.get()
+    return asked[-1].path if asked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +72,65 @@ class OpenCall:
     """A durable call that has not ended.
 
     Args:
-        number: Number of the call among those of its action and function.
+        function: Its function.
+        execution: Number of earlier executions of its action in the run.
         begun: Its start, in seconds since the epoch.
-        parent: Number of its action's attempt, or the path of the agent that made the call.
+        agent: The path of the agent that made the call; None for the action itself.
 
     Attributes:
         more: Its attributes; None while there are none.
     """
 
-    __slots__ = ("begun", "more", "number", "parent")
+    __slots__ = ("agent", "begun", "execution", "function", "more")
 
-    def __init__(self, number: int, begun: float, parent: int | SpanPath) -> None:
-        self.number = number
+    def __init__(self, function: str, execution: int, begun: float, agent: SpanPath | None) -> None:
+        self.function = function
+        self.execution = execution
         self.begun = begun
-        self.parent = parent
+        self.agent = agent
         self.more: dict[str, Any] | None = None
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Add attributes."""
         self.more = {**(self.more or {}), **facts}
 
-    def parent_path(self, action: str) -> SpanPath:
+    def path(self, action: str, number: CallNumber) -> SpanPath:
+        """Return the path of its span."""
+        return call_path(action, self.execution, self.function, number.task, number.nth)
+
+    def parent(self, action: str) -> SpanPath:
         """Return the path of the parent span."""
-        return ("action", action, self.parent) if isinstance(self.parent, int) else self.parent
+        return self.agent or ("action", action, self.execution)
+
+
+class FailedAction(NamedTuple):
+    """An attempt of an action that failed. It has no record until it is known what follows.
+
+    Attributes:
+        action: Name of the action.
+        attributes: Its attributes.
+        parent: The path of the agent whose action it is; empty for an action of the run's own agent.
+        time: Its end, in seconds since the epoch.
+        event: Type and outcome of the event that the run gives up; None if that is not known.
+    """
+
+    action: str
+    attributes: dict[str, Any]
+    parent: SpanPath
+    time: float
+    event: tuple[str, str] | None = None
+
+
+class Suspended(NamedTuple):
+    """A run that was suspended in this attempt of the task.
+
+    Attributes:
+        is_new: True if something was executed in the segment that ended so.
+        actions: Number of recorded executions of each action.
+    """
+
+    is_new: bool
+    actions: Mapping[str, int]
 
 
 class Segment:
@@ -107,30 +148,41 @@ class Segment:
         told: True if the run has a record of its start.
         steps: The steps that have no record yet, in the order of their ends.
         at: End of the last step that got a record of its own from here; 0.0 if there is none.
+        nth: Number that the next call of the present action has, if one follows the other in its own task.
+        unfolded: The same number, of calls whose steps got records of their own.
+        before: Number of executions of each action that an earlier segment recorded in this attempt of the
+            task; None if this attempt has recorded no earlier segment.
         sent: Types of the events that the current attempt of an action sent.
         executed: Number of executed durable calls.
         replayed: Number of replayed calls and actions.
+        partial: True if an action was executed again, and its calls were replayed.
+        failed: The last attempt of an action, if it failed and it is not known yet what follows.
+        calling: The action that made or replayed the last call, and the number of its earlier executions.
         dead: True if an event became a dead letter.
         error: The last error.
         waits: Durations of its phases in which it waited. The runtime adds to them.
         seen: The last recorded phase, and its start.
         written: The memory that the run wrote.
-        calls: Number of calls by action and function; None if there were none.
-        open: The calls that have not ended; None if there were none.
+        open: The calls that have not ended, by action, task and number; None if there were none.
     """
 
     lasts: bool = False
     told: bool = False
     at: float = 0.0
+    nth: int = 0
+    unfolded: int = 0
+    before: Mapping[str, int] | None = None
     sent: tuple[str, ...] = ()
     executed: int = 0
     replayed: int = 0
+    partial: bool = False
+    failed: FailedAction | None = None
+    calling: tuple[str, int] | None = None
     dead: bool = False
     error: dict[str, Any] | None = None
     seen: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
-    calls: dict[tuple[str, str], int] | None = None
-    open: dict[tuple[str, str], deque[OpenCall]] | None = None
+    open: dict[tuple[str, str, int], OpenCall] | None = None
 
     def __init__(self, begun: float, folds: bool = False, changed: float = 0.0) -> None:
         self.begun = begun
@@ -147,14 +199,24 @@ class Segment:
         """Return the durations of waits by name."""
         return {phase.name.lower(): seconds for phase, seconds in self.waits.items()}
 
+    @property
+    def repeats(self) -> bool:
+        """True if all that ended so far is in the journal."""
+        return self.replayed > 0 and not (self.executed or self.partial)
+
     def ended(self, action: str) -> int:
-        """Return the number of ended attempts of an action that have no record yet."""
+        """Return the number of ended executions of an action that have no record yet."""
         return sum([one[0] is None and one[1] == action for one in self.steps]) if self.steps else 0
 
     @cached_property
     def actions(self) -> defaultdict[str, int]:
-        """Number of recorded attempts of each action."""
+        """Number of recorded executions of each action."""
         return _counts()
+
+    @cached_property
+    def called(self) -> set[SpanPath]:
+        """Paths of the recorded calls."""
+        return set()
 
     @cached_property
     def retries(self) -> defaultdict[str, int]:
@@ -162,37 +224,24 @@ class Segment:
         return _counts()
 
     @cached_property
-    def unfolded(self) -> defaultdict[tuple[str, str], int]:
-        """Number of calls that were folded first, by action and function."""
-        return _counts()
-
-    @cached_property
     def agents(self) -> defaultdict[tuple[str, str], int]:
         """Number of called agents by action and agent."""
         return _counts()
 
-    def begin_call(self, what: tuple[str, str], now: float, parent: int | SpanPath) -> OpenCall:
-        """Note that a call of an action and function begins."""
-        opened = OpenCall(self.next_call(what), now, parent)
-        if (found := self.open) is None:
-            found = self.open = {}
-        if (calls := found.get(what)) is None:
-            calls = found[what] = deque()
-        calls.append(opened)
-        return opened
+    def begin_call(self, action: str, number: CallNumber, call: OpenCall) -> None:
+        """Note that a call begins."""
+        if self.open is None:
+            self.open = {}
+        self.open[action, number.task, number.nth] = call
 
-    def next_call(self, what: tuple[str, str]) -> int:
-        """Return the number of the next call of an action and function."""
-        if (calls := self.calls) is None:
-            calls = self.calls = {}
-        number = calls.get(what, 0)
-        calls[what] = number + 1
-        return number
+    def opened(self, action: str, number: CallNumber) -> OpenCall | None:
+        """Return a call that has not ended."""
+        return self.open.get((action, number.task, number.nth)) if self.open else None
 
-    def opened(self, what: tuple[str, str]) -> deque[OpenCall] | None:
-        """Return the calls of an action and function that have not ended."""
-        return self.open.get(what) if self.open is not None else None
+    def end_call(self, action: str, number: CallNumber) -> OpenCall | None:
+        """Return a call that ends, and forget it."""
+        return self.open.pop((action, number.task, number.nth), None) if self.open else None
 
-    def all_opened(self) -> list[tuple[tuple[str, str], deque[OpenCall]]]:
-        """Return the calls that have not ended. For the writer's thread."""
-        return list((self.open or {}).items())
+    def all_opened(self) -> list[OpenCall]:
+        """Return the calls that have not ended, the first one first. For the writer's thread."""
+        return list((self.open or {}).values())

@@ -1,7 +1,7 @@
 """Exports records as OpenTelemetry spans over OTLP/HTTP, named by the GenAI conventions (extra ``otel``).
 
-A span is exported at most once. Records of starts and of replayed work become no spans, and a batch that the
-collector rejects is dropped. A running job also exports histograms of tokens and durations.
+A span of recorded work is exported at most once. Records of starts and of replayed work become no spans, and
+a batch that the collector rejects is dropped. A running job also exports histograms of tokens and durations.
 """
 
 from __future__ import annotations
