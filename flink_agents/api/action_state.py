@@ -436,8 +436,9 @@ def pruned_error(journal: JournalKey, seq: int, pruned_through: int) -> RecordsP
         f"run {seq} of key {journal.key[:200]!r} was pruned, so its effects are unknown",
         expected=f"a sequence number above {pruned_through}",
         found=f"{seq}, journal {journal.journal_id!r}",
-        fix="on a cluster, restore from a later checkpoint; a local job without a name starts over each "
-        "time: name it, env.execute('orders'), so that it resumes, or choose another job-identifier",
+        fix="on a cluster, restore from a later checkpoint; to start without state, choose another "
+        "job-identifier, or delete them: 'flink-agents journal reset JOB'; a local job without a name "
+        "starts over each time: name it, env.execute('orders'), so that it resumes",
     )
 
 
