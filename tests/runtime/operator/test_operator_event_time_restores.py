@@ -66,6 +66,24 @@ def test_restored_keys_without_work_hold_nothing(hold_harness: MakeHarness) -> N
 
 
 @pytest.mark.executes_once
+@pytest.mark.parametrize("record", ["now", "call"])
+def test_a_restored_signal_holds_nothing_if_an_input_comes_first(
+    hold_harness: MakeHarness, record: str
+) -> None:
+    harness = hold_harness(config={"run.may-suspend": True})
+    harness.watermark(1)
+    harness.signal("a", "paid", 40)
+    harness.restore(harness.snapshot())
+    harness.push(("a", record), timestamp=10)
+    harness.run_until_idle()
+    # Where keys cannot be listed, all are known after this time.
+    harness.advance_time(RESTORED_MS)
+    harness.watermark(100)
+    assert look(harness) == 100
+    assert harness.outputs == [record]
+
+
+@pytest.mark.executes_once
 def test_restored_inputs_can_be_committed_before_their_time(hold_harness: MakeHarness) -> None:
     harness = hold_harness()
     CLOSED.add("last")

@@ -222,6 +222,11 @@ class Heartbeat(Schedule):
             if key_text not in self._actors:
                 self._keys.switch(key)
                 self._operator.actor_of(key_text, timers)
+                continue
+            # A new input came first. If inputs waited, its actor has found them; if only signals or suspended
+            # runs did, services still expect the key, and the low watermark would wait for it forever.
+            for hook in self._hooks.found:
+                hook(None, key_text)
 
     def _check_restored(self, most: int) -> None:
         """Check if the code can continue the work in restored keys, once those have their actors."""
