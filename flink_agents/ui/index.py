@@ -142,14 +142,13 @@ class TraceIndex:
                     if isinstance(portion, Lines):
                         self._take(portion)
                     else:
-                        self._forget("place = ?", portion.place)
+                        self._remove(storable(portion.place))
                     if self._closing.is_set():
                         return
             except Exception as error:  # a broker that is away: it may come back
                 problem = f"{type(error).__name__}: {error}"
                 _log.warning("the trace cannot be read: %s", problem)
         self.problem = problem
-        self._bound()
         self.ready.set()
 
     def _follow(self) -> None:
@@ -165,6 +164,8 @@ class TraceIndex:
             found = list(self._parsed(lines[start : start + BATCH]))
             with self._writing, self._writer:
                 self._add(found, storable(portion.place))
+            # At once: a source may have more records than fit.
+            self._bound()
 
     def _parsed(self, lines: Iterable[bytes]) -> Iterator[tuple[TraceRecord, bytes]]:
         for line in lines:
@@ -177,15 +178,13 @@ class TraceIndex:
         names = [_number(record.id) for record, _ in found]
         known = self._known(names)
         rows = self._rows({storable(record.run_id) for record, _ in found})
-        counts = Counter[tuple[str, ...]]()
-        seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        counts = Counts()
         new: list[tuple[int, str, str, bytes]] = []
         for name, (record, line) in zip(names, found, strict=True):
             run_id = storable(record.run_id)
             row = rows.get(run_id)
             if row is None:
-                row = rows[run_id] = RunRow.first(record)
-                row.run_id = run_id
+                row = rows[run_id] = _first_row(run_id, record)
             if name in known:
                 row.repeated(record)
                 continue
@@ -193,21 +192,50 @@ class TraceIndex:
             new.append((name, run_id, place, line))
             for one in unfolded([record]):
                 row.add(one)
-                what = row.job, row.agent, *map(storable, (one.kind, one.name, one.outcome))
-                counts[what] += 1
-                seconds[what] += one.seconds or 0.0
+                counts.add(row, one)
         write = self._writer.executemany
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
+        self._write(rows.values(), counts)
+
+    def _write(self, rows: Iterable[RunRow], counts: Counts) -> None:
+        write = self._writer.executemany
         marks = ",".join("?" * len(COLUMNS))
-        write(f"INSERT OR REPLACE INTO runs VALUES ({marks})", [row.values() for row in rows.values()])
+        write(f"INSERT OR REPLACE INTO runs VALUES ({marks})", [row.values() for row in rows])
         more = (
             "ON CONFLICT DO UPDATE SET number = number + excluded.number, "
             "seconds = seconds + excluded.seconds"
         )
-        write(
-            f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {more}",
-            [(*what, number, seconds[what]) for what, number in counts.items()],
-        )
+        write(f"INSERT INTO counts VALUES (?, ?, ?, ?, ?, ?, ?) {more}", counts.rows())
+
+    def _remove(self, place: str) -> None:
+        """Remove the records of a file that was removed or rewritten: they may come again."""
+        with self._writing, self._writer:
+            counts, runs = Counts(-1), dict[str, RunRow]()
+            for run_id, body in self._writer.execute(
+                "SELECT run_id, body FROM records WHERE place = ?", (place,)
+            ):
+                record = TraceRecord.from_json(body)
+                row = runs.setdefault(run_id, _first_row(run_id, record))
+                for one in unfolded([record]):
+                    counts.add(row, one)
+            self._writer.execute("DELETE FROM records WHERE place = ?", (place,))
+            names = list(runs)
+            for start in range(0, len(names), BATCH):
+                self._make_again(names[start : start + BATCH])
+            self._write((), counts)
+            self._writer.execute("DELETE FROM counts WHERE number <= 0")
+
+    def _make_again(self, run_ids: list[str]) -> None:
+        """Make the rows of runs from the records that are left of them."""
+        self._several("DELETE FROM runs WHERE run_id IN", run_ids)
+        rows: dict[str, RunRow] = {}
+        left = self._several("SELECT id, run_id, body FROM records WHERE run_id IN", run_ids)
+        for _, run_id, body in sorted(left):
+            record = TraceRecord.from_json(body)
+            row = rows.setdefault(run_id, _first_row(run_id, record))
+            for one in unfolded([record]):
+                row.add(one)
+        self._write(rows.values(), Counts())
 
     def _known(self, names: list[int]) -> set[int]:
         rows = self._several("SELECT name FROM records WHERE name IN", names)
@@ -237,6 +265,35 @@ class TraceIndex:
         with self._opening:
             self._opened.append(connection)
         return connection
+
+
+def _first_row(run_id: str, record: TraceRecord) -> RunRow:
+    row = RunRow.first(record)
+    row.run_id = run_id
+    return row
+
+
+class Counts:
+    """Numbers and seconds of records, for the graphs of agents.
+
+    Args:
+        sign: -1 if the records are removed.
+    """
+
+    def __init__(self, sign: int = 1) -> None:
+        self._sign = sign
+        self._number = Counter[tuple[str, ...]]()
+        self._seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
+
+    def add(self, row: RunRow, record: TraceRecord) -> None:
+        """Count a record of a run."""
+        what = row.job, row.agent, *map(storable, (record.kind, record.name, record.outcome))
+        self._number[what] += self._sign
+        self._seconds[what] += self._sign * (record.seconds or 0.0)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return what is added to the table of counts."""
+        return [(*what, number, self._seconds[what]) for what, number in self._number.items()]
 
 
 def _number(name: str) -> int:

@@ -52,6 +52,8 @@ class Source(Protocol):
 class _Position:
     inode: int
     offset: int = 0
+    size: int = -1
+    changed: int = 0
 
 
 @dataclass
@@ -83,20 +85,35 @@ class TraceFiles:
         with file.open("rb") as opened:
             status = file.stat()
             position = self._positions.get(file)
-            # Another file has its name now, or it was truncated.
-            if position is not None and (position.inode != status.st_ino or status.st_size < position.offset):
+            if position is not None and (status.st_size, status.st_mtime_ns) == (
+                position.size,
+                position.changed,
+            ):
+                # A line whose end was never written is read once.
+                return
+            # Another file has its name now, it was truncated, or a key was erased in it.
+            if position is not None and (
+                position.inode != status.st_ino
+                or status.st_size < position.offset
+                or (status.st_size == position.size and position.changed)
+            ):
                 position = None
                 yield Removed(str(file))
             if position is None:
                 position = self._positions[file] = _Position(status.st_ino)
             opened.seek(position.offset)
-            rest = b""
+            rest: list[bytes] = []
             while chunk := opened.read(CHUNK):
-                data = rest + chunk
-                complete, newline, rest = data.rpartition(b"\n")
+                complete, newline, after = chunk.rpartition(b"\n")
                 if newline:
+                    complete = b"".join([*rest, complete])
                     position.offset += len(complete) + 1
                     yield Lines(str(file), complete.split(b"\n"))
+                    rest = []
+                rest.append(after)
+            position.size = position.offset + sum(map(len, rest))
+            # If it grew meanwhile, the time of the change is not known.
+            position.changed = status.st_mtime_ns if position.size == status.st_size else 0
 
     def close(self) -> None:
         """Do nothing: no file stays open between two reads."""

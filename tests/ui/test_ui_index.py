@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.reading import by_run, read_files
 from flink_agents.ui import queries
 from flink_agents.ui.index import TraceIndex
@@ -191,3 +194,77 @@ def test_a_source_that_is_away_is_told_and_comes_back(tmp_path: Path) -> None:
     index.refresh()
     assert (index.problem, rows(index)) == ("", ["completed"])
     index.close()
+
+
+def everything(index: TraceIndex) -> list[list[tuple[object, ...]]]:
+    names = "job, agent, kind, name, outcome, number"
+    return [
+        [tuple(row) for row in index.ask(sql)]
+        for sql in (f"SELECT {names} FROM counts ORDER BY {names}", "SELECT * FROM runs ORDER BY run_id")
+    ]
+
+
+@each("change", ["erased", "erased in an open file", "copied", "removed", "cut"])
+def test_an_index_that_follows_changes_is_as_a_new_one(
+    change: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("trace")
+    file = write(place, [one for run in range(20) for one in records_of_run(run, f"sk{run}", "completed")])
+    whole = records_of_run(99, "stwo", "suspended")
+    for number, part in enumerate((whole[:2], whole[2:])):
+        write(place, part, f"part-{number}")
+    index = TraceIndex([TraceFiles(place)])
+    index.refresh()
+    before = everything(index)
+    if change.startswith("erased"):
+        os.utime(file, ns=(1, 1))
+        assert erase_files(place, {"sk3", "stwo"}, 0.0 if change == "erased" else 1e-10).records == 8
+    elif change == "copied":
+        os.replace(shutil.copy(place / "part-0.trace.jsonl", place / "copy"), place / "part-0.trace.jsonl")
+    elif change == "removed":
+        (place / "part-1.trace.jsonl").unlink()
+    else:
+        os.truncate(file, 1000)
+    index.refresh()
+    fresh = TraceIndex([TraceFiles(place)])
+    fresh.refresh()
+    assert everything(index) == everything(fresh)
+    assert (everything(index) == before) == (change == "copied")
+    index.close()
+    fresh.close()
+
+
+def test_the_index_is_bounded_while_a_source_is_read(tmp_path: Path) -> None:
+    """A trace of 10 GB does not fit into the directory for temporary files."""
+    most = 0
+
+    class Long:
+        def read(self) -> Iterator[Lines]:
+            nonlocal most
+            for start in range(0, 3000, 100):
+                yield Lines("topic/0", [one.to_json().encode() for one in records[start : start + 100]])
+                most = max(most, index.ask("SELECT count(*) FROM records")[0][0])
+
+        def close(self) -> None:
+            pass
+
+    records = list(many(1000, NOW))[:3000]
+    index = TraceIndex([Long()], most=500)
+    index.refresh()
+    assert 400 < most <= 600
+    index.close()
+
+
+def test_a_line_that_never_ends_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that lose their power leave files with millions of zeros."""
+    monkeypatch.setattr("flink_agents.ui.sources.CHUNK", 1000)
+    file = write(tmp_path, records_of_run(0, "sa", "completed"))
+    with file.open("ab") as opened:
+        opened.write(bytes(100_000))
+    source = TraceFiles(tmp_path)
+    assert sum(len(one.lines) for one in source.read() if isinstance(one, Lines)) == 5
+    assert list(source.read()) == []
+    with file.open("ab") as opened:
+        opened.write(b"\n" + STARTED + b"\n")
+    (more,) = source.read()
+    assert isinstance(more, Lines) and [len(one) for one in more.lines] == [100_000, len(STARTED)]
