@@ -25,6 +25,7 @@ from flink_agents.trace.sinks.kafka import KafkaSink
 from flink_agents.trace.sinks.kafka_topic import KafkaTopic
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
+from tests.runtime.observer_tools import Listener
 from tests.suite.tables import each
 from tests.trace.hour import Nth, Outcome, Phase, Run, Wait, ended, observers_of, turn
 from tests.trace.test_trace_facts import asking
@@ -130,6 +131,63 @@ def test_readers_get_the_same_from_one_line_as_from_many(
         inside = [part for part in run.records if part.kind != "run"]
         assert all(run.begun - 1e-5 <= part.time - (part.seconds or 0) for part in inside)
         assert all(part.time <= run.ended for part in inside)
+
+
+@each(
+    "name, agent, value",
+    [
+        ("on Flink's thread", checking(reply), "two"),
+        ("from Flink's thread to the loop", checking(reply_async), "one"),
+        ("a call", paying(), 5),
+        ("a dead letter", checking(reply), "bad"),
+        ("a suspension", agent_of(wait), 5),
+    ],
+)
+def test_an_observer_is_told_the_same_beside_a_trace(
+    name: str, agent: Agent, value: Any, tmp_path: Path
+) -> None:
+    found: dict[str, Any] = {}
+    for level in ("off", "runs", "calls", "content"):
+        options = {"trace.level": level, "trace.directory": str(tmp_path / level)}
+        with OperatorHarness(agent, lambda _: "k", config=options, observers=[Listener], **PLAIN) as harness:
+            (listener,) = [one for one in harness.observers if isinstance(one, Listener)]
+            harness.push_all([value])
+            harness.signal("k", "paid")
+            harness.run_until_idle()
+        found[level] = listener.told, listener.phases, listener.wrong
+    assert found["off"][0] and not found["off"][2]
+    assert all(one == found["off"] for one in found.values())
+
+
+@each(
+    "name, where, method, error",
+    [
+        ("no thread", TraceWriter, "start", RuntimeError("can't start new thread")),
+        ("no line", runs.RunRecorder, "collect", ValueError("no line")),
+        ("no record", runs.RunRecorder, "_end", ValueError("no record")),
+    ],
+)
+def test_a_trace_that_fails_does_not_fail_the_run(
+    name: str, where: Any, method: str, error: Exception, tmp_path: Path
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    dropped: list[Exception] = []
+    options = {"trace.level": "calls", "trace.directory": str(tmp_path / method)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "AT_ONCE", 1)
+        patch.setattr(TraceWriter, "drop", lambda self, error: dropped.append(error))
+        patch.setattr(where, method, fail)
+        with OperatorHarness(checking(reply), lambda _: "k", config=options, **PLAIN) as harness:
+            assert harness.push_all(["bad", "one"]) == ["one"]
+    assert error in dropped
+
+
+def test_an_action_that_succeeds_after_a_retry_names_its_attempt(tmp_path: Path) -> None:
+    records = told(agent_of(again, **RETRIES), 5, tmp_path, "calls")
+    attempts = [(one.outcome, one.attributes.get("attempt")) for one in records if one.kind == "action"]
+    assert attempts == [("failed", None), ("ok", 2), ("ok", None)]
 
 
 class Keeping:

@@ -129,7 +129,7 @@ class DurableCall:
         else:
             assert step.run.journal is not None
             self._observers.call_begun(*what, step.run.journal.replayed)
-            if (tell := self._observers.call_content) is not None:
+            if (tell := self._observers.call_request) is not None:
                 tell(*what, "request", call.identity.request)
 
     async def _beside_others(self) -> Any:

@@ -21,6 +21,9 @@ from flink_agents.trace.records import run_id_of
 _MEASURED = WAITS | {Phase.QUEUED}
 """The phases whose durations are noted."""
 
+_NOTED = (Phase.RUNNING, Phase.QUEUED)
+"""The first phases of runs with notes. In others, only records of a run are there."""
+
 _ENDS = frozenset((Phase.SUSPENDED, Phase.COMMITTED, Phase.FAILED))
 
 
@@ -105,8 +108,12 @@ class RunState:
         self.since = since
         if since:
             self.begun = self.started = since
-        if observers.phase_changed is not None:
-            observers.phase_changed(self, None)
+        notify = observers.phase_changed
+        if observers.begin_notes is not None and phase in _NOTED:
+            self.notes = observers.begin_notes(self)
+            notify = observers.phase_changed_unnoted
+        if notify is not None:
+            notify(self, None)
 
     @property
     def key(self) -> Any:
@@ -163,8 +170,9 @@ class RunState:
                 waits = notes.waits
                 waits[before] = waits.get(before, 0.0) + now - notes.changed
             notes.changed = now
-            if phase not in _ENDS:
-                notify = self._observers.phase_changed_unnoted
+            notify = self._observers.phase_changed_unnoted
+            if phase in _ENDS:
+                self._observers.end_notes(self)
         if notify is not None and before is not phase:
             notify(self, before)
 

@@ -320,15 +320,14 @@ class StepExecutor(FailurePolicies):
 def notify_ended(observers: Observers, step: ActionRun, seconds: float) -> None:
     """Note or notify observers that an attempt of an action has ended outside of Flink's task thread."""
     state, name, notes = step.run.state, step.action.name, step.run.state.notes
-    if notes is None or not notes.folds or notes.lasts:
-        notify_sent(observers.events_sent, step)
-        observers.action_ended(state, name, seconds, False)
-        return
-    if observers.events_sent_unnoted is not None:
-        notify_sent(observers.events_sent_unnoted, step)
-    observers.action_ended_unnoted(state, name, seconds, False)
-    # If the writer of the trace takes the steps of the run meanwhile, the next report takes this one.
-    notes.steps.append((None, name, time.time(), seconds, types_of(step.sent)))
+    noted = notes is not None and notes.folds and not notes.lasts
+    sent = observers.events_sent_unnoted if noted else observers.events_sent
+    if sent is not None:
+        notify_sent(sent, step)
+    (observers.action_ended_unnoted if noted else observers.action_ended)(state, name, seconds, False)
+    if notes is not None and noted:
+        # If the writer of the trace takes the steps of the run meanwhile, the next report takes this one.
+        notes.steps.append((None, name, time.time(), seconds, types_of(step.sent)))
 
 
 def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:
@@ -339,4 +338,7 @@ def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:
 
 def types_of(sent: Sequence[Event]) -> tuple[str, ...]:
     """Return the types of events."""
-    return (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])
+    if len(sent) == 1 and (kind := type(sent[0])).event_type is Event.event_type:
+        # Mostly. Its property would be a call.
+        return (kind.EVENT_TYPE,)
+    return tuple([event.event_type for event in sent])

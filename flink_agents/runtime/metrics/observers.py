@@ -12,6 +12,7 @@ from typing import Any
 from flink_agents.api.agents.observers import ObserverSource, RunObserver
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.runtime.metrics.run_metrics import RunMetrics
+from flink_agents.trace.recording.segments import Segment
 
 _log = bounded_logger("flink_agents.observers")
 
@@ -34,7 +35,10 @@ class Observers:
         phase_changed: None if it has no observer, since phases change more often than anything else.
         phase_changed_unnoted: Like ``phase_changed``, for a run with notes that has not ended. Omits those
             that read the times of waits from them.
+        begin_notes: Returns the notes of a run that begins, or None; None if no observer reads notes.
+        end_notes: Called at the end of a run with notes, in place of ``phase_changed`` of their reader.
         call_content: None if it has no observer, so that the content is not built.
+        call_request: Like ``call_content``, for requests. Omits observers that need no requests.
         events_sent: None if it has no observer, so that the types are not computed.
         action_ended_unnoted: Like ``action_ended``, if the step is noted. Omits observers that read it there.
         events_sent_unnoted: Like ``events_sent``, in the same way.
@@ -71,6 +75,9 @@ class Observers:
         self.event_given_up = dispatch("event_given_up") or _ignore
         without_waits = [one for one in others if not getattr(one, "reads_waits", False)]
         self.phase_changed_unnoted = dispatch("phase_changed", without_waits)
+        reader: Any = next((one for one in others if one not in without_waits), None)
+        self.begin_notes: Callable[[Any], Segment | None] | None = None if reader is None else reader.begin
+        self.end_notes: Callable[[Any], None] = _ignore if reader is None else reader.end
         without_notes = [one for one in others if not getattr(one, "reads_notes", False)]
         self.action_ended_unnoted = dispatch("action_ended", without_notes) or _ignore
         self.events_sent_unnoted = dispatch("events_sent", without_notes)
@@ -80,6 +87,8 @@ class Observers:
         self.call_retried = dispatch("call_retried") or _ignore
         self.call_recorded = dispatch("call_recorded") or _ignore
         self.call_content = dispatch("call_content")
+        wanting = [one for one in others if getattr(one, "reads_requests", True)]
+        self.call_request = dispatch("call_content", wanting)
         self.call_failed = dispatch("call_failed") or _ignore
         self.call_replayed = dispatch("call_replayed") or _ignore
         self.agent_called = dispatch("agent_called")

@@ -12,6 +12,8 @@ from flink_agents.trace.operations import RETRIEVAL, operation_of
 
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _MOST = 200
+_PLAIN = frozenset((str, int, float, bool, bytes))
+"""Types of most results. To ask if one is a mapping takes longer."""
 
 
 def facts_of(value: Any, function: str = "") -> dict[str, Any]:
@@ -22,6 +24,8 @@ def facts_of(value: Any, function: str = "") -> dict[str, Any]:
             a vector store found.
         function: Name of the call.
     """
+    if value is None or type(value) in _PLAIN:
+        return {}
     if isinstance(value, list | tuple) and operation_of(function).kind == RETRIEVAL:
         return {"results": len(cast("list[Any]", value))}
     if not isinstance(value, Mapping):

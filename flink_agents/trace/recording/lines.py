@@ -16,6 +16,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from flink_agents import redaction
+from flink_agents.api.agents.observers import ObservedRun
 from flink_agents.trace.folding import FOLDED, counted
 from flink_agents.trace.recording.attributes import WRITTEN, origin_of, written_of
 from flink_agents.trace.recording.making import TracedSubtask
@@ -26,8 +27,8 @@ from flink_agents.trace.target import TraceLine
 _MOST_KEPT, _LONGEST_KEPT = 2000, 1000
 """Maximum number of kept parts of a kind, and of characters in one of them."""
 
-EndedRun = tuple[str, str, int, str | None, str | None, Segment, float]
-"""A run that ended soon and well: its identity, key, number, message, trace context, notes, and its end."""
+EndedRun = tuple[ObservedRun, Segment, float]
+"""A run that ended soon and well, its notes, and its end."""
 
 _END = f',"version":{SCHEMA_VERSION}}}\n'
 
@@ -76,16 +77,9 @@ class LineMaker:
                 failed(error)
         return lines
 
-    def _line(
-        self,
-        job: str,
-        key_text: str,
-        number: int,
-        parent: str | None,
-        context: str | None,
-        segment: Segment,
-        now: float,
-    ) -> TraceLine:
+    def _line(self, run: ObservedRun, segment: Segment, now: float) -> TraceLine:
+        job, key_text, number = run.identity or self._subtask.job, run.key_text, run.sequence_number
+        parent, context = run.parent, run.traceparent
         if job != self._job:
             self._of_job(job)
         digest = self._digest.copy()

@@ -120,13 +120,13 @@ class TraceRecorder(RunRecorder):
         self, run: ObservedRun, action: str, function: str, number: CallNumber, again: bool
     ) -> None:
         """Note the start of a durable call."""
-        segment = self._segment(run)
+        segment = self._short.get(run) or self._lasting.get(run)
         if segment is None:
             return
         if again:
             self._lasts(run, segment)
         # Counted before it is asked: the writer's thread first lets the run last, and then takes its steps.
-        execution, agent = segment.ended(action), None
+        execution, agent = segment.ended(action) if segment.steps else 0, None
         if segment.lasts:
             self._lasts(run, segment)
             self._settle(run, segment)
@@ -175,12 +175,12 @@ class TraceRecorder(RunRecorder):
         self, run: ObservedRun, action: str, function: str, number: CallNumber, what: str, value: Any
     ) -> None:
         """Note the request or the result of a durable call."""
-        shows = self._wants(action, CONTENT)
+        shows = self.reads_requests and self._wants(action, CONTENT)
         if not shows and what == "request":
             return
-        segment = self._segment(run)
+        segment = self._short.get(run) or self._lasting.get(run)
         opened = None if segment is None else segment.opened(action, number)
-        if segment is None or opened is None or not self._wants(action, CALLS):
+        if segment is None or opened is None or not (self._every or self._wants(action, CALLS)):
             return
         if what == "result" and (facts := facts_of(value, function)):
             opened.tell(facts)
@@ -193,7 +193,7 @@ class TraceRecorder(RunRecorder):
 
     def call_recorded(self, run: ObservedRun, action: str, function: str, number: CallNumber) -> None:
         """Record a durable call that returned."""
-        segment = self._segment(run)
+        segment = self._short.get(run) or self._lasting.get(run)
         opened = None if segment is None else segment.end_call(action, number)
         if segment is None or opened is None:
             return

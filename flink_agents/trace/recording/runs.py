@@ -47,7 +47,7 @@ PHASE_SECONDS = 5.0
 _START_LESS = (Phase.RECORDS, Phase.INPUT)
 """The phases of a run that has not started yet."""
 
-_RUNNING, _COMMITTED = Phase.RUNNING, Phase.COMMITTED
+_COMMITTED = Phase.COMMITTED
 
 
 class RunRecorder(RunObserver):
@@ -67,6 +67,7 @@ class RunRecorder(RunObserver):
         now: Returns the time in seconds since the epoch.
         reads_waits: True: the runtime adds durations of phases to ``notes`` of the run, and only calls
             ``phase_changed`` when the run begins or ends.
+        reads_requests: True if it records the requests of calls.
         reads_notes: True if it also adds actions that have ended, and written memory, instead of calling
             ``events_sent``, ``action_ended`` and ``memory_written``.
     """
@@ -91,6 +92,7 @@ class RunRecorder(RunObserver):
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
         # With levels of actions, the recorder is asked about each.
         self.reads_notes = self._every = level.rank >= CALLS and not actions
+        self.reads_requests = max(level.rank, *self._levels.values(), 0) >= CONTENT
         self._writer = writer
         self._share = percent
         self._most = most_content
@@ -119,42 +121,11 @@ class RunRecorder(RunObserver):
 
     # -- phases -----------------------------------------------------------------------
 
-    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
-        """Record the start, the suspension or the end of a run."""
-        phase = run.phase
-        if phase is _COMMITTED:
-            segment = self._short.pop(run, None)
-            if segment is not None and len(segment.steps) <= MOST_STEPS:
-                if self._suspended:
-                    self._suspended.pop((run.key_text, run.sequence_number), None)
-                if job := run.identity or self._subtask.job:
-                    what = job, run.key_text, run.sequence_number, run.parent, run.traceparent
-                    self._ended.append((*what, segment, self.now()))
-                if len(self._ended) >= AT_ONCE:
-                    self.collect()
-                return
-            if segment is not None:
-                self._short[run] = segment
-        if before is None and phase is _RUNNING:
-            # On Flink's thread, where most runs also end.
-            self._begin(run)
-            return
-        if phase in _START_LESS:
-            if phase is Phase.INPUT and self._samples(run):
-                # Its record is there, its input is not: nothing else would ever tell of it.
-                if (segment := self._segment(run)) is not None and self._is_found(run, segment):
-                    self._start(run, segment)
-                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
-            return
-        segment = self._segment(run) or self._begin(run)
-        if segment is not None:
-            self._enter(run, segment, phase)
-
-    def _begin(self, run: ObservedRun) -> Segment | None:
+    def begin(self, run: ObservedRun) -> Segment | None:
+        """Return the notes of a run that begins; None if it is not recorded. Never raises."""
         if self._share < 100 and not self._samples(run):
             return None
         segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
-        run.notes = segment  # pyright: ignore[reportAttributeAccessIssue]
         if self._suspended:
             name = run.key_text, run.sequence_number
             if (suspended := self._suspended.get(name)) is not None:
@@ -162,8 +133,48 @@ class RunRecorder(RunObserver):
                 self._lasts(run, segment)
         if not self._writer.started:
             # It finds the runs that last.
-            self._writer.start()
+            try:
+                self._writer.start()
+            except RuntimeError as error:
+                # The process has too many threads.
+                self._writer.drop(error)
         return segment
+
+    def end(self, run: ObservedRun) -> None:
+        """Record the end or the suspension of a run. Never raises."""
+        try:
+            if run.phase is _COMMITTED:
+                segment = self._short.pop(run, None)
+                if segment is not None:
+                    if len(segment.steps) <= MOST_STEPS:
+                        if self._suspended:
+                            self._suspended.pop((run.key_text, run.sequence_number), None)
+                        if run.identity or self._subtask.job:
+                            self._ended.append((run, segment, self.now()))
+                        if len(self._ended) >= AT_ONCE:
+                            self.collect()
+                        return
+                    self._short[run] = segment
+            self.phase_changed(run, None)
+        except Exception as error:
+            self._writer.drop(error)
+
+    def phase_changed(self, run: ObservedRun, before: Phase | None) -> None:
+        """Record the start, the suspension or the end of a run."""
+        phase = run.phase
+        if phase in _START_LESS:
+            if phase is Phase.INPUT and self._samples(run):
+                # Its record is there, its input is not: nothing else would ever tell of it.
+                if (segment := self._segment(run)) is not None and self._is_found(run, segment):
+                    self._start(run, segment)
+                self._writer.put(self._looked(run, "its input to come again", run.since, {}))
+            return
+        segment = self._segment(run)
+        if segment is None:
+            # For example, a suspended run resumes.
+            segment = run.notes = self.begin(run)  # pyright: ignore[reportAttributeAccessIssue]
+        if segment is not None:
+            self._enter(run, segment, phase)
 
     def _enter(self, run: ObservedRun, segment: Segment, phase: Phase) -> None:
         """Note what a phase says of a run that has begun."""
