@@ -123,11 +123,11 @@ class Records(Builder):
         Calls of pruned runs are gone, and so are those of an attempt that failed before it
         was retried.
         """
-        make = self._make_store
-        if make is None:
+        make_store = self._make_store
+        if make_store is None:
             return []
-        found = answer_of(lambda: records_of(make, self.plan.name, key))
-        return calls_of(ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)), found)
+        records = answer_of(lambda: records_of(make_store, self.plan.name, key))
+        return calls_of(ValueCodec(self._config.get(AgentOptions.ALLOW_PICKLE)), records)
 
     def complete(self, snapshot: Snapshot) -> None:
         """Complete a checkpoint, so that older records are pruned as in a job.

@@ -92,7 +92,7 @@ class _Axis:
 
     @property
     def breaks(self) -> list[tuple[float, float]]:
-        """The middle and the seconds of each long pause."""
+        """The position of each long pause, by its middle, and its length in seconds."""
         return [(self.x(start) + self._squeezed / 2, stop - start) for start, stop in self._long]
 
     def x(self, time: float) -> float:

@@ -55,7 +55,7 @@ class LenientCodec(ValueCodec):
         self.placeholders = 0
 
     def decode(self, data: bytes) -> Any:
-        """Read ``data``; raise an error only if the bytes are not a value at all."""
+        """Decode ``data`` as far as possible. Raises an error only if the bytes are not a value."""
         if data[:1] != VERSION:
             return super().decode(data)
         try:

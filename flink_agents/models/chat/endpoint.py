@@ -25,7 +25,7 @@ def make_model(
     arguments: Mapping[str, Any],
     secrets: Secrets,
 ) -> Model:
-    """Create the model of a description.
+    """Create a chat model from its description.
 
     Args:
         name: Name of the chat model, for errors.

@@ -211,7 +211,7 @@ def _timeout_told(payload: object) -> str | None:
 
 
 def with_hints(config: Mapping[str, Any], tool: Any) -> Mapping[str, Any]:
-    """Return the settings of a tool's calls, including its MCP server's hints about repetition."""
+    """Return the settings of a tool's calls. Without ``idempotent``, hints of its MCP server decide."""
     metadata: Mapping[str, Any] = getattr(getattr(tool, "tool_def", None), "metadata", None) or {}
     hints = metadata.get("annotations")
     if "idempotent" in config or not isinstance(hints, Mapping):

@@ -83,7 +83,7 @@ class EmbeddingModelResource:
 
     @property
     def description(self) -> EmbeddingModelSpec:
-        """Return its description; once an action has used it, overridden by the options of the job."""
+        """The description of the model. After the first use, it has the options of the job."""
         return self._begun or read_description(EmbeddingModelSpec, self._declared.arguments)
 
     def begin(self, ctx: RunnerContext) -> EmbeddingModelSpec:

@@ -246,7 +246,7 @@ def can_have_watermarks(stream: DataStream) -> bool:
 
 
 def _makes_watermarks(transformation: Any) -> bool | None:
-    """Return True if watermarks start there; None if they come from upstream."""
+    """Return True if the transformation generates watermarks; None if it forwards those of its inputs."""
     kind = transformation.getClass().getSimpleName()
     if kind == "LegacySourceTransformation" or "WatermarkAssigner" in str(transformation.getName()):
         return True  # A function of the user, or a table.

@@ -150,12 +150,12 @@ class Call:
 
     @property
     def task(self) -> str:
-        """The task that makes it."""
+        """The task that makes the call."""
         return self.number.task
 
     @property
     def index(self) -> int:
-        """Its place among the calls of that task."""
+        """The position of the call among those of its task."""
         return self.number.nth
 
 

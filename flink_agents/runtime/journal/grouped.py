@@ -95,7 +95,7 @@ class GroupedStore(ForwardingStore):
 
     @override
     def _of(self, journal: JournalKey) -> ActionStateStore:
-        """Return the store to read a journal from. Journals of unrelated jobs are read from the own store."""
+        """Return the store to read a journal from: that of its former job, or else of this job."""
         return self._others.get(journal.journal_id, self._own)
 
     async def _owned(self, journal: JournalKey) -> ActionStateStore:

@@ -157,7 +157,7 @@ class Journals:
         skipped: Collection[int] = (),
         origins: Sequence[Origin] = (),
     ) -> RecordedRuns:
-        """Return the recorded runs of the key from number ``from_seq`` on, with those that were skipped.
+        """Return the recorded runs of a key from number ``from_seq`` on, and the skipped ones.
 
         Args:
             journal_id: Identity of the job that the key's runs belong to.

@@ -22,7 +22,7 @@ from flink_agents.runtime.state.pending import read_input
 
 
 class WakeUps(Protocol):
-    """Suspended runs whose keys are free. A wake-up resumes one of them, and runs in order with inputs."""
+    """Wake-ups of suspended runs that let other inputs of their key run. They queue with the inputs."""
 
     def is_full(self, head: Head) -> bool:
         """Return True if the number of such runs of a key is at its limit, so that inputs must wait."""
@@ -58,7 +58,7 @@ class InputDispatcher:
         self._cached = 0
 
     def feed(self, actor: KeyActor, loop: AgentLoop) -> None:
-        """Hand inputs of the current key to its actor."""
+        """Pass inputs of the current key from state to its actor, as far as the limits allow."""
         runs = actor.runs
         recovery = runs.recovery
         if recovery is not None and recovery.order is None:

@@ -98,9 +98,9 @@ def _read_imports(modules: int, homes: int) -> frozenset[str]:
 def own_modules() -> list[str]:
     """Return the loaded modules of the agent's own code, and the modules of the same kind that they use."""
     seen: dict[str, None] = {}
-    ahead = [name for name in _homes if name in sys.modules]
-    while ahead:
-        name = ahead.pop()
+    unread = [name for name in _homes if name in sys.modules]
+    while unread:
+        name = unread.pop()
         module = sys.modules.get(name)
         if name in seen or not is_plain(module) or not _is_own(name, module):
             continue
@@ -108,7 +108,7 @@ def own_modules() -> list[str]:
         for value in list(vars(module).values()):
             used = value.__name__ if is_plain(value) else _defined_in(value)
             if isinstance(used, str) and used in sys.modules:
-                ahead.append(used)
+                unread.append(used)
     return list(seen)
 
 

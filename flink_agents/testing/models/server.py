@@ -70,7 +70,7 @@ class ModelServer:
         self._answer = answers if callable(answers) else _Script(answers)
         self.requests: list[ServedRequest] = []
         self.most_at_once = 0
-        self._under_way = 0
+        self._in_flight = 0
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="model-server", daemon=True)
@@ -144,15 +144,15 @@ class ModelServer:
             writer.close()
 
     async def _reply(self, request: ServedRequest) -> Reply:
-        self._under_way += 1
-        self.most_at_once = max(self.most_at_once, self._under_way)
+        self._in_flight += 1
+        self.most_at_once = max(self.most_at_once, self._in_flight)
         try:
             reply = self._answer(request)
             if reply.delay:
                 await asyncio.sleep(reply.delay)
             return reply
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
 
     async def _read(self, reader: asyncio.StreamReader) -> ServedRequest | None:
         line = (await reader.readline()).decode("latin-1").split()

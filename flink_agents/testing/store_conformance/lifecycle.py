@@ -217,7 +217,7 @@ class LifecycleCases(SuiteBase):
 
     @case
     async def test_what_a_marker_of_another_subtask_leaves_out(self, stores: Stores) -> None:
-        """If a key is not in state, all its records come after the markers of its own subtask."""
+        """A marker of another subtask hides no records of a key that is not in state."""
         first = await stores.open(subtask=0, parallelism=2)
         other = await stores.open(subtask=1, parallelism=2)
         await other.append(JOURNAL, [record(0, 1)])

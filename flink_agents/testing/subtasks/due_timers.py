@@ -77,7 +77,7 @@ class DueTimers:
         return {at for at in timers - awaited if at <= now + SOON_MS}
 
     def _look(self) -> None:
-        """Check keys that may have changed."""
+        """Update what is known of keys that have changed, or whose time has come."""
         now = self._clock()
         while self._later and self._later[0][0] <= now:
             self._backend.touched.add(heapq.heappop(self._later)[1])

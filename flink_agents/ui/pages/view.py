@@ -1,4 +1,4 @@
-"""Shared parts of all pages: their sources, their frame, and the message after a form was sent."""
+"""Shared parts of all pages: data sources, layout, and the message after a form was submitted."""
 
 from __future__ import annotations
 

@@ -249,10 +249,7 @@ class SQLiteVectorStore(VectorStore):
             if known is None:
                 return
             if ids is None and filter is None:
-                connection.execute("DELETE FROM fields WHERE collection = ?", (known.id,))
-                connection.execute("DELETE FROM documents WHERE collection = ?", (known.id,))
-                connection.execute("DELETE FROM collections WHERE id = ?", (known.id,))
-                self._forget(known)
+                self._drop(connection, known)
                 return
             rows = self._rows(connection, known, ids, parsed if filter is not None else None)
             self._remove_fields(connection, known, rows)
@@ -261,6 +258,13 @@ class SQLiteVectorStore(VectorStore):
             if rows:
                 change = self._changed(connection, known)
                 connection.execute("UPDATE collections SET removed = ? WHERE id = ?", (change, known.id))
+
+    def _drop(self, connection: sqlite3.Connection, known: _Collection) -> None:
+        """Delete a whole collection."""
+        connection.execute("DELETE FROM fields WHERE collection = ?", (known.id,))
+        connection.execute("DELETE FROM documents WHERE collection = ?", (known.id,))
+        connection.execute("DELETE FROM collections WHERE id = ?", (known.id,))
+        self._forget(known)
 
     # -- reading ----------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class DurableWait(PendingOutcome, SignalWait[Any]):
         return self._value().__await__()
 
     def _used(self) -> None:
-        """Note that the wait was awaited, or that its id was read."""
+        """Remove the wait from the unawaited ones: it is awaited, or its id was read."""
         if self._step.run.waits is not None:
             self._step.run.waits.unawaited.pop(self, None)
 

@@ -293,13 +293,12 @@ class StandaloneCluster:
             # A TaskManager that has just registered reports its slots a little later.
             if status.registered >= taskmanagers and status.slots >= taskmanagers * slots:
                 return
-            dead: list[Daemon] = []
             if not status.jobmanagers:
-                dead.append("standalonesession")
+                raise self._not_started("standalonesession", ended=True)
             if len(status.taskmanagers) < taskmanagers:
-                dead.append("taskexecutor")
-            if dead or time.monotonic() > deadline:
-                raise self._not_started(dead[0] if dead else "taskexecutor", bool(dead))
+                raise self._not_started("taskexecutor", ended=True)
+            if time.monotonic() > deadline:
+                raise self._not_started("taskexecutor", ended=False)
             time.sleep(_POLL_SECONDS)
 
     def _not_started(self, daemon: Daemon, ended: bool) -> ClusterStartError:

@@ -260,12 +260,14 @@ def _in_use(folder: JobFolder, record: RunRecord) -> JobFolderInUseError:
         run = record.read()
     except JobFolderError:
         run = None
-    last = None if run is None else run.last_start
-    of = "" if run is None or run.program is None else f" of {Program(**run.program).name}"
+    found = None
+    if run is not None and (last := run.last_start) is not None:
+        program = "" if run.program is None else f" of {Program(**run.program).name}"
+        found = f"a start at {last.began}{program}, perhaps process {last.pid}"
     return JobFolderInUseError(
         f"another process runs the job in {folder.path}",
         expected="one process at a time",
-        found=None if last is None else f"a start at {last.began}{of}, perhaps process {last.pid}",
+        found=found,
         fix="stop it first; two jobs that run concurrently need different names",
     )
 
@@ -456,13 +458,15 @@ def _check_transactions(
         beginning.warnings.append("outputs that were not committed when the job ended may be lost")
         return
     then = f"{datetime.fromtimestamp(since.wall):%Y-%m-%d %H:%M:%S}"
+    if age is None:
+        found = f"the clock was set back: it is before {then}, when they were written"
+        clock = "; if the clock is wrong, set it first"
+    else:
+        found, clock = f"{age:.0f} s, since {then}", ""
     raise OutputsExpiredError(
         f"the job {beginning.run.name!r} was down for longer than the transactions of its outputs are kept",
         expected=f"less than {timeout:.0f} s since the outputs were written",
-        found=f"{age:.0f} s, since {then}"
-        if age is not None
-        else f"the clock was set back: it is before {then}, when they were written",
+        found=found,
         fix="set local.accept to lost-outputs to resume without uncommitted outputs, or start over with "
-        "--fresh; for the future, set a longer transaction_timeout of the sink"
-        + ("" if age is not None else "; if the clock is wrong, set it first"),
+        f"--fresh; for the future, set a longer transaction_timeout of the sink{clock}",
     )

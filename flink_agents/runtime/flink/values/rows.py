@@ -116,12 +116,13 @@ class ReadRows:
             UnsupportedTableError: It does not have the declared type, or Python has no equivalent for a
                 value.
         """
-        named = self._name(row)
-        read_row(named)
-        made = named if self._value is None else self._made(named)
-        return TableChange(CHANGES[row.get_row_kind()], made) if self._changes else made
+        value = self._name(row)
+        read_row(value)
+        if self._value is not None:
+            value = self._validated(value)
+        return TableChange(CHANGES[row.get_row_kind()], value) if self._changes else value
 
-    def _made(self, row: Any) -> Any:
+    def _validated(self, row: Any) -> Any:
         if self._adapter is None:
             self._adapter = TypeAdapter(self._value)
         columns = row.as_dict(recursive=True)

@@ -48,8 +48,7 @@ class SignalStore:
         self._clock = clock
         ttl = shared.settings.signals_ttl
         self._ttl = int(ttl.total_seconds() * 1000)
-        most = shared.settings.signals_per_key
-        self._rejections = SignalRejections(state.pending, most)
+        self._rejections = SignalRejections(state.pending, shared.settings.signals_per_key)
 
     def add_takers(self, takers: SignalTakers) -> None:
         """Let released runs take signals as well."""

@@ -110,7 +110,7 @@ def check_journal(seen: SeenJournal, path: Path, accepts_older: bool) -> str | N
 
 
 def job_run_missing(folder: JobFolder, identity: str) -> JobRunMissingError:
-    """Return the error about a journal that has records of the job, unlike its folder."""
+    """Return the error if a journal has records of a job run that is not in the folder."""
     return JobRunMissingError(
         f"the journal has records of {identity!r}, but the folder of the job has no job run: {folder.path}. "
         "New inputs would get the results of recorded steps",
