@@ -292,7 +292,7 @@ class Counts:
         self._seconds[what] += self._sign * (record.seconds or 0.0)
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return what is added to the table of counts."""
+        """Return rows for the table of counts."""
         return [(*what, number, self._seconds[what]) for what, number in self._number.items()]
 
 

@@ -17,7 +17,7 @@ from flink_agents.api.events.approvals import ApprovalRequest, ApprovalResponse,
 from flink_agents.api.events.key_requests import inspect_request
 from flink_agents.api.events.signals import Signal
 from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
-from flink_agents.connectors.kafka.requests.desk import KafkaApprovals
+from flink_agents.connectors.kafka.requests.desk import KafkaApprovals, request_with
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
 from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
@@ -186,7 +186,7 @@ class Outside:
         if self._pending is None:
             raise _not_set_up("answers", "--requests TOPIC")
         with self._answering:
-            request = next((one for one in self._pending.read() if one.id == response.id), None)
+            request = request_with(response.id, self._pending.read())
             if request is None:
                 raise _rejected("this request is no longer pending", found=response.id)
             unknown = [name for name in response.arguments or () if name not in request.arguments]

@@ -23,7 +23,13 @@ from flink_agents.api.events.approvals import plain
 from flink_agents.cli.kafka import approvals
 from flink_agents.cli.main import app
 from flink_agents.connectors.kafka import KafkaApprovals
-from flink_agents.connectors.kafka.requests.desk import read_request, read_signal, request_json, signal_json
+from flink_agents.connectors.kafka.requests.desk import (
+    read_request,
+    read_signal,
+    request_json,
+    request_with,
+    signal_json,
+)
 from flink_agents.testing import OperatorHarness
 from flink_agents.testing.kafka import KafkaBroker
 
@@ -90,6 +96,53 @@ def test_an_id_of_a_wait_from_outside_names_a_key_or_is_refused_as_any_other(key
 def test_signals_without_a_wait_have_a_key_of_json(key: Any) -> None:
     signal = Signal("approval", {"granted": True}, key, id="s1")
     assert sent_and_read(signal) == signal
+
+
+def asked(**changes: Any) -> bytes:
+    said: dict[str, Any] = {
+        "id": "sk|0|pay||0|1",
+        "agent": "a",
+        "action": "pay",
+        "key": "k",
+        "what": "tool pay",
+    }
+    return json.dumps({**said, "arguments": {}, **changes}).encode()
+
+
+@pytest.mark.parametrize("key", ["enowhere:Colour:RED", "cnowhere:Order:number:2:i7"])
+def test_a_request_of_a_key_whose_class_is_not_here_can_be_answered(key: str) -> None:
+    request = read_request(asked(id=f"{key}|0|pay||0|1"))
+    assert request.key == key
+    assert json.loads(signal_json(request.approve()))["wait"] == f"{key}|0|pay||0"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"began_at": 10**400},
+        {"began_at": -1},
+        {"began_at": 10**17},
+        {"expires_at": 10**30},
+        {"expires_at": -5},
+        {"id": "cnowhere:Order|pay||0|1"},
+        {"id": ""},
+        {"id": "|" * 10},
+    ],
+)
+def test_a_request_that_no_agent_wrote_is_refused(changes: dict[str, Any]) -> None:
+    """What no calendar has would end each command that shows it."""
+    with pytest.raises(KafkaValueError, match="not a request"):
+        read_request(asked(**changes))
+
+
+def test_requests_with_one_id_that_differ_are_not_answered() -> None:
+    """Who writes to their topic could show something harmless beside the real one."""
+    real, other_agent = read_request(asked()), read_request(asked(agent="b"))
+    assert request_with(real.id, [other_agent, real]) == other_agent
+    assert request_with("none", [real]) is None
+    for changes in ({"arguments": {"amount": 1}}, {"what": "tool tip"}):
+        with pytest.raises(KafkaValueError, match="different things"):
+            request_with(real.id, [real, read_request(asked(agent="b", **changes))])
 
 
 def test_what_is_no_request_is_refused_by_name() -> None:

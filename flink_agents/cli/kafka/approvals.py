@@ -162,7 +162,9 @@ def _answer(
     desk: KafkaApprovals, response: ApprovalResponse, seconds: float | None, new_arguments: bool = False
 ) -> None:
     """Check an answer, send it, and wait for the outcome if ``seconds`` is set."""
-    request = next((one for one in _pending(desk) if one.id == response.id), None)
+    from flink_agents.connectors.kafka.requests.desk import request_with
+
+    request = request_with(response.id, _pending(desk))
     if request is None:
         _refuse(f"no request {response.id} is pending")
     _check_arguments(request, response, new_arguments)

@@ -184,10 +184,10 @@ def _letters(topic: str | None, client: str | None, key: str) -> Said:
 def _approvals(topic: str | None, answers: str | None, client: str | None, key: str) -> Said:
     if topic is None:
         return False, []
+    from flink_agents.api.events.approvals import wait_of_request
     from flink_agents.cli.kafka import next_steps
     from flink_agents.cli.kafka.topics import client_options
     from flink_agents.connectors.kafka.requests.pending import PendingRequests
-    from flink_agents.runtime.serde.keys import encode_key
     from flink_agents.trace.rendering import when
 
     wanted, said = key_texts(key), list[str]()
@@ -196,7 +196,8 @@ def _approvals(topic: str | None, answers: str | None, client: str | None, key: 
     with closing(requests):
         pending = requests.read()
     for one in pending:
-        if encode_key(one.key) in wanted:
+        # Of its id, since a key can be of a class that is not here.
+        if wait_of_request(one.id).rsplit("|", 4)[0] in wanted:
             expires = f", expires {when(one.expires_at / 1000)}" if one.expires_at else ""
             said.append(f"It waits for an approval of {one.what} since {when(one.began_at / 1000)}{expires}.")
             said.append(f"  {next_steps.approve(one.id, topic, answers, options)}")

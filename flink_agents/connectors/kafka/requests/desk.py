@@ -44,6 +44,9 @@ OUTCOME = "flink-agents-outcome"
 EARLIER_MS = 5 * 60 * 1000
 """Time by which an answer may appear to be earlier than its request: clocks differ."""
 
+LAST_MS = 253_402_300_799_999
+"""The last time of the year 9999: brokers and calendars have no later one."""
+
 _POLL_MS = 500
 
 
@@ -365,7 +368,9 @@ def read_request(value: bytes) -> ApprovalRequest:
     """
     try:
         read = _REQUEST.validate_json(value)
-        return ApprovalRequest(**{**vars(read), "key": _key_of_wait(wait_of_request(read.id))})
+        if not all(0 <= one <= LAST_MS for one in (read.began_at, read.expires_at or 0)):
+            raise ValueError("no calendar has one of its times")
+        return ApprovalRequest(**{**vars(read), "key": _shown_key(wait_of_request(read.id))})
     except ValueError as error:
         raise KafkaValueError(
             "a record is not a request for an approval",
@@ -373,6 +378,34 @@ def read_request(value: bytes) -> ApprovalRequest:
             found=str(error)[:MAX_ERROR],
             fix="use a separate topic for requests",
         ) from error
+
+
+def request_with(name: str, requests: Iterable[ApprovalRequest]) -> ApprovalRequest | None:
+    """Return the pending request with an id.
+
+    Raises:
+        KafkaValueError: Requests with this id differ, so that one could approve what the other shows.
+    """
+    found = [one for one in requests if one.id == name]
+    if any((one.what, one.arguments) != (found[0].what, found[0].arguments) for one in found):
+        raise KafkaValueError(
+            "several requests have the same id, and ask for different things",
+            expected="one request: the id covers what it asks for",
+            found=f"{name}: {', '.join(f'{one.what} of {one.agent}' for one in found)}"[:MAX_ERROR],
+            fix="find out who else writes to the topic of requests, and restrict who may",
+        )
+    return found[0] if found else None
+
+
+def _shown_key(wait: str) -> Any:
+    """Return the key of a wait; its canonical text if it has a class that this program does not have."""
+    try:
+        return _key_of_wait(wait)
+    except ValueError:
+        canonical = wait.rsplit("|", 4)[0]
+        if canonical[:1] not in ("c", "e") or not _WAIT.fullmatch(wait):
+            raise
+        return canonical
 
 
 def _key_of_wait(wait: str) -> Any:
