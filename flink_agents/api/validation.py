@@ -317,9 +317,9 @@ def is_sampled(ctx: RunnerContext, share: float) -> bool:
         ctx: The context of the action.
         share: The share, from 0 to 1.
     """
-    of = f"{ctx.agent_name}\x00{ctx.key!r}\x00{ctx.sequence_number}".encode("utf-8", "surrogatepass")
-    drawn = int.from_bytes(hashlib.blake2b(of, digest_size=8).digest(), "big")
-    return drawn < share * 2**64
+    run = f"{ctx.agent_name}\x00{ctx.key!r}\x00{ctx.sequence_number}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(hashlib.blake2b(run, digest_size=8).digest(), "big")
+    return number < share * 2**64
 
 
 def key_or_verdict(key_selector: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -50,7 +50,7 @@ def _is_error(value: Any) -> bool:
 
 
 def _is_numbered(value: Any) -> bool:
-    """Return True for numbers by name, such as calls and their attempts."""
+    """Return True if the value maps names to numbers, such as calls to their attempts."""
     if not isinstance(value, Mapping):
         return False
     named = cast("Mapping[Any, Any]", value)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 
 class ResolvingContext(Protocol):
-    """The part of an action's context that a :class:`MemoryRef` needs: contexts are built on memory."""
+    """The part of an action's context that a :class:`MemoryRef` needs. Contexts import this module."""
 
     def resolve(self, ref: MemoryRef) -> Any:
         """Return the value that ``ref`` names now."""

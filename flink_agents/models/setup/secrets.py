@@ -55,7 +55,7 @@ class Secrets:
         return value
 
     def text(self, value: str | Secret | Public, of: str = "") -> str:
-        """Return a text of a description: the secret that it refers to, or the text itself.
+        """Return the text of a field: the secret that it refers to, or the text itself.
 
         Raises:
             ResourceUnavailableError: The worker does not have the secret.

@@ -245,10 +245,10 @@ def _read(kinds: list[type]) -> set[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR") or isinstance(one.argval, str):
-            if not one.opname.startswith("STORE_"):
-                yield str(one.argval)
+    for instruction in dis.get_instructions(code):
+        loads = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+        if loads or (isinstance(instruction.argval, str) and not instruction.opname.startswith("STORE_")):
+            yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)

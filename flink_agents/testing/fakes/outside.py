@@ -64,7 +64,7 @@ class RecordedAnswer:
     error: BaseException | None = None
 
     def give(self) -> Any:
-        """Return or raise like the function, with a new object."""
+        """Return a copy of the function's result, or raise a copy of its error."""
         if self.error is not None:
             raise _copied(self.error).with_traceback(None)
         return _copied(self.value)

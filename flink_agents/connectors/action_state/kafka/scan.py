@@ -48,13 +48,13 @@ class Scanner:
         settings: Settings of the store, with the options of the client.
         topic: The journal topic.
         claims: The claims, which decide which records count.
-        garbage: Gets each batch that others wrote.
+        garbage: Receives each batch of other writers.
         token: The owner's token; ``garbage`` gets the owner's own batches from the writer.
 
     Attributes:
         index: The records read so far.
-        starts: The offset from which on each partition was read, for partitions that were read. Threads
-            that read it see an offset as soon as everything after it is in ``known``.
+        starts: The offset from which each partition was read. Other threads see it only once ``known`` has
+            all later records.
         begins: The beginning of each partition when it was read from its lowest start on.
         known: Journals with records of other owners that are still known.
         records: The number of Kafka records that were read.
@@ -381,9 +381,9 @@ class _Progress:
     def __init__(self, settings: KafkaSettings, offsets: int) -> None:
         self._seconds = settings.rebuild_seconds
         self._offsets = offsets
-        self._moved = self._told = time.monotonic()
-        self._last: tuple[int, int] | None = None
-        self._first: int | None = None
+        self._progress_at = self._logged_at = time.monotonic()
+        self._latest: tuple[int, int] | None = None
+        self._start: int | None = None
         self._error: Exception = TimeoutError("no record came")
 
     def at(self, records: int, position: int) -> None:
@@ -393,14 +393,14 @@ class _Progress:
             StoreUnavailableError: There was no progress for too long.
         """
         now = time.monotonic()
-        if self._last != (records, position):
-            self._last, self._moved = (records, position), now
-            self._first = position if self._first is None else self._first
-        elif now - self._moved > self._seconds:
+        if self._latest != (records, position):
+            self._latest, self._progress_at = (records, position), now
+            self._start = position if self._start is None else self._start
+        elif now - self._progress_at > self._seconds:
             raise self._stuck()
-        if now - self._told > PROGRESS_SECONDS:
-            self._told = now
-            passed = position - (self._first or 0)
+        if now - self._logged_at > PROGRESS_SECONDS:
+            self._logged_at = now
+            passed = position - (self._start or 0)
             _log.info("reading the journals: about %d of %d offsets", passed, self._offsets)
 
     def failed(self, error: Exception) -> None:
@@ -410,7 +410,7 @@ class _Progress:
             StoreUnavailableError: The failure has lasted for too long.
         """
         self._error = error
-        if time.monotonic() - self._moved > self._seconds:
+        if time.monotonic() - self._progress_at > self._seconds:
             raise self._stuck()
 
     def _stuck(self) -> Exception:

@@ -32,7 +32,7 @@ class InterleavedParts:
         self._last = len(ends)
         self._part_of: dict[tuple[str, Number], int] = {}
         self._started_in: dict[str, int] = {}
-        self._ended_in_in_in: dict[str, int] = {}
+        self._last_parts: dict[str, int] = {}
         done = 0
         for part, (waiting, count) in enumerate(ends):
             for record in records[done:count]:
@@ -47,7 +47,7 @@ class InterleavedParts:
 
     def replay(self, path: str) -> None:
         """Note that an execution is taken from its record, and show the part in which it ended."""
-        self._memory.go_to(self._ended_in_in_in.get(path, self._last))
+        self._memory.go_to(self._last_parts.get(path, self._last))
 
     def deliver(self, path: str, number: Number) -> None:
         """Note that an execution gets an outcome, and show the part that the outcome belongs to."""
@@ -56,7 +56,7 @@ class InterleavedParts:
     def void(self, path: str) -> None:
         """Drop the records of an execution: it runs again, in the last part."""
         self._started_in.pop(path, None)
-        self._ended_in_in_in.pop(path, None)
+        self._last_parts.pop(path, None)
         for place in [place for place in self._part_of if place[0] == path]:
             del self._part_of[place]
 
@@ -69,7 +69,7 @@ class InterleavedParts:
         if record.kind in (RecordKind.CALL, RecordKind.WAIT):
             self._part_of[path, Number(record.kind, task, record.index)] = part
         elif record.kind is RecordKind.ACTION:
-            self._ended_in_in_in[path] = part
+            self._last_parts[path] = part
         elif record.kind is RecordKind.RERUN:
             self.void(path)
 
