@@ -21,7 +21,7 @@ class RunTrace:
     Attributes:
         run_id: Id of the run.
         records: Records of the run.
-        repeats: Records about ends of the run or its segments that other ones took the place of.
+        repeats: Records that other ones took the place of, ordered by time.
     """
 
     run_id: str
@@ -35,9 +35,11 @@ class RunTrace:
         # What ends a run is the last word, whatever a clock of another machine says.
         ends = [one for one in about if one.outcome in FINAL]
         last = (ends or about or self.records)[-1]
-        if not last.is_end and self.repeats and self.repeats[-1].time >= last.time:
-            # A replay came to the same suspension.
-            return self.repeats[-1]
+        if not last.is_end:
+            # A replay may have come to the same suspension.
+            ends = [one for one in self.repeats if one.kind == "run" and one.is_end]
+            later = [one for one in ends if one.time >= last.time]
+            return [last, *later][-1]
         return last
 
     @property
@@ -48,7 +50,7 @@ class RunTrace:
     @property
     def begun(self) -> float:
         """Start of its first record, in seconds since the epoch."""
-        return min(one.time - (one.seconds or 0.0) for one in self.records)
+        return min(one.time - (one.seconds or 0.0) for one in (*self.records, *self.repeats))
 
     @property
     def ended(self) -> float:
@@ -170,7 +172,6 @@ def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
     """
     found: dict[str, dict[object, TraceRecord]] = {}
     repeats: dict[str, list[TraceRecord]] = {}
-    parents: dict[str, str | None] = {}
     for record in records:
         known = found.setdefault(record.run_id, {})
         # Each segment of a run has a start, with the same id. A span has one end.
@@ -179,21 +180,24 @@ def by_run(records: Iterable[TraceRecord]) -> dict[str, RunTrace]:
         other = known.get(name)
         if other is not None:
             repeat, record = sorted((record, other), key=_rank)
-            if record.kind == "run" and record.is_end:
-                repeats.setdefault(record.run_id, []).append(repeat)
-            parents[record.span_id] = repeat.parent_id
+            repeats.setdefault(record.run_id, []).append(repeat)
         known[name] = record
-    for known in found.values():
-        spans = {one.span_id for one in known.values() if one.is_end}
-        for name, one in known.items():
-            if one.parent_id not in spans and one.span_id in parents:
-                # The record of the agent that made the call was lost, and the journal does not name it.
-                known[name] = replace(one, parent_id=parents[one.span_id])
-    runs = [
-        RunTrace(run, sorted(known.values(), key=_place), sorted(repeats.get(run, ()), key=_place))
-        for run, known in found.items()
-    ]
+    runs = [_run_of(run, known, repeats.get(run, [])) for run, known in found.items()]
     return {run.run_id: run for run in sorted(runs, key=lambda one: (one.begun, one.run_id))}
+
+
+def _run_of(run_id: str, known: dict[object, TraceRecord], repeats: list[TraceRecord]) -> RunTrace:
+    repeats.sort(key=lambda one: (_place(one), one.to_json()))
+    spans = {one.span_id for one in known.values() if one.is_end}
+    parents = {one.span_id: one.parent_id for one in repeats if one.parent_id in spans}
+    records = [
+        # The record of the agent that made the call was lost, and the journal does not name it.
+        replace(one, parent_id=parents[one.span_id])
+        if one.parent_id not in spans and one.span_id in parents
+        else one
+        for one in known.values()
+    ]
+    return RunTrace(run_id, sorted(records, key=_place), repeats)
 
 
 def _rank(record: TraceRecord) -> tuple[bool, bool, float, int, str]:

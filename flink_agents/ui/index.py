@@ -14,6 +14,7 @@ from typing import Any
 from flink_agents.api.common.logs import bounded_logger
 from flink_agents.api.errors.trace import TraceFormatError
 from flink_agents.trace.folding import unfolded
+from flink_agents.trace.reading import by_run
 from flink_agents.trace.records import TraceRecord
 from flink_agents.ui.merging import COLUMNS, RunRow, storable
 from flink_agents.ui.settings import CHOSEN_JOB
@@ -22,6 +23,9 @@ from flink_agents.ui.sources import Lines, Source
 _log = bounded_logger("flink_agents.ui")
 
 BATCH = 1000
+REPEATS = "\x00repeats"
+"""Marks the place of records whose ids others have. They do not count."""
+
 POLL_SECONDS = 0.5
 MOST_RECORDS = 4_000_000
 """Maximum number of records in the index. Beyond it, the oldest ones are removed."""
@@ -177,6 +181,9 @@ class TraceIndex:
     def _add(self, found: Sequence[tuple[TraceRecord, bytes]], place: str) -> None:
         names = [_number(record.id) for record, _ in found]
         known = self._known(names)
+        known |= self._known(
+            [_number(_repeat(one[0])) for name, one in zip(names, found, strict=True) if name in known]
+        )
         rows = self._rows({storable(record.run_id) for record, _ in found})
         counts = Counts()
         new: list[tuple[int, str, str, bytes]] = []
@@ -185,8 +192,12 @@ class TraceIndex:
             row = rows.get(run_id)
             if row is None:
                 row = rows[run_id] = _first_row(run_id, record)
+            row.repeats |= record.replayed or name in known
             if name in known:
-                row.repeated(record)
+                # Readers choose one of the two.
+                if (name := _number(_repeat(record))) not in known:
+                    known.add(name)
+                    new.append((name, run_id, place + REPEATS, line))
                 continue
             known.add(name)
             new.append((name, run_id, place, line))
@@ -196,6 +207,8 @@ class TraceIndex:
         write = self._writer.executemany
         write("INSERT INTO records (name, run_id, place, body) VALUES (?, ?, ?, ?)", new)
         self._write(rows.values(), counts)
+        if repeats := [run_id for run_id, row in rows.items() if row.repeats]:
+            self._make_again(repeats)
 
     def _write(self, rows: Iterable[RunRow], counts: Counts) -> None:
         write = self._writer.executemany
@@ -218,7 +231,10 @@ class TraceIndex:
                 row = runs.setdefault(run_id, _first_row(run_id, record))
                 for one in unfolded([record]):
                     counts.add(row, one)
-            self._writer.execute("DELETE FROM records WHERE place = ?", (place,))
+            places = place, place + REPEATS
+            for (run_id,) in self._writer.execute("SELECT run_id FROM records WHERE place = ?", places[1:]):
+                runs.setdefault(run_id, RunRow(run_id))
+            self._writer.execute("DELETE FROM records WHERE place IN (?, ?)", places)
             names = list(runs)
             for start in range(0, len(names), BATCH):
                 self._make_again(names[start : start + BATCH])
@@ -226,16 +242,11 @@ class TraceIndex:
             self._writer.execute("DELETE FROM counts WHERE number <= 0")
 
     def _make_again(self, run_ids: list[str]) -> None:
-        """Make the rows of runs from the records that are left of them."""
+        """Make the rows of runs from all of their records."""
         self._several("DELETE FROM runs WHERE run_id IN", run_ids)
-        rows: dict[str, RunRow] = {}
-        left = self._several("SELECT id, run_id, body FROM records WHERE run_id IN", run_ids)
-        for _, run_id, body in sorted(left):
-            record = TraceRecord.from_json(body)
-            row = rows.setdefault(run_id, _first_row(run_id, record))
-            for one in unfolded([record]):
-                row.add(one)
-        self._write(rows.values(), Counts())
+        left = self._several("SELECT body FROM records WHERE run_id IN", run_ids)
+        runs = by_run(unfolded(TraceRecord.from_json(body) for (body,) in left))
+        self._write([RunRow.of(run) for run in runs.values()], Counts())
 
     def _known(self, names: list[int]) -> set[int]:
         rows = self._several("SELECT name FROM records WHERE name IN", names)
@@ -267,6 +278,11 @@ class TraceIndex:
         return connection
 
 
+def _repeat(record: TraceRecord) -> str:
+    """Return the name of a record whose id another one has."""
+    return f"{record.id}:{record.time}:{record.replayed}"
+
+
 def _first_row(run_id: str, record: TraceRecord) -> RunRow:
     row = RunRow.first(record)
     row.run_id = run_id
@@ -286,7 +302,9 @@ class Counts:
         self._seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
 
     def add(self, row: RunRow, record: TraceRecord) -> None:
-        """Count a record of a run."""
+        """Count a record of a run, but for those of replays."""
+        if record.replayed:
+            return
         what = row.job, row.agent, *map(storable, (record.kind, record.name, record.outcome))
         self._number[what] += self._sign
         self._seconds[what] += self._sign * (record.seconds or 0.0)

@@ -8,14 +8,14 @@ from operator import attrgetter
 from typing import Any
 
 from flink_agents.runtime.serde.keys import decode_key
-from flink_agents.trace.durations import status_of, take_times
+from flink_agents.trace.durations import RunTimes, status_of, take_times
 from flink_agents.trace.forms import error_of
+from flink_agents.trace.reading import RunTrace
 from flink_agents.trace.records import FINAL, TraceRecord
 
-NO_CALLS = ("run", "action", "event", "memory", "wait", "commit", "attempt")
-"""Kinds of records that are not calls."""
-
 MOST_TEXT = 500
+
+_TIMES = tuple(one.name for one in fields(RunTimes))
 
 
 @dataclass
@@ -43,6 +43,7 @@ class RunRow:
         suspended: Seconds between a suspension and the next segment.
         since: Begin of the present phase; 0 if it is not known.
         doing: What it waits for now; empty if it executes code, or if that is not known.
+        repeats: True if it has repeated records: a replay or another attempt made them.
     """
 
     run_id: str
@@ -65,6 +66,23 @@ class RunRow:
     suspended: float = 0.0
     since: float = 0.0
     doing: str = ""
+    repeats: bool = False
+
+    @classmethod
+    def of(cls, run: RunTrace) -> RunRow:
+        """Create the row of a run from all of its records."""
+        row = cls.first(run.records[0])
+        row.run_id = storable(run.run_id)
+        for record in run.records:
+            row.add(record)
+        times = run.times
+        for name in _TIMES:
+            setattr(row, name, getattr(times, name))
+        row.doing = storable(row.doing)[:MOST_TEXT]
+        row.seconds = run.seconds
+        row.waits = json.dumps(list(run.last.attributes.get("waits", ())), default=str)
+        row.repeats = bool(run.repeats) or any(one.replayed for one in run.records)
+        return row
 
     @classmethod
     def first(cls, record: TraceRecord) -> RunRow:
@@ -99,7 +117,7 @@ class RunRow:
     def add(self, record: TraceRecord) -> None:
         """Update the row from a new record."""
         self.begun = min(self.begun, _begun(record))
-        self.calls += record.kind not in NO_CALLS
+        self.calls += record.kind == "call"
         error = error_of(record.attributes)
         if error:
             self.error_class = storable(str(error.get("error", "")))[:MOST_TEXT]

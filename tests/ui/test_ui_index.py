@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flink_agents.trace.erasing import erase_files
 from flink_agents.trace.reading import by_run, read_files
+from flink_agents.trace.rendering import run_row
 from flink_agents.ui import queries
 from flink_agents.ui.index import TraceIndex
 from flink_agents.ui.queries import RunFilter
 from flink_agents.ui.sources import Lines, Removed, TraceFiles
 from tests.suite.tables import each
+from tests.trace.test_trace_kills import explored, program
 from tests.ui.samples import NOW, many, records_of_run, write
 
 pytestmark = pytest.mark.own_conditions
@@ -53,6 +56,36 @@ def test_the_index_says_the_same_of_each_run_as_the_command_line(index: TraceInd
         assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended)
         assert row["calls"] == sum(one.kind == "call" for one in run.records)
         assert {one.id for one in queries.run(index, run_id)[1].records} == {one.id for one in run.records}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_index_says_the_same_of_runs_after_kills(
+    reverse: bool, index: TraceIndex, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    wanted: dict[str, Any] = {}
+    for number in range(12):
+        kills = [kill for kill in explored(rng, program(rng)) if kill.after]
+        kill = rng.choice(kills)
+        left = rng.randint(0, len(kill.killed))
+        name = f"{number:024x}"
+        parts = [
+            [replace(one, run_id=name, span_id=f"{name}{one.span_id}") for one in part]
+            for part in (kill.before, kill.killed[:left], kill.after)
+        ]
+        for place, part in enumerate(parts[::-1] if reverse else parts):
+            write(tmp_path, part, f"{number}-{place}")
+            index.refresh()
+        wanted |= by_run(one for part in parts for one in part)
+    found = {row["run_id"]: row for row in index.ask("SELECT * FROM runs")}
+    assert found.keys() == wanted.keys()
+    for run_id, run in wanted.items():
+        row = found[run_id]
+        shown = run_row(run)
+        assert row["calls"] == shown["calls"], run_id
+        assert (row["status"], row["begun"], row["ended"]) == (run.status, run.begun, run.ended), run_id
+        page = queries.run(index, run_id)[1]  # type: ignore[index]
+        assert (page.records, page.last, page.spent(NOW)) == (run.records, run.last, run.spent(NOW)), run_id
 
 
 def test_only_what_is_new_is_read(index: TraceIndex, tmp_path: Path) -> None:
