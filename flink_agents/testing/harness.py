@@ -450,10 +450,19 @@ class OperatorHarness(Restarts):
         for _, deliver in reordered(given[taken:], self.reorder if again else None, itemgetter(0)):
             deliver()
 
+    def _fire_forced(self, fired: set[tuple[str, str, int]], *timer: *tuple[str, str, int]) -> None:
+        """Fire a timer under the forced conditions, once: a forced start may register it again, for ever."""
+        act = partial(self._fire, *timer)
+        if timer in fired:
+            self._to_the_end(act)
+        else:
+            fired.add(timer)
+            self._do(act)
+
     def _fire_all(self, kind: str, until: int) -> None:
         """Fire all timers up to ``until``, and those that they register."""
         if self._runs_at_once:
-            self._fire_each(kind, until, lambda *timer: self._do(lambda: self._fire(*timer)))
+            self._fire_each(kind, until, partial(self._fire_forced, set()))
         else:
             # Runs in flight would never end if each of their timers discarded them.
             self._do(lambda: self._fire_each(kind, until, self._fire))

@@ -187,3 +187,33 @@ def test_where_keys_cannot_be_listed_the_watermark_goes_on_without_any(agent_har
     assert look(harness) is None
     harness.advance_time(RESTORED_MS)
     assert look(harness) == 20
+
+
+@pytest.mark.own_conditions
+@pytest.mark.parametrize("forced", [{"forced_restart": True}, {"forced_replay": True}])
+@pytest.mark.parametrize("heartbeat", [True, False])
+def test_forced_starts_of_several_subtasks_come_to_an_end(
+    agent_harness: MakeHarness, forced: dict[str, bool], heartbeat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each start registers a timer of the present time in each subtask, so firing one brings back the others.
+    conditions = {"forced_restart": False, "forced_replay": False, "crash": None, **forced}
+    harness = agent_harness(
+        Caller,
+        event_time=HOLD,
+        heartbeat=heartbeat,
+        parallelism=3,
+        config={"run.may-suspend": True},
+        **conditions,
+    )
+    fired: list[Any] = []
+    fire = harness._fire
+
+    def counted(*timer: Any) -> None:
+        fired.append(timer)
+        assert len(fired) < 500
+        fire(*timer)
+
+    monkeypatch.setattr(harness, "_fire", counted)
+    for key in range(6):
+        harness.signal(key, "paid", 40)
+    harness.advance_time(1)
