@@ -76,7 +76,7 @@ def run_job(
     """
     total = len(reviews)
     resumes = isinstance(trouble, HoldOnce)
-    # The directory of a run that nobody kills is removed at its end: there is nothing to resume.
+    # The directory of a run that is not killed is removed at its end: there is nothing to resume.
     where = (
         {"local.resume": "require", "local.state-dir": str(directory)}
         if resumes
@@ -118,7 +118,7 @@ def configure(env: StreamExecutionEnvironment, checkpoints: Path | None) -> None
         configuration.set_string("execution.checkpointing.dir", checkpoints.as_uri())
         env.configure(configuration)
     env.enable_checkpointing(CHECKPOINT_INTERVAL_MS)
-    # For the source and its timestamps: side by side they would mix up the snippets of a review.
+    # For the source and its timestamps: in parallel, they would mix up the snippets of a review.
     env.set_parallelism(1)
 
 

@@ -1,7 +1,8 @@
 """Checks how the documentation is written: words, rates, length of sentences, size of pages.
 
-``python -m tests.prose`` checks README, ``docs/``, and the docstrings and messages of the package, and
-``scripts/lint`` runs it. With ``--report`` it also lists what :data:`OLD_PAGES` allows.
+``python -m tests.prose`` checks README, ``docs/``, the docstrings and messages of the package, comments,
+scripts and ``AGENTS.md``, and ``scripts/lint`` runs it. With ``--report`` it also lists what
+:data:`OLD_PAGES` allows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +159,19 @@ def code_words() -> Iterator[Finding]:
                     yield Finding(place, f"{opening[0].strip()!r}: begin with a verb or the thing itself")
 
 
+def comments() -> Iterator[tuple[str, str]]:
+    """Place and text of each comment in code that readers see, of each line of a script, and of AGENTS.md."""
+    for folder in ("flink_agents", "examples", "benchmarks"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            with file.open("rb") as source:
+                for token in tokenize.tokenize(source.readline):
+                    if token.type == tokenize.COMMENT:
+                        yield f"{file.relative_to(ROOT)}:{token.start[0]}", token.string
+    for file in (*sorted((ROOT / "scripts").iterdir()), ROOT / ".ci" / "run", ROOT / "AGENTS.md"):
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+            yield f"{file.relative_to(ROOT)}:{number}", line
+
+
 def main(arguments: list[str]) -> int:
     """Check, print what is found, and return the exit code."""
     texts = pages()
@@ -168,13 +183,17 @@ def main(arguments: list[str]) -> int:
     waiting: list[Finding] = []
     found += sizes(texts)
     found += code_words()
+    for place, text in comments():
+        found += [
+            Finding(place, one.text) for table in (BANNED, CODE_BANNED) for one in banned("", text, table)
+        ]
     print(*found, sep="\n", end="\n" if found else "")
     if "--report" in arguments:
         for page in sorted(OLD_PAGES):
             waiting += (*banned(page, prose(texts[page])), *long_sentences(page, prose(texts[page])))
         print("not fatal yet:", *waiting, sep="\n")
     print(
-        f"prose: {len(found)} findings in {len(checked)} pages and the package; "
+        f"prose: {len(found)} findings in {len(checked)} pages, the package, comments and scripts; "
         f"{len(OLD_PAGES)} pages are not rewritten yet"
     )
     return 1 if found else 0

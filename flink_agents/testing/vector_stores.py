@@ -15,7 +15,7 @@ of a job do. A store may keep and compare vectors with the precision of float32.
 as long as it finds the nearest of some thousand documents.
 """
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Guard:
             return "only GET, HEAD and POST are allowed"
         origin = headers.get("origin")
         if origin is None:
-            # Without an Origin, only browsers say which page sent the request.
+            # Without an Origin, only browsers name the page that sent the request.
             foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
             followed = method in READING and headers.get("sec-fetch-mode") == "navigate"
             return "" if method in READING and (followed or not foreign) else _FOREIGN

@@ -155,7 +155,7 @@ def failure_of(
         return _of_code(leaf.error.code, leaf.error.message, http.take(key), is_call)
     if isinstance(leaf, PydanticMCPError):
         return _of_code(leaf.code, leaf.message, http.take(key), is_call)
-    # The errors of HTTP clients are told by attribute and name, so that their packages are not imported.
+    # Errors of HTTP clients are recognised by attributes and names, without an import of their packages.
     response = getattr(leaf, "response", None)
     if response is not None:
         return _of_status(response.status_code, text, seconds_of(response.headers.get("retry-after")))

@@ -1,6 +1,6 @@
 """Cases about stored content: names of journals, records, their order, bounds and sizes."""
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

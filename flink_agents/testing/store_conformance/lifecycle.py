@@ -1,6 +1,6 @@
 """Cases about a store's life: reopening, cancelled calls, closing, markers and listings."""
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cases about who may append: attempts, subtasks, rescaled jobs, and two jobs with one name."""
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ still in the process when an append returns. They cannot see if the system has f
 must also call ``os.fsync`` before that.
 """
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cases about removals: pruning, the record of it, and deleting all journals of a job."""
 
-# ruff: noqa: D102 - the names of cases say what they are about.
+# ruff: noqa: D102 - the names of cases describe them.
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _forms(given: str) -> Iterator[str]:
     for value in (given, *_as_json(given)):
         try:
             yield encode_key(value)
-        except Exception:  # what no key can be is none that somebody means
+        except Exception:  # a value that cannot be a key
             continue
     yield given
 

@@ -121,7 +121,7 @@ def joined(stream: DataStream, signals: DataStream, key_selector: Callable[[Any]
         stream = stream.map(ShippedFunction(_itself), output_type=pickled).set_parallelism(parallelism)
     if isinstance(signals, KeyedStream):
         signals = signals.map(ShippedFunction(_itself), output_type=pickled)
-    # Watermarks or idleness of the signal stream say nothing about the inputs.
+    # Watermarks or idleness of the signal stream are not those of the inputs.
     plain = signals.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     tagged = plain.map(_Tagging(key_selector), output_type=pickled)
     before = flink_compat.parallelism_of(signals)
