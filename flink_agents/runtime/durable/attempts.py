@@ -154,8 +154,8 @@ class CallAttempts(WaitPhase):
         Raises:
             AttemptEnded: It may not start.
         """
-        # Set the flag, then check. The code that ends the attempt sets `over`, then reads the flag. So at least
-        # one of the two sees the other.
+        # Set the flag, then check. The code that ends the attempt sets `over`, then reads the flag. So at
+        # least one of the two sees the other.
         self.inside = True
         self.thread = threading.get_ident()
         if self._bridge.closed:
