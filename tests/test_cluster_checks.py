@@ -236,3 +236,9 @@ def test_the_command_fails_where_nobody_answers(address: str) -> None:
     done = CliRunner().invoke(main.app, ["doctor", "--cluster", "http://127.0.0.1:1"])
     assert done.exit_code == 1
     assert "fix: start the cluster" in done.output
+
+
+def test_an_address_without_http_is_one_of_a_cluster() -> None:
+    """All other commands take it, too."""
+    (result,) = cluster_checks("localhost:1")
+    assert "refused" in result.found

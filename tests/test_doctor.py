@@ -125,9 +125,10 @@ def test_pyflink(
 
 
 def test_foreign_flink_home_is_a_warning(
-    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    installed: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FLINK_HOME", "/opt/flink-1.20")
+    (tmp_path / "lib").mkdir()
+    monkeypatch.setenv("FLINK_HOME", str(tmp_path))
     result = machine.check_pyflink()
     assert (result.status, result.fix) == ("warn", "unset FLINK_HOME")
 
@@ -337,3 +338,39 @@ def test_a_file_that_is_not_the_kafka_connector_is_a_warning(
     result = machine.check_kafka_connector()
     assert result.status == "warn"
     assert "gone.jar" in result.found and "FLINK_AGENTS_KAFKA_JAR" in result.fix
+
+
+def test_a_flink_home_without_flink_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        monkeypatch.setenv("FLINK_HOME", str(place))
+        result = machine.check_pyflink()
+        assert (result.status, result.fix) == ("fail", "unset FLINK_HOME")
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"trace: [", "config.yaml"),
+        (b"- 1", "config.yaml"),
+        (b"\xff\xfe\x00", "config.yaml"),
+        (b"trace.levle: calls", "trace.levle"),
+        (b"trace.queue: many", "trace.queue"),
+        (None, "config.yaml"),
+    ],
+)
+def test_a_file_of_options_that_stops_each_job_fails(
+    content: bytes | None, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    monkeypatch.setenv("FLINK_AGENTS_CONFIG", str(file))
+    if content is not None:
+        file.write_bytes(content)
+    result = machine.check_options()
+    assert result.status == "fail" and word in result.found, result
+
+
+def test_options_in_variables_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLINK_AGENTS_CONFIG", raising=False)
+    assert machine.check_options().status == "ok"
+    monkeypatch.setenv("FLINK_AGENTS_TRACE_LEVLE", "calls")
+    assert machine.check_options().status == "fail"

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from flink_agents.cli.checks.machine import CheckResult
 from flink_agents.runtime.flink.following.backpressure import settled_flow
+from flink_agents.runtime.flink.following.rest import ClusterRest
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
@@ -45,10 +46,11 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         address: Of its REST interface, for example ``http://localhost:8081``.
         ask: Sends requests to that interface; by default over HTTP.
     """
-    ask = ask or partial(_ask, address.rstrip("/"))
+    ask = ask or partial(_ask, ClusterRest(address).address)
     try:
         overview = ask("/overview")
         version = str(overview["flink-version"])
+        slots = int(overview["slots-total"])
         managers = [str(each["id"]) for each in ask("/taskmanagers")["taskmanagers"]]
         configuration = {one["key"]: one["value"] for one in ask("/jobmanager/config")}
         class_path = ask("/jobmanager/environment")["classpath"]
@@ -56,7 +58,7 @@ def cluster_checks(address: str, ask: Ask | None = None) -> list[CheckResult]:
         fix = "start the cluster, or pass the address of its REST interface: http://HOST:8081"
         return [CheckResult("cluster", "fail", f"{address}: {_reason(error)}", fix)]
     return [
-        _version(version, len(managers), int(overview["slots-total"])),
+        _version(version, len(managers), slots),
         _jar("JobManager", " ".join(class_path)),
         _patterns("JobManager", configuration),
         *(check for manager in managers for check in _manager_checks(manager, ask)),

@@ -19,7 +19,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Literal
 
-from flink_agents.api.errors import KafkaConnectorError
+from flink_agents.api.errors import AgentsError, KafkaConnectorError
+from flink_agents.api.settings.options import Configuration, all_options
 from flink_agents.connectors.kafka.connector_jar import VERSION as CONNECTOR, present_jar
 from flink_agents.runtime.flink.launch.jvm import INSTALL_JAVA, search_java
 from flink_agents.runtime.flink.launch.packages import DISTRIBUTION, conflict_fix, conflicting_packages
@@ -103,8 +104,22 @@ def check_pyflink() -> CheckResult:
     if jars != python:
         return CheckResult("PyFlink", "fail", found, f"pip install apache-flink-libraries=={python}")
     if foreign := os.environ.get("FLINK_HOME"):
+        if not os.path.isdir(os.path.join(foreign, "lib")):
+            return CheckResult("PyFlink", "fail", f"FLINK_HOME={foreign} has no Flink", "unset FLINK_HOME")
         return CheckResult("PyFlink", "warn", f"{found}; FLINK_HOME={foreign} is used", "unset FLINK_HOME")
     return CheckResult("PyFlink", "ok", found)
+
+
+def check_options() -> CheckResult:
+    """Check the options in the file of ``FLINK_AGENTS_CONFIG``, and in variables of the environment."""
+    try:
+        config = Configuration.load()
+        for option in all_options().values():
+            config.get(option)
+    except AgentsError as error:
+        found = f"{error.message}: {error.found}" if error.found else error.message
+        return CheckResult("options", "fail", found, error.fix or "")
+    return CheckResult("options", "ok", "each is known, with a valid value")
 
 
 def check_pemja() -> CheckResult:
@@ -226,6 +241,7 @@ CHECKS: tuple[Callable[[], CheckResult], ...] = (
     check_rest_port,
     check_temporary_directory,
     check_kafka_connector,
+    check_options,
 )
 """All checks, in the order in which a reader would fix them."""
 
