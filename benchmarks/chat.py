@@ -269,7 +269,7 @@ def slow_model() -> Any:
 
 @contextmanager
 def served() -> Iterator[str]:
-    """The address of a server in a process of its own."""
+    """The address of a server in a new process."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -79,7 +79,7 @@ class Checks:
 
 
 def main() -> None:
-    """Run the job in a process of its own."""
+    """Run the job in a new process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hold", description=__doc__)
     parser.add_argument("--events", type=int, default=40_000)
     parser.add_argument("--rate", type=float, default=2000.0, help="events a second")

@@ -50,7 +50,7 @@ AT_A_TIME = 200
 KEYS_OF_RESTART = 1000
 
 CHECKPOINT_KEYS = 5000
-"""After so many keys a checkpoint completes, and Flink is asked."""
+"""The number of keys after which a checkpoint completes, and a request to Flink is due."""
 
 
 class Asking(Agent):

@@ -37,7 +37,7 @@ Rounds = list[Figures]
 
 @dataclass(frozen=True)
 class Job:
-    """A job with a process of its own.
+    """A job in a separate process.
 
     Attributes:
         name: Its name.
@@ -209,7 +209,7 @@ def measure(
 
 
 def run_job(arguments: list[str]) -> Figures:
-    """Run a module in a process of its own; returns the figures in its last line of JSON."""
+    """Run a module in a new process; returns the figures in its last line of JSON."""
     started = time.time()
     done = subprocess.run(
         [sys.executable, "-m", *arguments],

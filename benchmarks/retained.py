@@ -12,7 +12,7 @@ from typing import Any
 from flink_agents.connectors.action_state.kafka.settings import KafkaSettings
 
 MESSAGE_BYTES = 70
-"""About what the header of a message in a log takes, in a batch of its own."""
+"""About the bytes of the header of a message in a log, in its own batch."""
 
 
 def retained_bytes(options: Mapping[str, Any]) -> int:

@@ -101,7 +101,7 @@ def run_job(brokers: dict[str, Any]) -> None:
 
 @contextmanager
 def running_job(brokers: dict[str, Any], trace: Path) -> Iterator[None]:
-    """Run the job in a process of its own, as a cluster would, with a trace for the console.
+    """Run the job in a separate process, as a cluster would, with a trace for the console.
 
     A job that ends by itself interrupts whoever waits for it.
     """

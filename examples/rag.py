@@ -89,7 +89,7 @@ class HelpDesk(Library):
 
 
 def run(agent: Agent, records: list[tuple[str, str]]) -> list[str]:
-    """Let an agent handle records in a job of its own."""
+    """Let an agent handle records in a separate job."""
     with tempfile.TemporaryDirectory() as calls:
         config = {"job-identifier": "help-desk", "action-state.sqlite.path": f"{calls}/calls.sqlite"}
         env = AgentsExecutionEnvironment.get_execution_environment(config=config)

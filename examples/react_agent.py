@@ -37,7 +37,7 @@ QUESTIONS = [
 
 
 class Answer(BaseModel):
-    """What the customer is told."""
+    """The reply to the customer."""
 
     text: str
     refunded: bool = False
@@ -111,7 +111,7 @@ def think(request: ServedRequest) -> Reply:
 
 
 def main(directory: str) -> None:
-    """Run the job, and show what was asked and paid."""
+    """Run the job, and show the requests and the payments."""
     os.environ["SHOP_MODEL_KEY"] = "the local server takes any"
     with ModelServer(think) as server:
         env = AgentsExecutionEnvironment.get_execution_environment(

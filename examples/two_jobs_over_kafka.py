@@ -145,7 +145,7 @@ def last_checkpoint(checkpoints: Path) -> Path | None:
 
 
 def start(name: str, directory: Path, brokers: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a job in a process group of its own."""
+    """Start a job in a new process group."""
     command = [sys.executable, __file__, "--job", name, str(directory), json.dumps(brokers)]
     return subprocess.Popen(command, start_new_session=True)
 

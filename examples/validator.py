@@ -37,7 +37,7 @@ class Complaint(BaseModel):
 
 
 class Reply(BaseModel):
-    """What a customer is told."""
+    """The reply to a customer."""
 
     text: str
     refund: int

@@ -181,7 +181,7 @@ def __getattr__(name: str) -> Any:
 
     A job that uses the latter starts a JVM, which has to find this Python.
 
-    PyFlink's JVM may be started by a line of the job that knows nothing of this package.
+    PyFlink's JVM may be started by a line of the job that does not use this package.
     """
     if name == "ReActAgent":
         from flink_agents.models.agents.react import ReActAgent

@@ -167,7 +167,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(peer: Peer, environment: Environment, mode: str, inputs: int) -> Iterator[Running]:
-    """Run a peer in a folder of its own, which is removed."""
+    """Run a peer in a new folder, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix=f"peer-{peer.name}-") as folder:
         one = Running(peer, environment, mode, inputs, Path(folder))
         try:

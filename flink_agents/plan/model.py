@@ -195,10 +195,10 @@ class AgentPlan(Frozen):
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the types of their values as strings.
         output_type: Type of the outputs as a string, or None for any.
-        on_error: Policy for failed actions that have no policy of their own.
+        on_error: Policy for failed actions that have no policy.
         on_unhandled: Policy for events that no action accepts.
         on_suspend: Policy for inputs that arrive while a run of their key is suspended.
-        retry: Retry policy for actions that have none of their own.
+        retry: Retry policy for actions that have none.
         events: Event types that the agent knows, sorted by type string.
         actions: Actions in the order of declaration.
         resources: Resources in the order of declaration.

@@ -107,13 +107,13 @@ def _handler(page: Page, view: View) -> Callable[[Request], Response]:
 
 
 def _of_job(page: Page, view: View, request: Request) -> Response:
-    """Make a page of the job that its address names. Each request has a context of its own."""
+    """Make a page of the job that its address names. Each request has its own context."""
     CHOSEN_JOB.set(request.query_params.get("job", ""))
     return page(view, request)
 
 
 def _slow(page: Page, view: View, limiter: CapacityLimiter) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler with threads of its own, so a broker that does not answer blocks no other page."""
+    """Return a handler with separate threads, so a broker that does not answer blocks no other page."""
 
     async def handle(request: Request) -> Response:
         return await to_thread.run_sync(_of_job, page, view, request, limiter=limiter)

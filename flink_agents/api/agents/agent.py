@@ -53,10 +53,10 @@ class Agent:
         context_class: A ``RunnerContext`` subclass with a project's own methods.
         side_outputs: Tags for ``ctx.emit_to`` and the Python type of their values.
         output_type: Python type of the values in ``OutputEvent``; None for any.
-        on_error: Policy for actions that raise and have none of their own.
+        on_error: Policy for actions that raise and have none.
         on_unhandled: Policy for events that no action accepts.
         on_suspend: What inputs do while a run of their key is suspended: wait, or interleave with it.
-        retry: Retry policy for actions that have none of their own.
+        retry: Retry policy for actions that have none.
     """
 
     agent_name: str | None = None

@@ -135,7 +135,7 @@ class OnRefusal(StrEnum):
     Attributes:
         FAIL: The conversation ends with ``ModelRefusedError``.
         RETRY: The request is sent again, as after a failure.
-        FALLBACK: The fallbacks of the chat model are asked.
+        FALLBACK: The request goes to the fallbacks of the chat model.
     """
 
     FAIL = "fail"

@@ -136,7 +136,7 @@ def _adapter(kind: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
         return adapter, adapter.json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise AgentConfigurationError(
-            "a chat model is asked for an output of a type that has no schema",
+            "the output type of a chat request has no schema",
             expected="a pydantic model, a dataclass, or plain data",
             found=str(error).split("\n")[0],
             fix="describe the output by a pydantic model",

@@ -210,7 +210,7 @@ class FlinkDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def asks_people(self) -> bool:
-        """Return True if people are asked, so that runs of actions wait for their answers."""
+        """Return True if people approve calls, so that runs of actions wait for their answers."""
         return self._people is not None or self._on_unknown is OnUnknownOutcome.ASK
 
     @property

@@ -165,7 +165,7 @@ async def call_tool(
             f"the tool of {name!r}", name, reason, {}, partial(_again, attempt, known)
         )
         outcome = await resolve_outcome(context, undecided, ToolPolicy(on_unknown=on_unknown))
-        # A person decided: either the call is not repeated, and the model is told so, or this is its result.
+        # A person decided: this is the result, or the call is not repeated and the model gets an error.
         return outcome.content if outcome.kind == "success" else _failed(str(outcome.content))
 
     return await attempt(None)

@@ -223,7 +223,7 @@ def _described(tool: Tool, name: str, value: Any, limit: int) -> Described:
             fix="return a value that the model can read",
         ) from None
     if kind == "retry" and tool.settings.idempotent is False:
-        # A model that is told of an invalid call makes another one.
+        # A model that gets an error for an invalid call makes another call.
         return {"success": f"The call was made; do not repeat it. {content.partition('. ')[0]}."}
     return {kind: content}
 

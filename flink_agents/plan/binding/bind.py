@@ -103,10 +103,10 @@ class BoundAgent:
         context_class: Its ``RunnerContext`` subclass, or None.
         side_outputs: Tags and the Python types of their values.
         output_type: Python type of its outputs; None for any.
-        on_error: Policy for failed actions that have no policy of their own.
+        on_error: Policy for failed actions that have no policy.
         on_unhandled: Policy for events that no action accepts.
         event_types: Event classes that the agent knows, by type string.
-        retry: Retry policy for actions that have none of their own, or None.
+        retry: Retry policy for actions that have none, or None.
         on_suspend: Policy for inputs after a suspended run of their key.
         clients: Functions without arguments that open clients, by name.
     """

@@ -2,7 +2,7 @@
 
 A run that ends soon and well is one line. All notes about it are taken by the thread of the run, without a
 lock. A run *lasts* if it is older than a second, suspends, fails, retries or replays: from then on, each of
-its steps gets a record of its own. The thread that finds this out moves the run from ``_short`` to
+its steps gets a separate record. The thread that finds this out moves the run from ``_short`` to
 ``_lasting``, under the lock. Who removes it from ``_short`` has it: the writer's thread, or the run's own.
 """
 
@@ -39,7 +39,7 @@ AT_ONCE = 64
 """Number of ended runs whose lines are written at once, which takes half as long as one by one."""
 
 LASTS_SECONDS = 1.0
-"""Age of a run at which its start and its steps get records of their own."""
+"""Age of a run at which its start and its steps get separate records."""
 
 PHASE_SECONDS = 5.0
 """Duration of a phase after which it gets a record."""

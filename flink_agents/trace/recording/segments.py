@@ -144,12 +144,12 @@ class Segment:
         changed: Start of the present phase, by the clock of phases.
 
     Attributes:
-        lasts: True if its steps get records of their own. Set once, by the thread of the run or the writer's.
+        lasts: True if its steps get separate records. Set once, by the thread of the run or the writer's.
         told: True if the run has a record of its start.
         steps: The steps that have no record yet, in the order of their ends.
-        at: End of the last step that got a record of its own from here; 0.0 if there is none.
+        at: End of the last step that got a separate record from here; 0.0 if there is none.
         nth: Number that the next call of the present action has, if one follows the other in its own task.
-        unfolded: The same number, of calls whose steps got records of their own.
+        unfolded: The same number, of calls whose steps got separate records.
         before: Number of executions of each action that an earlier segment recorded in this attempt of the
             task; None if this attempt has recorded no earlier segment.
         sent: Types of the events that the current attempt of an action sent.

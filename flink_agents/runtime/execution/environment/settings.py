@@ -47,7 +47,7 @@ class RunSettings:
         traces_memory: True if runs log their reads of memory: a replay may find it expired, or changed.
         traces_outputs: True if outputs carry their lineage.
         traces_inputs: True if an observer or an output uses the id of the message that was a run's input.
-        on_error: Policy for actions without one of their own.
+        on_error: Policy for actions without one.
         skips_timers: True if waits do not last until their time when the input has ended.
     """
 

@@ -140,7 +140,7 @@ class JobFlow:
     Attributes:
         vertices: The vertices by id.
         downstream: The ids of the vertices that read a vertex, by its id.
-        asked: The cluster's clock when it was asked, in milliseconds; None if it did not say.
+        asked: The cluster's clock at the time of the request, in milliseconds; None if unknown.
         job: The id of the job.
     """
 

@@ -1,7 +1,7 @@
 """Makes PyFlink's own ways to run a job do what this package's ``execute()`` does.
 
 ``stream_env.execute()``, ``execute_async()``, ``stream.execute_and_collect()`` and the methods that run
-tables know nothing of agents: without this module, a job that they run is not checked, restarts forever,
+tables do not handle agents: without this module, a job that they run is not checked, restarts forever,
 never prunes its records, and reports failures in Java's words. So they are wrapped, once per process. An
 environment that this package did not create is left as it is.
 """

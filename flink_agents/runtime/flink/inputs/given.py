@@ -149,7 +149,7 @@ def check_runtime_mode(env: StreamExecutionEnvironment, where: str | None) -> No
 
 
 def check_mode_of_tables(tables: Any, where: str | None) -> None:
-    """Check that a table environment, which has a mode of its own, does not run its jobs in batch mode.
+    """Check that a table environment, which has its own mode, does not run its jobs in batch mode.
 
     Raises:
         UnsupportedExecutionError: It runs them in batch mode.

@@ -41,7 +41,7 @@ class StopSignals:
     """Handles the two signals while a job runs, in the main thread only.
 
     Args:
-        stop: Stops the job; called in a thread of its own, at the first signal.
+        stop: Stops the job; called in a new thread, at the first signal.
         kill: Ends the job at once; called at the second one, before the process exits.
     """
 
