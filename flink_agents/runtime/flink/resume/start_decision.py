@@ -395,8 +395,8 @@ def _newest_known(run: JobRun, progress: JobProgress | None) -> tuple[int, float
     if progress is not None and progress.start == last.number and progress.checkpoint is not None:
         return last.number, progress.checkpoint
     # No checkpoint of the last start is known, so the one from which it resumed is the newest. If it resumed
-    # from no checkpoint of its job run, the job run may still have checkpoints whose progress is lost. return
-    # (last.parent, last.resumed) if last.parent else (int(run.checkpointed), 0)
+    # from no checkpoint of its job run, the job run may still have checkpoints whose progress is lost.
+    return (last.parent, last.resumed) if last.parent else (int(run.checkpointed), 0)
 
 
 def _gone(folder: JobFolder, run: JobRun) -> CheckpointsGoneError:
