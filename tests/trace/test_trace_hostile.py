@@ -322,3 +322,23 @@ def test_a_page_that_cannot_be_written_is_an_error(place: str, tmp_path: Path) -
     page = ["--html", str(tmp_path / place), "--path", str(tmp_path)]
     told = CliRunner().invoke(app, ["trace", record(8).run_id, *page])
     assert told.exit_code == 2 and "--html" in told.output and "cannot be written" in told.output
+
+
+def test_runs_are_followed_through_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, rounds = tmp_path / "a.trace.jsonl", iter(range(6))
+
+    def turn(seconds: float) -> None:
+        number = next(rounds)
+        if number in (0, 1, 3):
+            file.unlink(missing_ok=True)
+        elif number in (2, 4):
+            file.write_bytes(record(number).to_bytes() + b"\n")
+        else:
+            raise KeyboardInterrupt
+
+    file.write_bytes(record(9).to_bytes() + b"\n")
+    monkeypatch.setattr("time.sleep", turn)
+    told = CliRunner().invoke(app, ["runs", "--follow", "--json", "--path", str(tmp_path)])
+    assert [json.loads(one)["sequence"] for one in told.stdout.splitlines()] == [9, 2, 4]
+    # Once for each outage.
+    assert told.stderr.count("there is no trace") == 2 and told.exit_code == 130

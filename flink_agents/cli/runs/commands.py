@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flink_agents.cli.errors import from_command_line, prints_errors
+from flink_agents.cli.errors import from_command_line, prints_errors, reported
 from flink_agents.cli.keys import key_texts, shown_key
 from flink_agents.cli.runs.places import Client, Cluster, Files, Topic, TracePlace
 from flink_agents.cli.runs.requests import runs_end
@@ -63,8 +63,8 @@ def runs(
         raise typer.BadParameter(f"one of {', '.join(STATUSES)}", param_hint="--status")
     least = _since(since)
     shown: dict[str, tuple[str, float]] = {}
+    every, failures = _read(place, key), set[str]()
     while True:
-        every = _read(place, key)
         found = [
             run
             for run in every.values()
@@ -83,9 +83,19 @@ def runs(
         if not follow:
             break
         time.sleep(FOLLOW_SECONDS)
+        every = _again(place, key, failures)
     if not shown:
         typer.echo(_nothing(every, status), err=True)
         raise typer.Exit(NOTHING_FOUND)
+
+
+def _again(place: TracePlace, key: str | None, failures: set[str]) -> dict[str, RunTrace]:
+    """Read the trace again. An error is reported once, since the job or its cluster may come back."""
+    with reported(failures):
+        found = _read(place, key)
+        failures.clear()
+        return found
+    return {}
 
 
 def _newest(found: list[RunTrace], limit: int) -> list[RunTrace]:
