@@ -168,6 +168,8 @@ class RunState:
             now = now or since
             if before in _MEASURED:
                 waits = notes.waits
+                if waits is None:
+                    waits = notes.waits = {}
                 waits[before] = waits.get(before, 0.0) + now - notes.changed
             notes.changed = now
             notify = self._observers.phase_changed_unnoted

@@ -145,7 +145,11 @@ class StepExecutor(FailurePolicies):
         state, name, seconds = step.run.state, step.action.name, clock() - began
         self._action_ended(state, name, seconds, True)
         if (notes := state.notes) is not None and notes.folds:
-            notes.steps.append((None, name, None, seconds, types_of(step.sent)))
+            sent = step.sent
+            # Mostly, an action sends one event. The property of its type would be a call.
+            route = self._shared.code.routes.by_class.get(type(sent[0])) if len(sent) == 1 else None
+            types = types_of(sent) if route is None else route.types
+            notes.steps.append((None, name, None, seconds, types))
         self.succeed(step)
         return None
 
@@ -338,7 +342,4 @@ def notify_sent(notify: Callable[..., None] | None, step: ActionRun) -> None:
 
 def types_of(sent: Sequence[Event]) -> tuple[str, ...]:
     """Return the types of events."""
-    if len(sent) == 1 and (kind := type(sent[0])).event_type is Event.event_type:
-        # Mostly. Its property would be a call.
-        return (kind.EVENT_TYPE,)
-    return tuple([event.event_type for event in sent])
+    return (sent[0].event_type,) if len(sent) == 1 else tuple([event.event_type for event in sent])

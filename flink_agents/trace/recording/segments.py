@@ -160,7 +160,7 @@ class Segment:
         calling: The action that made or replayed the last call, and the number of its earlier executions.
         dead: True if an event became a dead letter.
         error: The last error.
-        waits: Durations of its phases in which it waited. The runtime adds to them.
+        waits: Durations of its phases in which it waited; None if there were none. The runtime adds to them.
         seen: The last recorded phase, and its start.
         written: The memory that the run wrote.
         open: The calls that have not ended, by action, task and number; None if there were none.
@@ -183,13 +183,13 @@ class Segment:
     seen: tuple[Phase, float] | None = None
     written: Mapping[str, int] | None = None
     open: dict[tuple[str, str, int], OpenCall] | None = None
+    waits: dict[Phase, float] | None = None
 
     def __init__(self, begun: float, folds: bool = False, changed: float = 0.0) -> None:
         self.begun = begun
         self.folds = folds
         self.changed = changed
         self.steps: list[Step] = []
-        self.waits: dict[Phase, float] = {}
 
     def write(self, sizes: Mapping[str, int]) -> None:
         """Note memory that the run wrote."""
@@ -197,7 +197,7 @@ class Segment:
 
     def phases(self) -> dict[str, float]:
         """Return the durations of waits by name."""
-        return {phase.name.lower(): seconds for phase, seconds in self.waits.items()}
+        return {phase.name.lower(): seconds for phase, seconds in (self.waits or {}).items()}
 
     @property
     def repeats(self) -> bool:

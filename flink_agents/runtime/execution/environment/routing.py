@@ -32,13 +32,15 @@ class Route:
     Attributes:
         actions: The actions with a trigger for the type, whatever their conditions are.
         leaves: True if such events leave the agent instead.
+        types: The type, as an action that sent one such event reports it.
     """
 
-    __slots__ = ("actions", "leaves")
+    __slots__ = ("actions", "leaves", "types")
 
-    def __init__(self, actions: tuple[BoundAction, ...], leaves: bool) -> None:
+    def __init__(self, actions: tuple[BoundAction, ...], leaves: bool, types: tuple[str]) -> None:
         self.actions = actions
         self.leaves = leaves
+        self.types = types
 
 
 class Routes:
@@ -77,7 +79,8 @@ class Routes:
             table, key = self.by_class, type(event)
         if key not in table:
             leaves = isinstance(event, OutputEvent)
-            table[key] = Route(() if leaves else tuple(self._matching(event)), leaves)
+            actions = () if leaves else tuple(self._matching(event))
+            table[key] = Route(actions, leaves, (event.event_type,))
         return table[key]
 
     def _matching(self, event: Event) -> Iterable[BoundAction]:
