@@ -120,7 +120,7 @@ def tree(run: RunTrace, shown: Callable[[str], str] = str) -> Iterator[str]:
     children = run.children()
     tops: list[TraceRecord] = []
     for one in run.roots():
-        tops += children.get(one.span_id, ()) if one.kind == "run" and one.parent_id is None else (one,)
+        tops += children.pop(one.span_id, ()) if one.kind == "run" and one.parent_id is None else (one,)
     tops.sort(key=lambda one: one.time - (one.seconds or 0.0))
     yield from _branches(children, tops)
     if run.status in UNFINISHED:
