@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 from functools import lru_cache
 
+from flink_agents.runtime.operator.schedules.heartbeat import MAX_DELAY_MS
 from flink_agents.runtime.state.keyed_state import Head
 from flink_agents.testing.fakes.state import FakeBackend, KeyState
 from flink_agents.testing.fakes.waits import delayed_in, suspended_in
@@ -59,6 +60,9 @@ class DueTimers:
         # A timer may serve all keys, whichever key has it.
         every = not self._keeps_timers or (self._holds and bool(self._working))
         found = self._with_timers if every else self._with_timers & self._working
+        if self._working and not found:
+            until, keys = self._clock() + MAX_DELAY_MS, self._backend.keys
+            found = {key for key in self._with_timers if min(keys[key].processing_timers) <= until}
         return sorted(found, key=self._backend.number)
 
     def of(self, state: KeyState) -> set[int]:

@@ -220,3 +220,29 @@ def test_more_keys_end_at_once_than_a_beat_looks_at() -> None:
             harness.push(number)
         harness.run_until_idle()
         assert len(harness.outputs) == 2 * MOST_COMMITS + 1
+
+
+class Naps(Agent):
+    """Sleeps, and has keys that come once."""
+
+    on_suspend = "interleave"
+
+    @action(InputEvent)
+    async def nap(self, event: InputEvent, ctx: Any) -> OutputEvent:
+        if event.input[1]:
+            await ctx.sleep(30)
+        return OutputEvent(output=event.input[0])
+
+
+@pytest.mark.own_conditions
+def test_a_timer_of_an_idle_key_commits_the_run_of_another_one() -> None:
+    conditions = {"crash": None, "forced_restart": False, "forced_replay": False}
+    config = {"state.idle-key-ttl": "10 s"}
+    with OperatorHarness(
+        Naps, lambda record: record[0], config=config, heartbeat=True, **conditions
+    ) as harness:
+        harness.signal("idle", "x", 1)
+        harness.restore(harness.snapshot())
+        assert harness.push(("busy", False)) == ["busy"]
+        harness.push(("sleeper", True))
+        assert [one.deadline for one in harness.waits("sleeper")] == [harness.current_time + 30_000]
