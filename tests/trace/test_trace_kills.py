@@ -21,7 +21,9 @@ from flink_agents.trace.recording.recorder import TraceRecorder
 from flink_agents.trace.records import FINAL, TraceRecord, span_id
 from flink_agents.trace.sinks.otel import spans_of
 from flink_agents.trace.writer import TraceWriter
+from tests.suite.tables import each
 from tests.trace.test_trace_lasting import Keeping
+from tests.trace.test_trace_records import PLAIN
 
 pytestmark = pytest.mark.own_conditions
 
@@ -237,6 +239,10 @@ def check(kill: Kill, left: int) -> None:
     again -= {one.span_id for one in ends if one.kind == "run"} if durable else set()
     again |= {one.span_id for one in kill.after if one.outcome == "suspended" and one.attributes.get("calls")}
     assert [span for span in map(formatted, spans) if spans[int(span, 16)] > 1 and span not in again] == []
+    ended_anew = {one.span_id for one in kill.after if one.kind == "action" and not one.replayed}
+    if finished and any(one.kind == "call" and one.parent_id in ended_anew for one in kill.after):
+        # An action ended after the kill, so the run did, too.
+        assert int(span_id(run.run_id), 16) in spans
     if finished and left == len(kill.killed):
         parents = {span.parent.span_id for span in spans_of(found) if span.parent is not None}
         # Its end was in the journal: nothing says that it was exported, too.
@@ -257,3 +263,47 @@ def test_a_trace_with_kills_tells_the_story_of_a_run_without() -> None:
                 except AssertionError as error:
                     where = f"seed {seed}, kill {place}, {left} of {most} records left"
                     raise AssertionError(f"{where}: {steps}") from error
+
+
+async def go_on_once(event: Any, ctx: RunnerContext) -> Any:
+    await perform(ctx, event.input)
+    return OutputEvent(output=0)
+
+
+async def pay(event: Any, ctx: RunnerContext) -> Any:
+    return OutputEvent(output=await ctx.durable_execute_async(charge, 1))
+
+
+def noted(then: Any) -> Agent:
+    """An agent whose first action makes no durable call."""
+    found = Agent(name="noting").add_action("note", [InputEvent], note)
+    return found.add_action("then", [InputEvent], then)
+
+
+@each(
+    "then, steps, restarts",
+    [
+        (go_on_once, [("wait", 0)], False),
+        (go_on_once, [("charge", 1), ("wait", 0)], False),
+        (go_on_once, [("charge", 1), ("wait", 0)], True),
+        (pay, [], True),
+    ],
+)
+def test_an_action_has_one_span_in_a_run_that_is_replayed(then: Any, steps: Program, restarts: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        attempts = Attempts(patch)
+        with OperatorHarness(noted(then), lambda _: "k", **PLAIN) as harness:
+            snapshot = harness.checkpoint()
+            for _ in range(1 + restarts):
+                harness.push_all([steps])
+                if ("wait", 0) in steps:
+                    harness.signal("k", "go")
+                    harness.run_until_idle()
+                if len(attempts.made) <= restarts:
+                    harness.restore(snapshot)
+        found = [one for nth in range(len(attempts.made)) for one in attempts.written(nth)]
+    (run,) = by_run(found).values()
+    assert run.status == "completed"
+    assert Counter(one.name for one in run.records if one.kind == "action") == {"note": 1, "then": 1}
+    spans = Counter(format(span.context.span_id, "016x") for span in spans_of(found))
+    assert spans == dict.fromkeys((one.span_id for one in run.records if one.is_end), 1)

@@ -289,6 +289,8 @@ class DurableCalls:
         outcomes, journal = calls.unrecorded, step.run.journal
         assert journal is not None
         append = journal.add_action(step.path, record, outcomes)
+        if journal.replayed:
+            _note_new_end(step)
         if not outcomes:
             await self.recording.stored(append)
             if (tell := self._observers.recorded) is not None:
@@ -316,6 +318,7 @@ class DurableCalls:
         try:
             outcomes = dict(calls.unrecorded)
             append = journal_of(step).add_action(step.path, record, outcomes)
+            _note_new_end(step)
             await self._store_end(step, calls, outcomes, append)
         except (StateError, RecordTooLargeError):
             # The event cannot be recorded. Record the outcomes, so that a replay fails in the same way.
@@ -362,6 +365,14 @@ class DurableCalls:
         if record.side:
             step.side = [(tag, value) for tag, value in record.side]
         steps.succeed(step)
+
+
+def _note_new_end(step: ActionRun) -> None:
+    """Note for the trace that an action of a replayed run ends for the first time, and so does the run."""
+    notes, journal = step.run.state.notes, journal_of(step)
+    # The end of one that neither called nor waited may be missing in the store, and is repeated.
+    if notes is not None and journal.replayed and journal.step(step.path).outcomes:
+        notes.partial = True
 
 
 def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:

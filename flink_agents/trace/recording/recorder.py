@@ -255,7 +255,7 @@ class TraceRecorder(RunRecorder):
         now, error = outcome.ended_at / 1000, outcome.error
         opened = OpenCall(function, segment.actions[action], now, called_agent())
         path = opened.path(action, number)
-        if segment.before is not None or path in segment.called:
+        if segment.resumes or path in segment.called:
             return
         if outcome.attempts > 1:
             opened.tell({"attempt": outcome.attempts})

@@ -23,7 +23,7 @@ from flink_agents.trace.folding import attributes_of_call, counted
 from flink_agents.trace.recording.attributes import WRITTEN, told_of, wait_of
 from flink_agents.trace.recording.lines import EndedRun, LineMaker
 from flink_agents.trace.recording.making import RecordMaker, TracedSubtask
-from flink_agents.trace.recording.segments import Segment, Step, Suspended
+from flink_agents.trace.recording.segments import Segment, Step
 from flink_agents.trace.records import QUEUED_FOR, RUNNING, STARTED, WAITING, SpanPath, call_path
 from flink_agents.trace.writer import Pending, TraceWriter
 
@@ -88,7 +88,7 @@ class RunRecorder(RunObserver):
         self._subtask = subtask
         self._clock = clock
         self._level = level.rank
-        self._suspended: dict[tuple[str, int], Suspended] = {}
+        self._suspended: dict[tuple[str, int], bool] = {}
         self._levels = {name: one.rank for name, one in (actions or {}).items()}
         # With levels of actions, the recorder is asked about each.
         self.reads_notes = self._every = level.rank >= CALLS and not actions
@@ -128,9 +128,7 @@ class RunRecorder(RunObserver):
         segment = self._short[run] = Segment(self.now(), self.reads_notes, run.since)
         if self._suspended:
             name = run.key_text, run.sequence_number
-            if (suspended := self._suspended.get(name)) is not None:
-                segment.before = suspended.actions
-                self._lasts(run, segment)
+            segment.resumes = name in self._suspended
         if not self._writer.started:
             # It finds the runs that last.
             try:
@@ -235,7 +233,7 @@ class RunRecorder(RunObserver):
         retries = segment.retries.pop(action, 0)
         if self._wants(action, CALLS):
             more = attributes | ({"attempt": retries + 1} if retries else {})
-            again = again or segment.repeats or number < (segment.before or {}).get(action, 0)
+            again = again or segment.repeats
             what = run, "action", action, outcome, ("action", action, number), None
             self._put(*what, more, seconds, now, again)
 
@@ -432,10 +430,9 @@ class RunRecorder(RunObserver):
             if not self._suspended:
                 return repeated
         name = run.key_text, run.sequence_number
-        suspended = self._suspended.pop(name, None)
-        repeated = repeated and not (suspended is not None and suspended.is_new)
+        repeated = not self._suspended.pop(name, False) and repeated
         if outcome == "suspended":
-            self._suspended[name] = Suspended(not repeated, dict(segment.actions))
+            self._suspended[name] = not repeated
             if len(self._suspended) > MOST_SUSPENDED:
                 del self._suspended[next(iter(self._suspended))]
         return repeated

@@ -121,18 +121,6 @@ class FailedAction(NamedTuple):
     event: tuple[str, str] | None = None
 
 
-class Suspended(NamedTuple):
-    """A run that was suspended in this attempt of the task.
-
-    Attributes:
-        is_new: True if something was executed in the segment that ended so.
-        actions: Number of recorded executions of each action.
-    """
-
-    is_new: bool
-    actions: Mapping[str, int]
-
-
 class Segment:
     """A part of a run, from its start or resumption to its end or suspension.
 
@@ -150,12 +138,11 @@ class Segment:
         at: End of the last step that got a separate record from here; 0.0 if there is none.
         nth: Number that the next call of the present action has, if one follows the other in its own task.
         unfolded: The same number, of calls whose steps got separate records.
-        before: Number of executions of each action that an earlier segment recorded in this attempt of the
-            task; None if this attempt has recorded no earlier segment.
+        resumes: True if this attempt of the task has recorded its earlier segments.
         sent: Types of the events that the current attempt of an action sent.
         executed: Number of executed durable calls.
         replayed: Number of replayed calls and actions.
-        partial: True if an action was executed again, and its calls were replayed.
+        partial: True if the end of an action was not in the journal, although its run was replayed.
         failed: The last attempt of an action, if it failed and it is not known yet what follows.
         calling: The action that made or replayed the last call, and the number of its earlier executions.
         dead: True if an event became a dead letter.
@@ -171,7 +158,7 @@ class Segment:
     at: float = 0.0
     nth: int = 0
     unfolded: int = 0
-    before: Mapping[str, int] | None = None
+    resumes: bool = False
     sent: tuple[str, ...] = ()
     executed: int = 0
     replayed: int = 0
