@@ -304,10 +304,11 @@ class TraceRecorder(RunRecorder):
             return
         self._lasts(run, segment)
         parent = called_agent() or ("action", action, segment.actions[action])
-        number = segment.agents[action, agent]
-        segment.agents[action, agent] += 1
+        execution = segment.actions[action]
+        number = segment.agents[action, execution, agent]
+        segment.agents[action, execution, agent] += 1
         before = segment.executed, segment.replayed
-        path = "agent", action, agent, number
+        path = "agent", action, execution, agent, number
         called_agents.set((*asked, CalledAgent(agent, path, parent, before)))
 
     def agent_answered(

@@ -211,8 +211,8 @@ class Segment:
         return _counts()
 
     @cached_property
-    def agents(self) -> defaultdict[tuple[str, str], int]:
-        """Number of called agents by action and agent."""
+    def agents(self) -> defaultdict[tuple[str, int, str], int]:
+        """Number of called agents by action, number of its execution, and agent."""
         return _counts()
 
     def begin_call(self, action: str, number: CallNumber, call: OpenCall) -> None:
