@@ -110,8 +110,8 @@ def history_unrecorded(before: Any) -> Any:
     kept: dict[str, Any] = {}
     begin = RememberedChat.begin
 
-    def begun(self: Any, said: Any) -> Any:
-        return [*kept.get(self._policy.name, []), *begin(self, said)]
+    def begun(self: Any, added: Any) -> Any:
+        return [*kept.get(self._policy.name, []), *begin(self, added)]
 
     async def end(self: Any, messages: Any) -> None:
         kept[self._policy.name] = list(messages)

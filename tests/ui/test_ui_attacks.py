@@ -118,8 +118,9 @@ def test_a_line_of_any_form_is_skipped(line: bytes, tmp_path_factory: pytest.Tem
         page_of_runs = browser.page("/runs")
         assert "good" in page_of_runs and "better" in page_of_runs
     listed = CliRunner().invoke(command, ["runs", "--path", str(place), "--json"])
-    # The command line rejects it by its line; it does not crash.
-    assert listed.exit_code == 2 and "FA6104" in listed.output, listed.output[:500]
+    # The command line names its place, and shows the others.
+    assert listed.exit_code == 0 and ".jsonl:6: a line" in listed.stderr, listed.output[:500]
+    assert len([json.loads(one) for one in listed.stdout.splitlines()]) == 2
 
 
 def test_a_value_of_10_mb_is_cut(tmp_path: Path) -> None:

@@ -87,8 +87,10 @@ class TracePlace:
             first = self.problems[0]
             where = f"{first.where}: " if first.where else ""
             found = f": {first.found}" if first.found else ""
-            said = f"left out {len(self.problems)} part(s) of the trace; the first: "
-            typer.echo(plain(f"{said}{where}{first.message}{found}"), err=True)
+            parts = "1 part" if len(self.problems) == 1 else f"{len(self.problems)} parts"
+            typer.echo(
+                plain(f"left out {parts} of the trace; the first: {where}{first.message}{found}"), err=True
+            )
         self._told = len(self.problems)
 
     def _topic(self, topic: str) -> Iterator[TraceRecord]:
