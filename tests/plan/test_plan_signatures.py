@@ -160,6 +160,26 @@ def tool_without_self() -> Any:
     return Shop
 
 
+def tool_whose_parameter_would_be_self() -> Any:
+    class Shop(Base):
+        @tool
+        def rate(amount: int) -> int:  # pyright: ignore[reportGeneralTypeIssues, reportSelfClsParameterName]
+            return amount
+
+    return Shop
+
+
+def price_of(item, amount: int) -> int:  # type: ignore[no-untyped-def]
+    return amount
+
+
+def tool_of_a_function() -> Any:
+    class Shop(Base):
+        rate = tool(price_of)
+
+    return Shop
+
+
 def prompt_with_arguments() -> Any:
     class Shop(Base):
         @prompt
@@ -187,6 +207,8 @@ SIGNATURES = [
     (tool_of_a_foreign_type, ActionSignatureError, "Shop.rate", "schema for <class"),
     (tool_of_an_unknown_type, ActionSignatureError, "Shop.rate", "name 'Nowhere' is not defined"),
     (tool_without_self, ActionSignatureError, "Shop.rate", "no parameters"),
+    (tool_whose_parameter_would_be_self, ActionSignatureError, "Shop.rate", "rate(amount: 'int') -> 'int'"),
+    (tool_of_a_function, ActionSignatureError, "price_of", "price_of(item, amount: 'int') -> 'int'"),
     (prompt_with_arguments, ActionSignatureError, "Shop.greeting", "def greeting(self, customer: 'str')"),
 ]
 

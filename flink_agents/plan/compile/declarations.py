@@ -7,8 +7,10 @@ definition; actions added to the instance follow. A method that overrides an act
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from flink_agents.api.agents.agent import Agent
@@ -113,7 +115,9 @@ def resources_of(agent: Agent) -> list[ResourceDeclaration]:
             mark.name or attribute,
             mark.type,
             unwrap(member),
-            _kind(member, "a resource"),
+            _kind_of_tool(attribute, member)
+            if mark.type is ResourceType.TOOL
+            else _kind(member, "a resource"),
             settings=mark.settings,
         )
         for attribute, mark, member in _marked(type(agent), RESOURCE_MARK)
@@ -195,6 +199,26 @@ def _kind(member: Any, what: str) -> Kind:
             where=place_of(member),
         )
     return "static" if isinstance(member, staticmethod) else "instance"
+
+
+def _kind_of_tool(name: str, member: Any) -> Kind:
+    """Return the kind of the function of a tool."""
+    kind, function = _kind(member, "a tool"), unwrap(member)
+    if kind == "static" or not isinstance(function, FunctionType):
+        return kind
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    owner = function.__qualname__.rpartition(".")[0]
+    is_outside = not owner or owner.endswith("<locals>")
+    # It would be the agent, and the model would not learn of it.
+    if first is not None and first.name != "self" and (is_outside or first.annotation is not first.empty):
+        raise ActionSignatureError(
+            f"the tool {name!r} has no self: a call would lose {first.name!r}",
+            expected="a method with self, a static method, or a Tool",
+            found=f"{function.__name__}{inspect.signature(function)}",
+            fix=f"write {name} = Tool({function.__name__})" if is_outside else "add self, or @staticmethod",
+            where=place_of(member),
+        )
+    return kind
 
 
 def _check_unique(found: list[Any], key: Callable[[Any], Any], label: Callable[[Any], str]) -> None:
