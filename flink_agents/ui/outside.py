@@ -20,7 +20,7 @@ from flink_agents.connectors.kafka.dead_letters.redrive import Letter, redrive
 from flink_agents.connectors.kafka.requests.desk import KafkaApprovals, request_with
 from flink_agents.connectors.kafka.requests.pending import PendingRequests
 from flink_agents.runtime.flink.following.backpressure import UNKNOWN, read_flow
-from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in
+from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, last_failure
 from flink_agents.runtime.serde.keys import encode_key
 from flink_agents.trace.answers import inputs_behind, inspected
 from flink_agents.ui.background import Background, Reading
@@ -301,11 +301,8 @@ def _job(cluster: ClusterRest, said: dict[str, Any]) -> ConsoleJob:
     if said["state"] in ("RUNNING", "RESTARTING", "FAILING", "CREATED", "FAILED"):
         counts = cluster.get(f"/jobs/{said['jid']}/checkpoints").get("counts", {})
         checkpoints = counts.get("completed", 0), counts.get("failed", 0)
-        told = cluster.get(f"/jobs/{said['jid']}/exceptions?maxExceptions=1")
-        entries = told.get("exceptionHistory", {}).get("entries", [])
-        if entries:
-            at = datetime.fromtimestamp(entries[0]["timestamp"] / 1000, UTC).strftime("%H:%M:%S")
-            problem = f"{at}Z {_first_cause(entries[0].get('stacktrace', ''))}"
+        if failure := last_failure(cluster.get, said["jid"]):
+            problem = f"{datetime.fromtimestamp(failure.time, UTC):%H:%M:%S}Z {failure.cause}"
     tasks = {name: number for name, number in said.get("tasks", {}).items() if number and name != "total"}
     return ConsoleJob(
         said["jid"],
@@ -328,13 +325,6 @@ def _backpressure(cluster: ClusterRest, said: dict[str, Any]) -> tuple[str, ...]
         # The job ended meanwhile, or another version of Flink answers.
         return ()
     return tuple(f"{one} {one.meaning}" for one in found)
-
-
-def _first_cause(stack: str) -> str:
-    """Return the most useful line of a Java stack trace: the Python error, otherwise the first line."""
-    lines = [one.strip() for one in stack.splitlines() if one.strip()]
-    own = [one for one in lines if one.startswith("flink_agents.") or one.split(":")[0].endswith("Error")]
-    return (own or lines or [""])[0][:300]
 
 
 def json_of(text: str, what: str) -> Any:

@@ -250,6 +250,30 @@ def test_top_shows_agents_and_unfinished_runs(place: Path, monkeypatch: pytest.M
         assert word in shown.output, f"{word} is not in {shown.output}"
 
 
+STACK = """org.apache.flink.runtime.JobException: Recovery is suppressed
+Caused by: pemja.core.PythonException: <class 'StoreError'>: no space left
+StoreError: no space left on the disk
+\tat pemja.core.PythonInterpreter
+"""
+
+
+@pytest.mark.parametrize("state", ["RESTARTING", "FAILED"])
+def test_a_job_that_does_not_run_is_shown_with_its_last_failure(state: str) -> None:
+    answers = {
+        "/jobs/overview": {"jobs": [{"jid": "j", "name": "orders", "state": state}]},
+        "/jobs/j": {"vertices": [{"id": "v", "name": "agent paying"}]},
+        "/jobs/j/vertices/v/subtasks/metrics": [],
+        "/jobs/j/checkpoints": {},
+        "/jobs/j/exceptions": {"exceptionHistory": {"entries": [{"timestamp": 1000, "stacktrace": STACK}]}},
+    }
+    with cluster(bytes, answers) as address:
+        options = ("--cluster", address)
+        found = [asked(*one, *options) for one in (("top",), ("top", "--json", "--once"), ("why", "k"))]
+    for one in found:
+        assert f"The job orders is {state}." in one.stdout, one.output
+        assert "Its last failure: StoreError: no space left on the disk" in one.stdout, one.output
+
+
 def test_rates_begin_anew_after_a_restart() -> None:
     before = AgentMetrics("j", "RUNNING", "a", 10.0, {"runtime.events": 500.0, "chat.x.input_tokens": 5.0})
     after = AgentMetrics("j", "RUNNING", "a", 12.0, {"runtime.events": 700.0, "chat.x.input_tokens": 3.0})

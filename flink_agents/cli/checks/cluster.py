@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from flink_agents.cli.checks.machine import CheckResult
 from flink_agents.runtime.flink.following.backpressure import settled_flow
-from flink_agents.runtime.flink.following.rest import ClusterRest
+from flink_agents.runtime.flink.following.rest import ClusterRest, last_failure
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
@@ -186,10 +186,8 @@ def _name(job: Mapping[str, Any]) -> str:
 def _runs(ask: Ask, job: Mapping[str, Any], configuration: Mapping[str, str]) -> Iterator[CheckResult]:
     if job["state"] in ("RUNNING", "INITIALIZING", "CREATED"):
         return
-    entries = (
-        ask(f"/jobs/{job['jid']}/exceptions?maxExceptions=1").get("exceptionHistory", {}).get("entries", [])
-    )
-    why = str(entries[0].get("stacktrace", "")).strip().partition("\n")[0][:200] if entries else "unknown"
+    failure = last_failure(ask, job["jid"])
+    why = failure.cause if failure else "unknown"
     fix = "fix the exception; if it has a code, see: flink-agents explain CODE"
     yield CheckResult(_name(job), "fail", f"{job['state'].lower()}; the last failure: {why}", fix)
 

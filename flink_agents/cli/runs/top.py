@@ -85,7 +85,8 @@ def top(
         while readings.latest and not readings.known and time.monotonic() < end:
             time.sleep(interval or ONCE_SECONDS)
             readings.add(list(read_metrics(rest)))
-        shown = show(readings.latest, readings.base, _runs(place) if traced else (), _flows(rest))
+        runs = _runs(place) if traced else ()
+        shown = show(readings.latest, readings.base, runs, _flows(rest), stopped=_stopped(rest))
         return typer.echo(json.dumps(shown)) if as_json else console.print(shown)
     try:
         with ExitStack() as stack:
@@ -97,8 +98,9 @@ def top(
                 time.sleep(interval or LIVE_SECONDS)
                 now, problem = _reading(rest)
                 readings.add(now)
+                runs = _runs(place) if traced else ()
                 shown = show(
-                    readings.latest, readings.base, _runs(place) if traced else (), _flows(rest), problem
+                    readings.latest, readings.base, runs, _flows(rest), problem, stopped=_stopped(rest)
                 )
                 typer.echo(json.dumps(shown)) if live is None else live.update(shown, refresh=True)
     except KeyboardInterrupt:
@@ -127,6 +129,22 @@ def _flows(rest: ClusterRest) -> Flows:
         return ()
 
 
+def _stopped(rest: ClusterRest) -> list[str]:
+    """Return the state and the last failure of each job that should run and does not.
+
+    A job in a loop of restarts has no metrics, so it is not in the table.
+    """
+    from flink_agents.api.errors import AgentsError
+    from flink_agents.cli.runs.why import ENDED_STATES, not_running
+    from flink_agents.runtime.flink.following.rest import jobs_in
+
+    try:
+        jobs = [job for job in jobs_in(rest.get) if job["state"] not in ENDED_STATES]
+        return [" ".join(lines) for job in jobs if (lines := list(not_running(rest, job)))]
+    except AgentsError:
+        return []
+
+
 def _runs(place: TracePlace) -> list[RunTrace]:
     from flink_agents.api.errors import AgentsError
     from flink_agents.trace.reading import by_run
@@ -146,6 +164,7 @@ def screen(
     runs: Sequence[RunTrace],
     flows: Flows = (),
     problem: str = "",
+    stopped: Sequence[str] = (),
 ) -> Any:
     """Return the table of metrics and runs.
 
@@ -155,6 +174,7 @@ def screen(
         runs: Unfinished runs.
         flows: How the data of jobs flows, with their names.
         problem: The reason why the metrics are old; empty if they are not.
+        stopped: The jobs that do not run, with their last failures.
     """
     from rich.console import Group
     from rich.table import Table
@@ -168,6 +188,7 @@ def screen(
         agents.add_row(*map(Text, _row(one, earlier.get(one.identity), flows)))
     parts: list[Any] = [agents]
     parts += [Text(safe(line), style="yellow") for line in _slowed(flows)]
+    parts = [*(Text(safe(line), style="red") for line in stopped), *parts]
     if problem:
         parts.insert(0, Text(f"these figures are old: {problem}", style="red"))
     if runs:
@@ -186,12 +207,14 @@ def as_object(
     runs: Sequence[RunTrace],
     flows: Flows = (),
     problem: str = "",
+    stopped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Convert the table of :func:`screen` to an object for JSON. Times are in seconds; None is not known."""
     earlier = {one.identity: one for one in before if one not in now}
     return {
         "time": time.time(),
         "problem": problem or None,
+        "not_running": list(stopped),
         "agents": [figures(one, earlier.get(one.identity), flows) for one in now],
         "backpressure": list(_slowed(flows)),
         "runs": [dict(zip(RUN_FIELDS, map(_finite, _run_values(run)), strict=True)) for run in runs],

@@ -273,16 +273,22 @@ def _job(
     place = f"/jobs/{job['jid']}"
     if agents and not operators_of(rest, job["jid"]) & {f"agent {name}" for name in agents}:
         return
-    if job["state"] != "RUNNING":
-        yield f"The job {job['name']} is {job['state']}."
-        told = rest.get(f"{place}/exceptions?maxExceptions=1").get("exceptionHistory", {})
-        for entry in told.get("entries", [])[:1]:
-            yield f"Its last failure: {str(entry.get('stacktrace', '')).strip().partition(chr(10))[0][:300]}"
+    yield from not_running(rest, job)
     checkpoints = rest.get(f"{place}/checkpoints")
     failed = checkpoints.get("counts", {}).get("failed")
     if failed and _last_failed(checkpoints.get("latest") or {}):
         yield f"{failed} checkpoint(s) of the job {job['name']} have failed, the last one among them."
     yield from _flow(rest, job, agents, at_rest)
+
+
+def not_running(rest: ClusterRest, job: dict[str, Any]) -> Iterator[str]:
+    """Yield the state and the last failure of a job that does not run."""
+    from flink_agents.runtime.flink.following.rest import last_failure
+
+    if job["state"] != "RUNNING":
+        yield f"The job {job['name']} is {job['state']}."
+        if failure := last_failure(rest.get, job["jid"]):
+            yield f"Its last failure: {failure.cause}"
 
 
 def operators_of(rest: ClusterRest, job_id: str) -> set[str]:

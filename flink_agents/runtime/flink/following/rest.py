@@ -7,7 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, urlsplit
 
 from flink_agents.api.errors import ClusterError, ClusterUnavailableError
@@ -160,6 +160,30 @@ def vertices_of(get: Get, job_id: str) -> list[dict[str, Any]]:
 def metrics_at(get: Get, path: str) -> list[dict[str, Any]]:
     """Return metrics. Each has ``id``. See :func:`jobs_in`."""
     return _rows(path, get(path), "id")
+
+
+class LastFailure(NamedTuple):
+    """The last failure of a job: its time in seconds since the epoch, and what says most about it."""
+
+    time: float
+    cause: str
+
+
+def last_failure(get: Get, job_id: str) -> LastFailure | None:
+    """Return the last failure of a job, or None if it had none. See :func:`jobs_in`."""
+    history = get(f"/jobs/{job_id}/exceptions?maxExceptions=1").get("exceptionHistory")
+    entries = history.get("entries") if isinstance(history, dict) else None
+    first = entries[0] if isinstance(entries, list) and entries else None
+    if not isinstance(first, dict):
+        return None
+    return LastFailure(_number(first.get("timestamp")) / 1000, _cause(str(first.get("stacktrace"))))
+
+
+def _cause(stack: str) -> str:
+    """Return the most useful line of a Java stack trace: the Python error, otherwise the first line."""
+    lines = [one.strip() for one in stack.splitlines() if one.strip()]
+    own = [one for one in lines if one.startswith("flink_agents.") or one.split(":")[0].endswith("Error")]
+    return (own or lines or [""])[0][:300]
 
 
 def _rows(path: str, found: Any, *texts: str) -> list[dict[str, Any]]:
