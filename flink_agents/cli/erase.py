@@ -201,10 +201,9 @@ def _in_checkpoints(rest: ClusterRest) -> Iterator[str]:
 
 
 def _running(rest: ClusterRest) -> list[dict[str, Any]]:
-    ended = "FINISHED", "CANCELED", "FAILED"
-    from flink_agents.runtime.flink.following.rest import jobs_in
+    from flink_agents.runtime.flink.following.rest import ENDED_STATES, jobs_in
 
-    return [job for job in jobs_in(rest.get) if job["state"] not in ended]
+    return [job for job in jobs_in(rest.get) if job["state"] not in ENDED_STATES]
 
 
 def _latest(rest: ClusterRest, job: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,8 +66,9 @@ class RunTrace:
     def times(self) -> RunTimes:
         """The times of its phases."""
         times = RunTimes()
-        for record in sorted([*self.records, *self.repeats], key=_place) if self.repeats else self.records:
-            if record not in self.repeats:
+        repeated = set(map(id, self.repeats))
+        for record in sorted([*self.records, *self.repeats], key=_place) if repeated else self.records:
+            if id(record) not in repeated:
                 take_times(times, record)
             if record.kind == "run":
                 times.status, times.decided = status_of(record), record.time

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from flink_agents.cli.checks.machine import CheckResult
 from flink_agents.runtime.flink.following.backpressure import settled_flow
-from flink_agents.runtime.flink.following.rest import ClusterRest, last_failure
+from flink_agents.runtime.flink.following.rest import WANTED_ENDS, ClusterRest, last_failure
 from flink_agents.runtime.flink.launch.flink_home import PARENT_FIRST, PYTHON_JAR, SHARED_CLASSES
 
 SECONDS = 10
@@ -160,7 +160,7 @@ def job_checks(ask: Ask, configuration: Mapping[str, str]) -> list[CheckResult]:
         if overview.get("slots-total") and overview.get("slots-available") == 0:
             fix = "start another TaskManager, or raise taskmanager.numberOfTaskSlots"
             found.append(CheckResult("slots", "warn", "no slot is free: another job would wait", fix))
-        jobs = [job for job in ask("/jobs/overview")["jobs"] if job["state"] not in ("FINISHED", "CANCELED")]
+        jobs = [job for job in ask("/jobs/overview")["jobs"] if job["state"] not in WANTED_ENDS]
     except UNKNOWN:
         return found
     for job in jobs:

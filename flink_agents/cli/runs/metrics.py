@@ -15,7 +15,13 @@ from typing import Any
 from urllib.parse import quote
 
 from flink_agents.api.errors import ClusterError, ClusterUnavailableError
-from flink_agents.runtime.flink.following.rest import ClusterRest, jobs_in, metrics_at, vertices_of
+from flink_agents.runtime.flink.following.rest import (
+    ENDED_STATES,
+    ClusterRest,
+    jobs_in,
+    metrics_at,
+    vertices_of,
+)
 
 _OWN = re.compile(r"(?:^|\.)flink_agents\.(?P<rest>.+)$")
 _AT_ONCE = 40
@@ -71,7 +77,7 @@ def read_metrics(rest: ClusterRest) -> Iterator[AgentMetrics]:
         ClusterUnavailableError: The cluster does not answer.
     """
     for job in jobs_in(rest.get):
-        if job["state"] in ("FINISHED", "CANCELED", "FAILED"):
+        if job["state"] in ENDED_STATES:
             continue
         found: list[AgentMetrics] = []
         try:

@@ -135,11 +135,11 @@ def _stopped(rest: ClusterRest) -> list[str]:
     A job in a loop of restarts has no metrics, so it is not in the table.
     """
     from flink_agents.api.errors import AgentsError
-    from flink_agents.cli.runs.why import ENDED_STATES, not_running
-    from flink_agents.runtime.flink.following.rest import jobs_in
+    from flink_agents.cli.runs.why import not_running
+    from flink_agents.runtime.flink.following.rest import WANTED_ENDS, jobs_in
 
     try:
-        jobs = [job for job in jobs_in(rest.get) if job["state"] not in ENDED_STATES]
+        jobs = [job for job in jobs_in(rest.get) if job["state"] not in WANTED_ENDS]
         return [" ".join(lines) for job in jobs if (lines := list(not_running(rest, job)))]
     except AgentsError:
         return []

@@ -26,7 +26,6 @@ NOT_LOGGED = "The logs name no run of the key that takes long. That proves nothi
 NOT_STUCK = {True: "The key is not stuck. ", False: "", None: "Perhaps the key is not stuck. "}
 """The words for a key whose agent waits for downstream operators: by trace, nothing of it is unfinished."""
 
-ENDED_STATES = ("FINISHED", "CANCELED")
 
 Cluster = Annotated[
     str | None,
@@ -256,14 +255,14 @@ def _trouble(rest: ClusterRest, runs: Collection[RunTrace]) -> Said:
         rest: The cluster.
         runs: The runs of the key. Jobs without one of their agents are left out; if it is empty, none is.
     """
-    from flink_agents.runtime.flink.following.rest import jobs_in
+    from flink_agents.runtime.flink.following.rest import WANTED_ENDS, jobs_in
     from flink_agents.trace.records import UNFINISHED
 
     agents = {run.last.agent for run in runs}
     at_rest = all(run.status not in UNFINISHED for run in runs) if runs else None
     jobs = jobs_in(rest.get)
     return False, [
-        line for job in jobs if job["state"] not in ENDED_STATES for line in _job(rest, job, agents, at_rest)
+        line for job in jobs if job["state"] not in WANTED_ENDS for line in _job(rest, job, agents, at_rest)
     ]
 
 

@@ -49,7 +49,7 @@ from flink_agents.runtime.journal.calls import (
     Outcome,
     as_shown,
 )
-from flink_agents.runtime.journal.records import ActionRecord
+from flink_agents.runtime.journal.records import ActionRecord, CallIdentity
 from flink_agents.runtime.serde.awaitables import awaitable_text
 
 _log = bounded_logger("flink_agents.durable")
@@ -380,8 +380,14 @@ def _stuck(step: ActionRun, number: Number, outcome: Outcome) -> None:
     delivery = step.delivery
     assert delivery is not None
     deferred_call = next((one for one in delivery.deferred if isinstance(one, PendingCall)), None)
-    identity = deferred_call.call.identity if deferred_call is not None else "a wait that no outcome ends"
-    mismatch = delivery.calls.note_mismatch(Mismatch(number, as_shown(outcome), identity))
+    recorded = as_shown(outcome)
+    found: CallIdentity | str = "a wait that no outcome ends"
+    if deferred_call is not None:
+        call = deferred_call.call
+        found = call.identity
+        if isinstance(recorded, CallIdentity) and recorded.same(found):
+            found = f"the same call as call {call.index} of its task {call.task}"
+    mismatch = delivery.calls.note_mismatch(Mismatch(number, recorded, found))
     step.calls = delivery.calls
     if deferred_call is not None:
         deferred_call.fail(mismatch_error(step, mismatch))

@@ -126,6 +126,7 @@ def test_a_mismatch_is_found_where_the_action_waits_for_its_own_tasks(kind: str)
         with pytest.raises(ActionFailedError) as caught:
             harness.push(kind)
         assert type(caught.value.__cause__) is NonDeterminismError
+        assert caught.value.found and caught.value.found.startswith("the same call as call 0 of its task ")
     assert EFFECTS == [1, 2]
 
 

@@ -14,6 +14,10 @@ from flink_agents.api.errors import ClusterError, ClusterUnavailableError
 
 REQUEST_SECONDS = 20.0
 
+WANTED_ENDS = ("FINISHED", "CANCELED")
+ENDED_STATES = (*WANTED_ENDS, "FAILED")
+"""The states of jobs that Flink does not run again."""
+
 _FOREIGN = "the answer to GET {} is not one of Flink"
 _QUOTED_CHARACTERS = 2_000
 _START = "start one with `flink-agents cluster start`, or pass the address: --cluster http://HOST:8081"
